@@ -1,0 +1,35 @@
+"""Focus: learned sparse attention for pretrained Hugging Face decoders.
+
+Names are loaded on first use, so that ``focus_core.attention`` imports with torch alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from focus_core.analysis import Trace, analyze
+    from focus_core.config import FocusConfig
+    from focus_core.errors import FocusError
+    from focus_core.models import load_model
+    from focus_core.retrofit import FocusModel, retrofit
+
+_HOMES = {
+    "FocusConfig": "focus_core.config",
+    "FocusError": "focus_core.errors",
+    "FocusModel": "focus_core.retrofit",
+    "Trace": "focus_core.analysis",
+    "analyze": "focus_core.analysis",
+    "load_model": "focus_core.models",
+    "retrofit": "focus_core.retrofit",
+}
+
+__all__ = ["FocusConfig", "FocusError", "FocusModel", "Trace", "analyze", "load_model", "retrofit"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'focus_core' has no attribute {name!r}")

@@ -1,0 +1,122 @@
+"""`FocusConfig`: every setting of a retrofitted model, validated and JSON round-tripped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from focus_core.errors import FocusError
+
+SCORES = ("cosine", "dot")
+GATES = ("log", "paper")
+BALANCES = ("calibrated", "sequence", "none")
+
+
+@dataclass(frozen=True)
+class FocusConfig:
+    """Settings of the routers and of the attention pattern they produce.
+
+    Defaults are the recipe that trained the shipped routers. `FocusConfig.paper` gives the published one
+    (arXiv 2604.03260); where the two differ, docs/method.md says why.
+
+    Attributes:
+        num_groups: K, groups per layer; at least 2.
+        top_k: k, groups each token joins in hard routing, 1..K.
+        window: w, a pair (i, j) with 0 <= i - j <= w is local: always attended, never gated.
+        sink_tokens: the first few tokens of a text, members of every group (not in the paper; 0 reproduces it).
+        route_dim: d_g, width of the routing space.
+        score: "cosine" (normalised hidden states and centroids, scores in [-1, 1]) or "dot" (as published, eq. 1).
+        temperature: tau of the softmax over groups and of Sinkhorn.
+        sinkhorn_rounds: N, column and row normalisations.
+        gate: training gate, "log" or "paper" (eq. 2).
+        gate_sharpness: lambda of the gate.
+        gate_threshold: theta of the log gate, the affinity at which a pair is half open.
+        balance: "calibrated" (causal: frozen column potentials), "sequence" (as published, sees the whole text)
+            or "none" (softmax of the scores).
+        layers: decoder layers that get a router, None for all.
+    """
+
+    num_groups: int = 8
+    top_k: int = 2
+    window: int = 64
+    sink_tokens: int = 4
+    route_dim: int = 16
+    score: str = "cosine"
+    temperature: float = 0.1
+    sinkhorn_rounds: int = 30
+    gate: str = "log"
+    gate_sharpness: float = 10.0
+    gate_threshold: float = 0.5
+    balance: str = "calibrated"
+    layers: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.layers is not None:
+            object.__setattr__(self, "layers", tuple(sorted(set(self.layers))))
+        if self.num_groups < 2:
+            raise FocusError(f"num_groups is {self.num_groups}: routing needs at least 2 groups.")
+        if not 1 <= self.top_k <= self.num_groups:
+            raise FocusError(
+                f"top_k is {self.top_k} with num_groups {self.num_groups}: choose a top_k from 1 to {self.num_groups}."
+            )
+        for name in ("window", "sink_tokens"):
+            if getattr(self, name) < 0:
+                raise FocusError(f"{name} is {getattr(self, name)}: it cannot be negative.")
+        for name in ("route_dim", "sinkhorn_rounds"):
+            if getattr(self, name) < 1:
+                raise FocusError(f"{name} is {getattr(self, name)}: it must be at least 1.")
+        for name in ("temperature", "gate_sharpness"):
+            if not getattr(self, name) > 0:
+                raise FocusError(f"{name} is {getattr(self, name)}: it must be greater than 0.")
+        for name, choices in (("score", SCORES), ("gate", GATES), ("balance", BALANCES)):
+            if getattr(self, name) not in choices:
+                raise FocusError(f"{name} is {getattr(self, name)!r}: choose one of {', '.join(choices)}.")
+
+    @classmethod
+    def paper(cls, **changes: Any) -> FocusConfig:
+        """The recipe of arXiv 2604.03260: dot-product scores, printed gate, sequence Sinkhorn, no sinks."""
+        published: dict[str, Any] = {
+            "num_groups": 4,
+            "top_k": 2,
+            "window": 128,
+            "sink_tokens": 0,
+            "score": "dot",
+            "sinkhorn_rounds": 10,
+            "gate": "paper",
+            "balance": "sequence",
+        }
+        return cls(**{**published, **changes})
+
+    def replace(self, **changes: Any) -> FocusConfig:
+        """A copy with some settings changed, validated like any other."""
+        return dataclasses.replace(self, **changes)
+
+    def to_json(self) -> str:
+        """The settings as a JSON object, keys in the order of the attributes."""
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> FocusConfig:
+        """Read what `to_json` wrote.
+
+        Raises:
+            FocusError: not JSON, an unknown setting, or a value out of range.
+        """
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise FocusError("The router configuration is not valid JSON: the file may be damaged.") from error
+        known = {field.name for field in dataclasses.fields(cls)}
+        if not isinstance(values, dict) or not set(values) <= known:
+            unknown = sorted(set(values) - known) if isinstance(values, dict) else [type(values).__name__]
+            raise FocusError(
+                f"The router configuration has settings this version does not know: {', '.join(unknown)}."
+            )
+        if values.get("layers") is not None:
+            values["layers"] = tuple(values["layers"])
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise FocusError(f"The router configuration has a value of the wrong type: {error}.") from error

@@ -1,0 +1,1 @@
+"""The Focus workbench: view models, charts and widgets over `focus_core`."""
