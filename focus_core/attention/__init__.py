@@ -1,0 +1,74 @@
+"""Exact attention over the pairs that hard routing keeps: local, sink and same-group pairs.
+
+Imports with torch alone. `focus_attention` checks its arguments, picks a backend and calls it; each backend
+is one file, and `focus_core.attention.reference.dense` defines the result.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from focus_core.attention.counting import PairCounts, kept_pairs
+from focus_core.attention.inputs import AttentionOutput
+from focus_core.attention.registry import BACKENDS, resolve
+from focus_core.attention.validate import checked_inputs
+
+__all__ = ["BACKENDS", "AttentionOutput", "PairCounts", "focus_attention", "kept_pairs"]
+
+
+def focus_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    membership: Tensor,
+    *,
+    window: int,
+    sink_tokens: int = 0,
+    positions: Tensor | None = None,
+    sliding_window: int | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    backend: str = "auto",
+) -> AttentionOutput:
+    """Softmax attention over exactly the kept pairs.
+
+    Query i keeps key j, both real tokens and j not after i, iff (``pos_i - pos_j <= window`` or
+    ``pos_j < sink_tokens`` or they share a group) and (``sliding_window`` is None or
+    ``pos_i - pos_j < sliding_window``). The hard routing of arXiv 2604.03260, section 3, with sinks added.
+
+    Args:
+        query: (B, H, Tq, D) floating point; the queries are the last Tq of the T tokens (Tq = T when training
+            or reading a prompt, 1 in decoding).
+        key: (B, Hkv, T, D), H a multiple of Hkv, dtype and device of the query.
+        value: (B, Hkv, T, Dv).
+        membership: (B, T, K) bool, the groups of every key; any number per token, none included.
+        window: w, in tokens; at least 0.
+        sink_tokens: the first so many tokens of a text are seen by all later ones.
+        positions: (B, T) int64, index of each token among the real tokens of its text, -1 for padding (left,
+            right or in between); increasing along a row, may start above 0. Default 0..T-1.
+        sliding_window: the model's own window (Mistral, Gemma), None without.
+        scale: factor of the dot products; default ``D ** -0.5``.
+        softcap: logits become ``softcap * tanh(logits / softcap)`` before the mask (Gemma 2), None without.
+        backend: "auto" or a key of `BACKENDS`.
+
+    Returns:
+        ``output`` (B, H, Tq, Dv) in the query's dtype, 0 for padding queries, and ``logsumexp`` (B, H, Tq) in
+        float32 (float64 for float64 inputs), -inf for padding queries.
+
+    Raises:
+        FocusError: arguments that do not fit together, or a named backend that cannot take them.
+    """
+    inputs = checked_inputs(
+        query,
+        key,
+        value,
+        membership,
+        positions,
+        window=window,
+        sink_tokens=sink_tokens,
+        sliding_window=sliding_window,
+        scale=scale,
+        softcap=softcap,
+    )
+    _, chosen = resolve(backend, inputs)
+    return chosen.run(inputs)

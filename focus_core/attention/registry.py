@@ -1,0 +1,65 @@
+"""The backends by name, what each can do, and which one `auto` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from focus_core.attention.chunked import chunked
+from focus_core.attention.inputs import AttentionInputs, AttentionOutput
+from focus_core.attention.reference import dense
+from focus_core.errors import FocusError
+
+
+def _never(inputs: AttentionInputs) -> str | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to compute the attention.
+
+    Attributes:
+        run: computes it, exactly.
+        differentiable: whether gradients flow through `run`.
+        obstacle: why `run` cannot take these inputs ("needs a CUDA device"), None when it can.
+    """
+
+    run: Callable[[AttentionInputs], AttentionOutput]
+    differentiable: bool = False
+    obstacle: Callable[[AttentionInputs], str | None] = _never
+
+
+BACKENDS: dict[str, Backend] = {
+    "dense": Backend(dense, differentiable=True),
+    "chunked": Backend(chunked, differentiable=True),
+}
+
+DENSE_LIMIT = 1 << 22
+"""Largest number of logits (batch x heads x Tq x T) for which `auto` takes the dense reference."""
+
+
+def resolve(name: str, inputs: AttentionInputs) -> tuple[str, Backend]:
+    """The backend that will run: the named one, or the quickest that can when the name is "auto".
+
+    Raises:
+        FocusError: unknown name, or a named backend that cannot take these inputs.
+    """
+    if name == "auto":
+        name = _quickest(inputs)
+        return name, BACKENDS[name]
+    if name not in BACKENDS:
+        raise FocusError(f"backend is {name!r}: choose auto or one of {', '.join(BACKENDS)}.")
+    backend = BACKENDS[name]
+    if inputs.needs_grad and not backend.differentiable:
+        able = ", ".join(other for other, entry in BACKENDS.items() if entry.differentiable)
+        raise FocusError(f"The backend '{name}' has no gradients: use torch.no_grad(), or one of {able}.")
+    obstacle = backend.obstacle(inputs)
+    if obstacle is not None:
+        raise FocusError(f"The backend '{name}' cannot run here: it {obstacle}; 'auto' picks one that can.")
+    return name, backend
+
+
+def _quickest(inputs: AttentionInputs) -> str:
+    logits = inputs.query.shape[0] * inputs.query.shape[1] * inputs.num_queries * inputs.num_keys
+    return "dense" if logits <= DENSE_LIMIT else "chunked"
