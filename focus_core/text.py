@@ -1,0 +1,265 @@
+"""Texts and corpora in; token ids, character spans and token blocks out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from focus_core.errors import FocusError
+
+TEXT_SUFFIXES = (".txt", ".md")
+"""Files a folder is searched for; a file given by name may have any suffix."""
+
+
+class Encoding(NamedTuple):
+    """A tokenised text of T tokens.
+
+    Attributes:
+        input_ids: (T,) int64 token ids.
+        offsets: (T, 2) int64 character spans [start, end) in the text. Together they cover every character;
+            any two are either equal or disjoint, in order. A space before a word belongs to the word's span.
+            Tokens that share a character (a byte-level vocabulary cuts an emoji in three) share one span.
+        tokens: (T,) the vocabulary's own spelling of each token.
+    """
+
+    input_ids: np.ndarray
+    offsets: np.ndarray
+    tokens: tuple[str, ...]
+
+
+def decode_text(data: bytes, name: str) -> str:
+    """Decode the content of a text file. Other encodings than UTF-8 are refused rather than guessed.
+
+    Args:
+        data: the bytes; a UTF-8 byte order mark is dropped, line ends are kept.
+        name: what to call the file in an error.
+
+    Raises:
+        FocusError: empty, binary, or not UTF-8.
+    """
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise FocusError(f"{name} is UTF-16 text: save it as UTF-8 and try again.")
+    if b"\0" in data:
+        raise FocusError(f"{name} is a binary file: give a plain text file in UTF-8.")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FocusError(
+            f"{name} is not UTF-8 text (byte {error.start:,} cannot be read): save it as UTF-8 and try again."
+        ) from error
+    if not text.strip():
+        raise FocusError(f"{name} is empty: give a file with some text in it.")
+    return text
+
+
+def read_text(path: str | Path) -> str:
+    """Read a UTF-8 text file.
+
+    Raises:
+        FocusError: not there, not readable, empty, binary, or not UTF-8.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise FocusError(f"There is no file {path}: check the path.") from error
+    except IsADirectoryError as error:
+        raise FocusError(f"{path} is a folder: give a text file.") from error
+    except PermissionError as error:
+        raise FocusError(f"{path} cannot be read: you have no permission.") from error
+    return decode_text(data, str(path))
+
+
+def find_texts(paths: Iterable[str | Path]) -> list[Path]:
+    """The text files meant by a list of files and folders.
+
+    Args:
+        paths: files, taken as they are; and folders, searched through for `*.txt` and `*.md` in sorted order,
+            hidden ones left out.
+
+    Returns:
+        The files in the order given, each once.
+
+    Raises:
+        FocusError: a path does not exist, or there is no text at all.
+    """
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = sorted(entry for entry in path.rglob("*") if _is_text_file(entry, path))
+            if not inside:
+                raise FocusError(f"The folder {path} has no .txt or .md files: name the files themselves.")
+            found.update(dict.fromkeys(inside))
+        elif path.exists():
+            found[path] = None
+        else:
+            raise FocusError(f"There is no file or folder {path}: check the path.")
+    if not found:
+        raise FocusError("No text was given: name at least one file or folder.")
+    return list(found)
+
+
+def encode(tokenizer: Any, text: str, *, max_tokens: int | None = None) -> Encoding:
+    """Tokenise one text without adding special tokens: the tokens are those of the text and nothing else.
+
+    Special tokens that are spelt out in the text (such as "<|im_start|>") are recognised as such.
+
+    Args:
+        tokenizer: a fast tokenizer of Transformers.
+        text: the text.
+        max_tokens: longest accepted text, in tokens.
+
+    Raises:
+        FocusError: the text is empty, too long, or holds half of a surrogate pair.
+    """
+    if not text.strip():
+        raise FocusError("The text is empty: give at least one word.")
+    batch = _tokenize(tokenizer, text)
+    count = len(batch["input_ids"])
+    if max_tokens is not None and count > max_tokens:
+        raise FocusError(
+            f"The text has {count:,} tokens and the limit here is {max_tokens:,}: shorten it or cut it up."
+        )
+    if count == 0:
+        raise FocusError("The text has no tokens: it holds nothing but characters that the tokenizer drops.")
+    offsets = tidy_offsets(np.asarray(batch["offset_mapping"], dtype=np.int64), len(text))
+    return Encoding(np.asarray(batch["input_ids"], dtype=np.int64), offsets, tuple(batch.tokens()))
+
+
+def tidy_offsets(offsets: np.ndarray, length: int) -> np.ndarray:
+    """Turn a tokenizer's spans into cells that cover the text: any two equal or disjoint, in order.
+
+    Tokenizers differ: some leave out the space before a word, some give the parts of one character
+    overlapping spans, some give a mark of their own an empty span. Overlapping spans become their union,
+    gaps go to the token that follows (at the end: the last one), empty spans join a neighbour.
+
+    Args:
+        offsets: (T, 2) int64 spans as the tokenizer gives them, T >= 1.
+        length: characters in the text.
+
+    Returns:
+        (T, 2) int64.
+    """
+    ends = np.maximum.accumulate(offsets[:, 1])
+    before = ends[:-1]
+    is_first = np.ones(len(ends), dtype=bool)
+    is_first[1:] = (offsets[1:, 0] >= before) & (ends[1:] > before) & (before > 0)
+    cell = np.cumsum(is_first) - 1
+    cell_ends = ends[np.append(np.flatnonzero(is_first)[1:] - 1, len(ends) - 1)]
+    cell_ends[-1] = length
+    cell_starts = np.concatenate(([0], cell_ends[:-1]))
+    return np.stack((cell_starts[cell], cell_ends[cell]), axis=1)
+
+
+def trim_offsets(text: str, offsets: np.ndarray) -> np.ndarray:
+    """The spans without the white space at either end, for alignment with words.
+
+    Args:
+        text: the text the spans point into.
+        offsets: (T, 2) int64, as in `Encoding`.
+
+    Returns:
+        (T, 2) int64. A span of nothing but white space becomes empty, at its end.
+    """
+    trimmed = offsets.copy()
+    for row in trimmed:
+        piece = text[row[0] : row[1]]
+        row[0] = row[1] - len(piece.lstrip())
+        row[1] = max(row[0], row[1] - (len(piece) - len(piece.rstrip())))
+    return trimmed
+
+
+def token_bytes(tokenizer: Any, ids: Sequence[int] | np.ndarray) -> list[bytes]:
+    """The bytes each token stands for; joined, they are the UTF-8 form of the text.
+
+    Exact for byte-level vocabularies (GPT-2, Llama 3, SmolLM) and for the byte pieces of SentencePiece ones
+    (`<0xE2>`); other tokens give the UTF-8 form of their spelling, with the word mark as a space.
+
+    Args:
+        tokenizer: a fast tokenizer of Transformers.
+        ids: (T,) token ids.
+    """
+    added = tokenizer.get_added_vocab()
+    byte_level = "ByteLevel" in str(tokenizer.backend_tokenizer.decoder)
+    pieces = tokenizer.convert_ids_to_tokens([int(token) for token in ids])
+    return [_piece_bytes(piece, byte_level and piece not in added) for piece in pieces]
+
+
+def token_blocks(
+    tokenizer: Any, texts: Iterable[str], length: int, *, max_blocks: int | None = None
+) -> np.ndarray:
+    """Cut texts into non-overlapping blocks of tokens, in order.
+
+    A block never holds two texts; what is left over at the end of a text is dropped.
+
+    Args:
+        tokenizer: a fast tokenizer of Transformers.
+        texts: one string per file; may be a generator, only one text is held at a time.
+        length: tokens per block.
+        max_blocks: keep only this many blocks, evenly spaced over all of them.
+
+    Returns:
+        (N, length) int64.
+
+    Raises:
+        FocusError: no text is long enough for one block, or `length` or `max_blocks` is below 1.
+    """
+    if length < 1 or (max_blocks is not None and max_blocks < 1):
+        raise FocusError("Block length and number of blocks must be at least 1.")
+    parts, longest = [], 0
+    for text in texts:
+        ids = np.asarray(_tokenize(tokenizer, text)["input_ids"], dtype=np.int64)
+        longest = max(longest, len(ids))
+        parts.append(ids[: len(ids) // length * length].reshape(-1, length))
+    blocks = np.concatenate(parts) if parts else np.empty((0, length), dtype=np.int64)
+    if len(blocks) == 0:
+        raise FocusError(
+            f"The longest text has {longest:,} tokens, fewer than one block of {length:,}: give a longer"
+            " text or"
+            " shorten the blocks."
+        )
+    if max_blocks is not None and max_blocks < len(blocks):
+        chosen = np.linspace(0, len(blocks) - 1, max_blocks).round().astype(np.int64)
+        blocks = blocks[chosen]
+    return blocks
+
+
+def _tokenize(tokenizer: Any, text: str) -> Any:
+    try:
+        # Not verbose: a text longer than the model's limit is fine here, and the warning would mislead.
+        return tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    except (UnicodeEncodeError, TypeError) as error:
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise FocusError("The text holds half of a surrogate pair, which is no character.") from error
+        raise
+
+
+def _is_text_file(entry: Path, root: Path) -> bool:
+    hidden = any(part.startswith(".") for part in entry.relative_to(root).parts)
+    return entry.suffix.lower() in TEXT_SUFFIXES and not hidden and entry.is_file()
+
+
+def _piece_bytes(piece: str | None, byte_level: bool) -> bytes:
+    if piece is None:  # an id beyond the vocabulary
+        return b""
+    if byte_level:
+        table = _byte_of_character()
+        return b"".join(table.get(character, character.encode()) for character in piece)
+    if match := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", piece):
+        return bytes.fromhex(match[1])
+    return piece.replace("▁", " ").encode()
+
+
+@cache
+def _byte_of_character() -> dict[str, bytes]:
+    """GPT-2's alphabet for bytes: printable ones stand for themselves, the others for U+0100 and up, in
+    order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in printable]
+    table = {chr(byte): bytes([byte]) for byte in printable}
+    return table | {chr(0x100 + index): bytes([byte]) for index, byte in enumerate(others)}
