@@ -6,7 +6,10 @@ import functools
 import hashlib
 import json
 import logging
+import socket
 import struct
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -238,6 +241,8 @@ def _from_pretrained(
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    if not isinstance(source, Path) and not _hub_answers():
+        options["local_files_only"] = True  # else every file is tried for half a minute
     with quiet_transformers():
         try:
             config = AutoConfig.from_pretrained(source, **options)
@@ -264,6 +269,23 @@ def _from_pretrained(
                 f"{spelling} has no text tokenizer that can be loaded ({_reason(error)})."
             ) from error
     return model, _usable(tokenizer, spelling)
+
+
+def _hub_answers() -> bool:
+    """Whether a connection to the hub can be opened; behind a proxy it is taken for granted."""
+    from huggingface_hub import constants
+
+    endpoint = urllib.parse.urlsplit(constants.ENDPOINT)
+    if constants.is_offline_mode() or not endpoint.hostname:
+        return False
+    if urllib.request.getproxies().get(endpoint.scheme):
+        return True
+    port = endpoint.port or (443 if endpoint.scheme == "https" else 80)
+    try:
+        with socket.create_connection((endpoint.hostname, port), timeout=5):
+            return True
+    except OSError:
+        return False
 
 
 def _check_is_decoder(config: Any, spelling: str, trust_remote_code: bool) -> None:
@@ -316,8 +338,7 @@ def _loading_error(error: Exception, source: str | Path, spelling: str) -> Focus
         if isinstance(error, OSError):
             return _HubUnreachable(
                 f"Cannot get {spelling!r}: it is no local folder, and the hub cannot be reached or does not"
-                " give it out"
-                f" ({reason})."
+                " give it out: check the name and the network."
             )
     return FocusError(f"Cannot load {spelling}: its files are damaged or do not fit together ({reason}).")
 

@@ -1,0 +1,79 @@
+"""The command `focus`. Each command is one file in `focus_core.commands` and one line here."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import traceback
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from focus_core.commands.app import app as app_command
+from focus_core.commands.fetch import fetch
+from focus_core.errors import FocusError
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+
+class _OneSentencePerError(TyperGroup):
+    """Turns what a user can cause into one sentence on stderr; only programming errors show a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            code, sentence = INTERRUPTED, "Stopped."
+        except (FocusError, OSError) as error:
+            if isinstance(error, BrokenPipeError):
+                raise  # typer ends quietly when the reader of a pipe has gone
+            code, sentence = USER_ERROR, str(error) if isinstance(error, FocusError) else os_sentence(error)
+        if ctx.params.get("verbose"):
+            traceback.print_exc()
+        print(sentence, file=sys.stderr)
+        raise typer.Exit(code)
+
+
+def os_sentence(error: OSError) -> str:
+    """What the operating system refused, in one sentence."""
+    where = f" {error.filename}" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"The disk is full{' at' + where if where else ''}: free some space and try again."
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"No permission for{where or ' a file'}: choose a place where you may read and write."
+    return f"The system refused{where or ' a file'}: {error.strerror or error}."
+
+
+app = typer.Typer(
+    name="focus",
+    cls=_OneSentencePerError,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def main(
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show where in the code an error arose.")
+    ] = False,
+) -> None:
+    """Learned sparse attention for pretrained language models.
+
+    A router in every layer sorts tokens into groups; a token attends to its
+    neighbours and to its own groups. Start with "focus app" to see the groups
+    in the browser, or "focus fetch" to get the default model first.
+
+    Exit status: 0 done, 2 something in the input was wrong (one sentence
+    says what), 130 stopped.
+    """
+
+
+app.command("fetch")(fetch)
+app.command("app")(app_command)
+
+if __name__ == "__main__":
+    app()

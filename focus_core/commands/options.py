@@ -1,0 +1,37 @@
+"""Options that several commands share, so that they are spelt and explained alike."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="MODEL",
+        help='"default" (SmolLM2-135M-Instruct), a folder, a .gguf file, or a hub id such as gpt2.',
+    ),
+]
+RoutersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--routers",
+        "-r",
+        metavar="FOLDER",
+        help="Trained routers: a folder written by focus train. Without it, those shipped for the model.",
+    ),
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")
+]
+
+
+def print_json(value: Any) -> None:
+    """Write one JSON object to standard output."""
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+    sys.stdout.write("\n")

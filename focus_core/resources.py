@@ -1,0 +1,31 @@
+"""Where the files that come with the project lie: the only module that knows.
+
+In a clone they are the folders `data/` and `pages/` beside the packages; `pip install` copies them into the
+packages as `focus_core/_data` and `workbench/_pages` (see setup.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+_ROOT = _PACKAGE.parent
+
+
+def _in_clone() -> bool:
+    return (_ROOT / "pyproject.toml").is_file() and (_ROOT / "data").is_dir()
+
+
+def data_dir() -> Path:
+    """The folder with `routers/`, `samples/` and measured results. Read-only for the program."""
+    return _ROOT / "data" if _in_clone() else _PACKAGE / "_data"
+
+
+def pages_dir() -> Path:
+    """The folder with one script per page of the app."""
+    return _ROOT / "pages" if _in_clone() else app_path().parent / "_pages"
+
+
+def app_path() -> Path:
+    """The app's entry point, for `streamlit run`."""
+    return _ROOT / "workbench" / "app.py"

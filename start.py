@@ -1,0 +1,270 @@
+"""One command from a clone to the running workbench, one to the tests. Needs only Python 3.11 or newer.
+
+    python3 start.py                    install into .venv, fetch the model, open the workbench
+    python3 start.py test               install into .venv, run all checks and tests
+
+Further arguments go to `streamlit run` or to pytest. What is there already is not fetched again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+STAMP = VENV / "installed.json"
+LOG = VENV / "install.log"
+OLDEST = (3, 11)
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER_PACKAGES = ("chromium", "fonts-noto-cjk", "fonts-noto-color-emoji")
+
+
+class StartError(Exception):
+    """Set-up cannot go on; the message says why and what to do."""
+
+
+def say(message: str) -> None:
+    """Tell the user what is going on."""
+    print(message, flush=True)
+
+
+def run(*command: str, quiet: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; `quiet` keeps what it prints in the result instead of showing it."""
+    return subprocess.run(command, capture_output=quiet, text=True, check=False)
+
+
+def main(arguments: list[str]) -> int:
+    """Set up, then run the workbench or the tests. Returns the exit status."""
+    if sys.version_info < OLDEST:
+        version = sys.version.split()[0]
+        say(f"This needs Python 3.11 or newer and this is {version}: run it with a newer one.")
+        return 2
+    os.chdir(ROOT)
+    testing = arguments[:1] == ["test"]
+    if arguments[:1] in (["-h"], ["--help"]):
+        say(__doc__ or "")
+        return 0
+    try:
+        install(extras=["dev"] if testing else [])
+        if testing:
+            return run_tests(arguments[1:])
+        run_app(arguments)
+    except StartError as error:
+        say(str(error))
+        return 2
+    except KeyboardInterrupt:
+        say("\nStopped. Run the same command again to go on.")
+        return 130
+    return 0
+
+
+def run_app(arguments: list[str]) -> None:
+    """Fetch the model if it is not there and turn into the web server; returns only on Windows."""
+    if run(str(PYTHON), "-m", "focus_core.cli", "fetch").returncode != 0:
+        raise StartError("The workbench was not started, because it has no model to show.")
+    say("Starting the workbench. Stop it with Ctrl-C.")
+    command = [str(PYTHON), "-m", "streamlit", "run", "workbench/app.py", *arguments]
+    if os.name == "nt":
+        sys.exit(subprocess.call(command))
+    os.execv(command[0], command)
+
+
+def run_tests(arguments: list[str]) -> int:
+    """Run linter, formatter, type checker and tests; all of them, also when one fails."""
+    environment = {**os.environ, "VIRTUAL_ENV": str(VENV)}
+    environment["PATH"] = os.pathsep.join((str(PYTHON.parent), environment.get("PATH", "")))
+    browser = find_browser()
+    if browser:
+        environment["FOCUS_CHROMIUM"] = browser
+    # A model that cannot be fetched is reported by the tests that need it.
+    run(str(PYTHON), "-m", "focus_core.cli", "fetch")
+    checks = {
+        "ruff check": ["ruff", "check", "."],
+        "ruff format": ["ruff", "format", "--check", "."],
+        "pyright": ["pyright", "--pythonpath", str(PYTHON)],
+        "pytest": ["pytest", *arguments],
+    }
+    results = []
+    for name, command in checks.items():
+        say(f"\n== {name}")
+        started = time.monotonic()
+        code = subprocess.run([str(PYTHON), "-m", *command], env=environment, check=False).returncode
+        results.append((name, code, time.monotonic() - started))
+    say("")
+    for name, code, seconds in results:
+        say(f"{name:12} {'passed' if code == 0 else f'FAILED ({code})':12} {seconds:6.1f} s")
+    return 1 if any(code for _, code, _ in results) else 0
+
+
+def install(extras: list[str]) -> None:
+    """Make .venv hold the project and what it needs, unless an earlier run has finished just that."""
+    key = fingerprint()
+    stamp = read_stamp()
+    if stamp.get("key") == key and set(extras) <= set(stamp["extras"]) and PYTHON.exists():
+        return
+    make_venv()
+    announce()
+    STAMP.unlink(missing_ok=True)  # written again only when everything is in place
+    LOG.unlink(missing_ok=True)
+    if pip_version() < (24, 1):  # older ones neither report progress to a pipe nor resolve as well
+        run_pip(["install", "--upgrade", "pip>=24.1"])
+    target = f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)
+    started = time.monotonic()
+    run_pip(["install", "--editable", target, "--progress-bar", "raw"])
+    STAMP.write_text(json.dumps({"key": key, "extras": extras}), encoding="utf-8")
+    say(f"Installed in {time.monotonic() - started:.0f} s.")
+
+
+def fingerprint() -> str:
+    """What the installation depends on: where the clone is, its requirements, and the Python version."""
+    parts = [str(ROOT), sys.version, *((ROOT / name).read_text() for name in ("pyproject.toml", "setup.py"))]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def read_stamp() -> dict[str, Any]:
+    """What the last finished installation recorded; empty if there was none."""
+    try:
+        stamp = json.loads(STAMP.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return stamp if isinstance(stamp, dict) and "extras" in stamp else {}
+
+
+def make_venv() -> None:
+    """Create .venv; keep one that works (it may hold a PyTorch of the user's choice), replace a broken one."""
+    if PYTHON.exists() and pip_version() > (0,):
+        return
+    say(f"Creating {VENV.name} for Python {sys.version.split()[0]}.")
+    shutil.rmtree(VENV, ignore_errors=True)
+    done = run(sys.executable, "-m", "venv", str(VENV), quiet=True)
+    if done.returncode != 0:
+        shutil.rmtree(VENV, ignore_errors=True)
+        raise StartError(
+            "Python cannot make a virtual environment here (on Debian and Ubuntu: apt install python3-venv).\n"
+            + (done.stdout + done.stderr).strip()
+        )
+
+
+def announce() -> None:
+    """Say what is about to be fetched and how large it is."""
+    say("Installing PyTorch, Transformers, Streamlit and what they need into .venv.")
+    has_torch = run(str(PYTHON), "-c", "import torch", quiet=True).returncode == 0
+    if sys.platform == "linux" and not has_torch and not has_nvidia():
+        pip = f"{PYTHON.relative_to(ROOT)} -m pip"
+        say(
+            "No NVIDIA GPU was found. PyTorch for Linux brings CUDA libraries all the same, several GB.\n"
+            f"To avoid them: Ctrl-C now, install the CPU build of torch>=2.11,<2.14 with {pip}\n"
+            "as PyTorch's install page says, and run this again. Otherwise just wait."
+        )
+    say("After that the default model is fetched once: 93 MB, 542 MB on the disk.")
+
+
+def has_nvidia() -> bool:
+    """Whether this machine seems to have an NVIDIA GPU."""
+    return shutil.which("nvidia-smi") is not None or Path("/proc/driver/nvidia").exists()
+
+
+def pip_version() -> tuple[int, ...]:
+    """Version of pip in .venv, (0,) if there is none that runs."""
+    done = run(str(PYTHON), "-m", "pip", "--version", quiet=True)
+    found = re.match(r"pip (\d+)\.(\d+)", done.stdout)
+    return (int(found[1]), int(found[2])) if done.returncode == 0 and found else (0,)
+
+
+def run_pip(arguments: list[str]) -> None:
+    """Run pip in .venv: one line of progress in a terminal, large downloads elsewhere, everything in LOG."""
+    command = [str(PYTHON), "-m", "pip", *arguments, "--no-input", "--disable-pip-version-check"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    terminal = sys.stdout.isatty()
+    errors: list[str] = []
+    step = ""
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+    )
+    with process, LOG.open("a", encoding="utf-8") as log:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if progress := re.match(r"Progress (\d+) of (\d+)", line):
+                    share = int(progress[1]) / max(1, int(progress[2]))
+                    show(f"{step} {share:4.0%}", terminal)
+                    continue
+                log.write(line)
+                if line.startswith("ERROR"):
+                    errors.append(line.strip())
+                if found := re.match(r"\s*(Downloading .*\(.*\)|Installing .*packages|Building .*)", line):
+                    step = found[1].split(":")[0]
+                    show(step, terminal)
+                    if not terminal and re.search(r"\(\d{2,}(\.\d)? (MB|GB)\)|Installing", step):
+                        say(f"  {step}")
+        except BaseException:
+            process.terminate()
+            raise
+    show("", terminal)
+    if process.returncode != 0:
+        raise StartError(
+            "The installation failed; run the same command again to go on where it stopped.\n"
+            + "\n".join(errors[-3:])
+            + f"\nThe whole story is in {LOG.relative_to(ROOT)}."
+        )
+
+
+def show(text: str, terminal: bool) -> None:
+    """Replace the progress line of a terminal."""
+    if terminal:
+        width = shutil.get_terminal_size().columns - 1
+        print("\r" + text[:width].ljust(width) + ("" if text else "\r"), end="", flush=True)
+
+
+def find_browser() -> str | None:
+    """A Chromium for the browser tests; installed if that is possible, None (the tests skip) if not."""
+    if browser := installed_browser():
+        return browser
+    if hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("apt-get"):
+        say("Installing Chromium and fonts for the browser tests (apt-get).")
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        get = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *BROWSER_PACKAGES]
+        for command in (["apt-get", "update", "-qq"], get):
+            subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
+    else:
+        say("Installing Chromium for the browser tests (playwright install).")
+        run(str(PYTHON), "-m", "playwright", "install", "chromium", quiet=True)
+    browser = installed_browser()
+    if browser is None:
+        say("No Chromium could be installed: the browser tests will be skipped.")
+    return browser
+
+
+def installed_browser() -> str | None:
+    """Path of a Chromium: $FOCUS_CHROMIUM, one on the PATH, or Playwright's own."""
+    if chosen := os.environ.get("FOCUS_CHROMIUM"):
+        return chosen
+    for name in BROWSERS:
+        if path := shutil.which(name):
+            return path
+    code = (
+        "from playwright.sync_api import sync_playwright\n"
+        "with sync_playwright() as playwright: print(playwright.chromium.executable_path)"
+    )
+    done = run(str(PYTHON), "-c", code, quiet=True)
+    path = done.stdout.strip()
+    return path if done.returncode == 0 and Path(path).is_file() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
