@@ -16,8 +16,8 @@ CHUNK_ELEMENTS = 1 << 22
 def chunked(inputs: AttentionInputs) -> AttentionOutput:
     """Exact masked attention in memory that grows with T, not with T^2.
 
-    Queries are taken in chunks whose logits stay below `CHUNK_ELEMENTS`; a chunk reads only the keys up to its
-    last query. Query heads that share a key/value head are folded into the query length, so keys are not
+    Queries are taken in chunks whose logits stay below `CHUNK_ELEMENTS`; a chunk reads only the keys up to
+    its last query. Query heads that share a key/value head are folded into the query length, so keys are not
     copied. Differentiable: the backward pass recomputes each chunk.
     """
     batch, heads, num_queries, _ = inputs.query.shape

@@ -73,6 +73,14 @@ class AttentionInputs:
         """Whether some token is padding."""
         return bool((self.positions < 0).any())
 
+    @cached_property
+    def consecutive(self) -> bool:
+        """Whether the positions of the real tokens of every row count up by one."""
+        real = self.positions >= 0
+        last = self.positions.max(dim=1).values
+        first = self.positions.masked_fill(~real, torch.iinfo(torch.int64).max).min(dim=1).values
+        return bool(((last - first + 1 == real.sum(1)) | ~real.any(1)).all())
+
 
 def kept_mask(inputs: AttentionInputs, first: int = 0, last: int | None = None) -> Tensor:
     """Which keys the queries ``first`` to ``last`` (exclusive) attend to, written as the definition reads.

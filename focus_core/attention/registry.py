@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from focus_core.attention.chunked import chunked
+from focus_core.attention.cpu import cpu, cpu_obstacle
 from focus_core.attention.inputs import AttentionInputs, AttentionOutput
 from focus_core.attention.reference import dense
 from focus_core.errors import FocusError
@@ -33,6 +34,7 @@ class Backend:
 BACKENDS: dict[str, Backend] = {
     "dense": Backend(dense, differentiable=True),
     "chunked": Backend(chunked, differentiable=True),
+    "cpu": Backend(cpu, obstacle=cpu_obstacle),
 }
 
 DENSE_LIMIT = 1 << 22

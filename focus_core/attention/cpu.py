@@ -1,0 +1,156 @@
+"""`cpu`: member lists and band through PyTorch's CPU flash kernel, combined exactly by log-sum-exp."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from focus_core.attention.cpu_heads import Heads
+from focus_core.attention.cpu_kernel import CALL_PAIRS, FAR, MERGE_PAIRS, folded
+from focus_core.attention.cpu_masked import write_masked
+from focus_core.attention.cpu_parts import add_band, add_lists
+from focus_core.attention.inputs import AttentionInputs, AttentionOutput
+from focus_core.attention.lists import MemberLists, member_lists
+from focus_core.attention.merge import merge_rows_
+
+HEAD_ELEMENTS = 1 << 24
+"""Query elements processed at a time: key/value heads are taken one after another in long texts."""
+
+MOST_GROUPS = 4
+"""Most groups of a token for which lists are built; inclusion and exclusion needs 2^k - 1 passes a token."""
+
+
+def cpu_obstacle(inputs: AttentionInputs) -> str | None:
+    """Why `cpu` cannot take these inputs, None when it can."""
+    if inputs.query.device.type != "cpu":
+        return f"works on the CPU and the tensors are on {inputs.query.device}"
+    if inputs.softcap is not None:
+        return "has no softcap"
+    if inputs.value.shape[3] != inputs.query.shape[3]:
+        return "needs values of the key's head size"
+    if inputs.query.dtype not in (torch.float32, torch.bfloat16):
+        return f"has no {inputs.query.dtype}"
+    if not inputs.consecutive:
+        return "needs positions without gaps"
+    return None
+
+
+def cpu(inputs: AttentionInputs) -> AttentionOutput:
+    """Exact attention on the CPU in time that follows the kept pairs; memory grows with T.
+
+    Every text of the batch takes the cheaper of two ways, estimated from the lengths of its lists: sparse
+    passes, or the kernel over all pairs under a bias (short texts, routings that keep most pairs, the model's
+    own sliding window). float32 or bfloat16; the log-sum-exp and all merges of several parts in float32.
+    """
+    output = torch.empty_like(inputs.query, memory_format=torch.contiguous_format)
+    logsumexp = torch.full(inputs.query.shape[:3], float("-inf"))
+    if inputs.has_padding:
+        output.zero_()
+    for row in range(inputs.query.shape[0]):
+        _one_text(inputs, row, AttentionOutput(output[row], logsumexp[row]))
+    return AttentionOutput(output, logsumexp)
+
+
+def _one_text(inputs: AttentionInputs, row: int, result: AttentionOutput) -> None:
+    """Fill in one row of the batch."""
+    positions, membership = inputs.positions[row], inputs.membership[row]
+    query, key, value = inputs.query[row], inputs.key[row], inputs.value[row]
+    places = None
+    if inputs.has_padding:
+        real = (positions >= 0).nonzero()[:, 0]
+        places = real[real >= inputs.num_keys - inputs.num_queries] - (inputs.num_keys - inputs.num_queries)
+        query, key, value = query[:, places], key[:, real], value[:, real]
+        membership, positions = membership[real], positions[real]
+    group, num_queries, head_dim = inputs.heads_per_key, query.shape[1], query.shape[2]
+    if num_queries == 0:
+        return
+    num_sinks = int((positions < inputs.sink_tokens).sum())
+    lists = _worthwhile_lists(inputs, membership, num_sinks, num_queries)
+
+    step = max(1, min(key.shape[0], HEAD_ELEMENTS // (group * num_queries * head_dim)))
+    for head in range(0, key.shape[0], step):
+        kv, every = slice(head, head + step), slice(head * group, (head + step) * group)
+        heads = Heads(
+            query[every].reshape(-1, group * num_queries, head_dim),
+            key[kv],
+            value[kv],
+            num_queries,
+            inputs.scale,
+        )
+        # Written in place where nothing has to be converted or moved: fresh memory is slow to touch.
+        several = lists is not None and len(lists) > 1
+        in_place = places is None and not (several and query.dtype != torch.float32)
+        if in_place:
+            shape = heads.query.shape
+            whole = AttentionOutput(result.output[every].view(shape), result.logsumexp[every].view(shape[:2]))
+        else:
+            whole = AttentionOutput(
+                torch.empty_like(heads.query, dtype=torch.float32 if several else None),
+                torch.empty(heads.query.shape[:2]),
+            )
+        if lists is None:
+            write_masked(
+                whole,
+                heads,
+                membership,
+                num_sinks=num_sinks,
+                window=inputs.window,
+                sliding_window=inputs.sliding_window,
+            )
+        else:
+            add_band(whole, heads, membership, num_sinks, inputs.window)
+            _add_sinks(whole, heads, membership, num_sinks)
+            for order in lists:
+                add_lists(whole, heads, order, num_sinks)
+        if not in_place:
+            where = slice(None) if places is None else places
+            result.output[every, where] = whole.output.view(-1, num_queries, head_dim).to(query.dtype)
+            result.logsumexp[every, where] = whole.logsumexp.view(-1, num_queries)
+
+
+def _worthwhile_lists(
+    inputs: AttentionInputs, membership: Tensor, num_sinks: int, num_queries: int
+) -> list[MemberLists] | None:
+    """The member lists of one text, None when passing over all pairs is cheaper or the only way."""
+    total, heads = membership.shape[0], inputs.query.shape[1]
+    if inputs.sliding_window is not None and inputs.sliding_window < total:
+        return None
+    band = num_queries * min(inputs.window + 32, total) * 1.5
+    per_token = membership.sum(1)
+    everything = num_queries * (total - num_queries / 2) * 1.3
+    # Not worth building the lists for: few pairs, or first-order lists that alone cost more.
+    first_order = float(membership[num_sinks:].sum(0).double().square().sum()) / 2
+    cheapest = heads * (band + first_order * num_queries / total) + START_PAIRS
+    if cheapest > heads * everything or per_token.max() > MOST_GROUPS:
+        return None
+    lists = member_lists(membership[num_sinks:])
+    cost = heads * band + START_PAIRS
+    for order in lists:
+        entries = sum(order.lengths)
+        passes = sum(length * (length / 2 + 100) for length in order.lengths)
+        cost += heads * (passes + MERGE_PAIRS * entries) * num_queries / total
+        cost += CALL_PAIRS * (len(order.lengths) if order.disjoint else 3 * len(order.lengths)) ** 0.5 * 3
+    return lists if cost < heads * everything else None
+
+
+START_PAIRS = 1_000_000
+"""What preparing the sparse passes costs, in pairs (about 1.5 ms)."""
+
+
+def _add_sinks(whole: AttentionOutput, heads: Heads, membership: Tensor, num_sinks: int) -> None:
+    """Pairs with a sink that no member list holds: of the sinks among themselves, of tokens with no group."""
+    queries = torch.arange(heads.first_query, membership.shape[0])
+    queries = queries[(queries < num_sinks) | ~membership[heads.first_query :].any(1)]
+    if num_sinks == 0 or queries.numel() == 0:
+        return
+    bias = torch.zeros(queries.numel(), num_sinks, dtype=heads.query.dtype)
+    bias.masked_fill_(torch.arange(num_sinks) > queries[:, None], FAR)
+    rows = heads.rows(queries)
+    part = folded(
+        heads.query.index_select(1, rows),
+        heads.key[:, :num_sinks],
+        heads.value[:, :num_sinks],
+        heads.scale,
+        bias=bias.repeat_interleave(heads.group, dim=0),
+    )
+    merge_rows_(whole, rows, part)

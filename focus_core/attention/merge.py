@@ -1,0 +1,44 @@
+"""Adding and removing parts of a softmax: attention over disjoint key sets, combined by log-sum-exp."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from focus_core.attention.inputs import AttentionOutput
+
+
+def merge_(whole: AttentionOutput, part: AttentionOutput, *, sign: int = 1) -> None:
+    """Attention over the keys of ``whole`` with those of ``part`` added, or taken away again, in place.
+
+    With l the log-sum-exp, ``l' = log(e^l + sign e^l_part)`` and the output moves towards (or away from) the
+    part's by ``sign e^(l_part - l')``. Taking away is well conditioned only while the part is contained at
+    least twice in the whole, so that at least half of it remains; see docs/exact-attention.md.
+
+    Args:
+        whole: output (..., D) and log-sum-exp (...), changed; the log-sum-exp may be very low, not -inf.
+        part: of the same shapes.
+        sign: 1 to add, -1 to take away.
+    """
+    output, logsumexp = whole
+    if sign > 0:
+        torch.logaddexp(logsumexp, part.logsumexp, out=logsumexp)
+    else:
+        logsumexp.add_(torch.log1p(-torch.exp(part.logsumexp - logsumexp)))
+    weight = torch.exp(part.logsumexp - logsumexp).mul_(sign).to(output.dtype)
+    output.lerp_(part.output.to(output.dtype), weight[..., None])
+
+
+def merge_rows_(whole: AttentionOutput, rows: Tensor, part: AttentionOutput, *, sign: int = 1) -> None:
+    """`merge_` for some rows.
+
+    Args:
+        whole: output (B, R, D) and log-sum-exp (B, R), changed in place.
+        rows: (N,) int64, different rows of the whole.
+        part: output (B, N, D) and log-sum-exp (B, N).
+        sign: 1 to add, -1 to take away.
+    """
+    chosen = AttentionOutput(whole.output.index_select(1, rows), whole.logsumexp.index_select(1, rows))
+    merge_(chosen, part, sign=sign)
+    whole.output.index_copy_(1, rows, chosen.output)
+    whole.logsumexp.index_copy_(1, rows, chosen.logsumexp)
