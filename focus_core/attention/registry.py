@@ -7,8 +7,12 @@ from dataclasses import dataclass
 
 from focus_core.attention.chunked import chunked
 from focus_core.attention.cpu import cpu, cpu_obstacle
+from focus_core.attention.decode import decode, decode_obstacle
+from focus_core.attention.flash import flash, flash_obstacle
+from focus_core.attention.flash_merge import flash_merge, flash_merge_obstacle
 from focus_core.attention.inputs import AttentionInputs, AttentionOutput
 from focus_core.attention.reference import dense
+from focus_core.attention.varlen import cuda_obstacle, varlen
 from focus_core.errors import FocusError
 
 
@@ -34,11 +38,18 @@ class Backend:
 BACKENDS: dict[str, Backend] = {
     "dense": Backend(dense, differentiable=True),
     "chunked": Backend(chunked, differentiable=True),
+    "decode": Backend(decode, differentiable=True, obstacle=decode_obstacle),
     "cpu": Backend(cpu, obstacle=cpu_obstacle),
+    "varlen": Backend(varlen, obstacle=cuda_obstacle),
+    "flash": Backend(flash, obstacle=flash_obstacle),
+    "flash_merge": Backend(flash_merge, obstacle=flash_merge_obstacle),
 }
 
 DENSE_LIMIT = 1 << 22
 """Largest number of logits (batch x heads x Tq x T) for which `auto` takes the dense reference."""
+
+DECODE_QUERIES = 8
+"""Most queries at the end of a longer cache for which `auto` gathers their keys."""
 
 
 def resolve(name: str, inputs: AttentionInputs) -> tuple[str, Backend]:
@@ -63,5 +74,12 @@ def resolve(name: str, inputs: AttentionInputs) -> tuple[str, Backend]:
 
 
 def _quickest(inputs: AttentionInputs) -> str:
+    few = inputs.num_queries <= DECODE_QUERIES < inputs.num_keys
+    if few:
+        return "decode"
     logits = inputs.query.shape[0] * inputs.query.shape[1] * inputs.num_queries * inputs.num_keys
-    return "dense" if logits <= DENSE_LIMIT else "chunked"
+    fallback = "dense" if logits <= DENSE_LIMIT else "chunked"
+    if inputs.needs_grad:
+        return fallback
+    order = ("cpu",) if inputs.query.device.type == "cpu" else ("flash", "varlen")
+    return next((name for name in order if BACKENDS[name].obstacle(inputs) is None), fallback)

@@ -6,8 +6,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import focus_core.attention.cpu as cpu_backend
+import focus_core.attention.registry as registry
 from focus_core.attention import BACKENDS, focus_attention
+from focus_core.attention.flash_merge import cpu_bias, cpu_causal
 from focus_core.attention.lists import member_lists
+from focus_core.attention.packed import packed_attention
 from focus_core.errors import FocusError
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
@@ -91,6 +94,66 @@ def test_agrees_with_the_dense_reference(backend, problem, dtype):
     if backend == "cpu":
         options = options | dict(softcap=None)
     agree(tensors, membership, options, backend, dtype)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(problem=problems(), dtype=st.sampled_from([torch.float32, torch.bfloat16]))
+def test_decode_agrees_with_the_dense_reference(problem, dtype):
+    (query, key, value), membership, options = problem
+    agree((query[:, :, -32:], key, value), membership, options, "decode", dtype)
+
+
+def test_decode_reads_only_the_keys_it_keeps():
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 4, 1, 16, generator=generator)
+    key, value = (torch.randn(2, 2, 50, 16, generator=generator) for _ in range(2))
+    membership = torch.rand(2, 50, 4, generator=generator) < 0.3
+    options = dict(window=5, sink_tokens=2)
+    before = focus_attention(query, key, value, membership, **options)
+    kept = (membership & membership[:, -1:]).any(2)
+    kept[:, :2] = kept[:, -6:] = True
+    for tensor in (key, value):
+        tensor.masked_fill_(~kept[:, None, :, None], float("nan"))
+    after = focus_attention(query, key, value, membership, **options)
+    assert torch.equal(before.output, after.output) and torch.equal(before.logsumexp, after.logsumexp)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(problem=problems(), dtype=st.sampled_from([torch.float32, torch.bfloat16]))
+def test_published_form_agrees_with_the_dense_reference(problem, dtype):
+    tensors, membership, options = problem
+    options = options | dict(softcap=None, sliding_window=None)
+    agree(tensors, membership & (membership.cumsum(2) == 1), options, "flash_merge", dtype)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(problem=problems(), dtype=st.sampled_from([torch.float32, torch.bfloat16]), small=st.booleans())
+def test_packing_for_cuda_agrees_when_cpu_kernels_run_it(problem, dtype, small):
+    """What `varlen` and `flash` hand to their kernels, for any number of groups per token."""
+    tensors, membership, options = problem
+    options = options | dict(softcap=None, sliding_window=None)
+    membership = membership & (membership.cumsum(2) <= 4)
+    packed = registry.Backend(lambda inputs: packed_attention(inputs, cpu_causal, cpu_bias))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry.BACKENDS, "packed", packed)
+        if small:
+            patch.setattr("focus_core.attention.packed.BIAS_ELEMENTS", 1)
+        agree(tensors, membership, options, "packed", dtype)
+
+
+@pytest.mark.parametrize(
+    "backend, words",
+    [
+        ("varlen", "needs tensors on a CUDA device"),
+        ("flash", "flash-attn"),
+        ("flash_merge", "one group per token"),
+    ],
+)
+def test_backends_that_cannot_run_here_say_why(backend, words):
+    tensors = [torch.randn(1, 2, 10, 16) for _ in range(3)]
+    with pytest.raises(FocusError, match=words) as caught:
+        focus_attention(*tensors, torch.ones(1, 10, 2, dtype=torch.bool), window=2, backend=backend)
+    assert f"'{backend}'" in str(caught.value)
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
