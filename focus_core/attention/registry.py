@@ -10,6 +10,7 @@ from focus_core.attention.cpu import cpu, cpu_obstacle
 from focus_core.attention.decode import decode, decode_obstacle
 from focus_core.attention.flash import flash, flash_obstacle
 from focus_core.attention.flash_merge import flash_merge, flash_merge_obstacle
+from focus_core.attention.flex import flex, flex_obstacle
 from focus_core.attention.inputs import AttentionInputs, AttentionOutput
 from focus_core.attention.reference import dense
 from focus_core.attention.varlen import cuda_obstacle, varlen
@@ -42,6 +43,7 @@ BACKENDS: dict[str, Backend] = {
     "cpu": Backend(cpu, obstacle=cpu_obstacle),
     "varlen": Backend(varlen, obstacle=cuda_obstacle),
     "flash": Backend(flash, obstacle=flash_obstacle),
+    "flex": Backend(flex, obstacle=flex_obstacle),
     "flash_merge": Backend(flash_merge, obstacle=flash_merge_obstacle),
 }
 
