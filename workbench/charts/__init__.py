@@ -1,0 +1,1 @@
+"""One file per chart: data in, a Plotly figure out."""

@@ -1,0 +1,313 @@
+"""Explore: which group is each token in?"""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from workbench import state
+from workbench.charts.group_sizes import all_sizes, layer_sizes, size_table
+from workbench.charts.pairs import pair_bar
+from workbench.charts.token_map import token_map
+from workbench.frame import open_page
+from workbench.guard import guarded
+from workbench.reach import PairShares, pair_shares, partners, relations, repeated_words
+from workbench.service import Analysis
+from workbench.theme import is_dark
+from workbench.tokens import ambiguous, context, groups_by_layer, page_of, paginate, to_csv, token_table
+from workbench.verdicts import layer_verdict, reach_verdict, repeats_verdict
+from workbench.widgets.strip import strip_data, token_strip
+
+VIEWS = {
+    "repeats": "Words that return",
+    "map": "Token × layer map",
+    "sizes": "Group sizes",
+    "ambiguous": "Close calls",
+    "table": "Token table",
+}
+QUESTION = (
+    "Focus sorts tokens into learned groups. A token reads every token inside its window, the sink "
+    "tokens, and of all "
+    "others only those that share a group with it. This page shows the groups of each token of your text."
+)
+PERCENT = st.column_config.NumberColumn(format="percent")
+WEIGHT = st.column_config.NumberColumn(format="%.3f")
+
+
+def main() -> None:
+    """Draw the page."""
+    analysis = open_page("Explore: which group is each token in?", QUESTION)
+    if analysis is None:
+        _empty_state()
+        return
+    _explore(analysis)
+
+
+@st.fragment
+def _explore(analysis: Analysis) -> None:
+    with guarded():
+        trace = analysis.trace
+        _keep_token_in_range(analysis)
+        last = len(trace.layers) - 1
+        row = _layer_slider(analysis) if last else 0
+        shares = pair_shares(trace, row)
+        st.markdown(f"#### {layer_verdict(trace, row, shares)}")
+        left, right = st.columns([5, 3], gap="large")
+        with left:
+            _strip(analysis, row)
+        with right:
+            _token_detail(analysis, row, shares)
+        st.divider()
+        _views(analysis, row)
+        state.publish()
+
+
+def _layer_slider(analysis: Analysis) -> int:
+    layers = list(analysis.trace.layers)
+    if st.session_state.get("layer") not in layers:
+        st.session_state["layer"] = layers[len(layers) // 2]
+    layer = st.select_slider(
+        "Layer",
+        layers,
+        key="layer",
+        help="Every layer has its own router and its own groups: group 3 here has nothing to do with "
+        "group 3 elsewhere.",
+        persist_state="session",
+    )
+    return layers.index(layer)
+
+
+def _keep_token_in_range(analysis: Analysis) -> None:
+    if st.session_state.get("token", -1) >= len(analysis.trace.tokens):
+        st.session_state["token"] = -1
+
+
+def _selected() -> int | None:
+    token = st.session_state.get("token", -1)
+    return token if token >= 0 else None
+
+
+def _select(token: int) -> None:
+    st.session_state["token"] = token
+    st.session_state["token_box"] = token
+
+
+def _strip(analysis: Analysis, row: int) -> None:
+    selected = _selected()
+    pages = paginate(analysis.cells)
+    show_reach = st.toggle(
+        "Show only what the selected token reads",
+        key="show_reach",
+        disabled=selected is None,
+        help="Fade every token that the selected one cannot read in this layer. Click a token to select it.",
+    )
+    number = _page_number(analysis, pages, selected)
+    first, last = pages[number]
+    data = strip_data(
+        analysis.trace,
+        analysis.token_bytes,
+        analysis.cells[first:last],
+        row,
+        selected,
+        show_reach=show_reach and selected is not None,
+    )
+    with st.container(height=640 if last - first > 250 else "content", border=True, key="strip_frame"):
+        token_strip(data, key="strip", on_pick=_select)
+    st.caption(
+        "Fill and number: the first group. Stripe: the second group. Hover or focus a token for its "
+        "details; click it, "
+        "or press Enter, to select it."
+    )
+
+
+def _page_number(analysis: Analysis, pages: list[tuple[int, int]], selected: int | None) -> int:
+    """The page of the strip on show: the selected token's after a selection, else the user's choice."""
+    if len(pages) == 1:
+        return 0
+    jump = (len(pages), selected)
+    if st.session_state.get("strip_jump") != jump:
+        page = 0 if selected is None else page_of(analysis.cells, pages, selected)
+        st.session_state["strip_jump"], st.session_state["strip_start"] = jump, page
+    start = st.session_state["strip_start"]
+    return st.pagination(len(pages), default=start + 1, key=f"page_{len(pages)}_{selected}") - 1
+
+
+def _token_detail(analysis: Analysis, row: int, shares: PairShares) -> None:
+    trace, dark, layer = analysis.trace, is_dark(), analysis.trace.layers[row]
+    st.plotly_chart(
+        pair_bar(shares, layer, dark=dark), theme=None, key="pairs", config={"displayModeBar": False}
+    )
+    if "token_box" not in st.session_state:
+        st.session_state["token_box"] = _selected()
+    st.number_input(
+        "Selected token",
+        0,
+        len(trace.tokens) - 1,
+        key="token_box",
+        placeholder="click a token, or type its index",
+        on_change=_select_from_box,
+        help="Index of the token in the text, from 0.",
+    )
+    selected = _selected()
+    if selected is None:
+        st.info(
+            "Select a token to see whom it can read, its groups in every layer, and its far partners.",
+            icon=":material/touch_app:",
+        )
+        return
+    st.text(context(trace, selected, 60))
+    codes = relations(trace, row, selected)
+    st.markdown(reach_verdict(codes, selected, layer))
+    far = partners(trace, row, selected)
+    if len(far):
+        st.dataframe(
+            far,
+            hide_index=True,
+            key="partners",
+            column_config={"affinity": WEIGHT},
+            column_order=["which", "text", "distance", "affinity", "shared groups", "in context", "token"],
+        )
+    with st.expander("Its groups in every layer"):
+        st.dataframe(
+            groups_by_layer(trace, selected),
+            hide_index=True,
+            column_config={"weight of the first": WEIGHT, "margin": WEIGHT},
+        )
+
+
+def _select_from_box() -> None:
+    value = st.session_state.get("token_box")
+    st.session_state["token"] = -1 if value is None else int(value)
+
+
+def _views(analysis: Analysis, row: int) -> None:
+    trace, dark = analysis.trace, is_dark()
+    state.choose("view", list(VIEWS))
+    view = st.segmented_control(
+        "View",
+        list(VIEWS),
+        format_func=lambda name: VIEWS[name],
+        key="view",
+        required=True,
+        help="More on this text: words that return far apart, all layers at once, sizes, undecided "
+        "tokens, raw table.",
+        persist_state="session",
+    )
+    if view == "repeats":
+        table = repeated_words(trace, row)
+        st.markdown(repeats_verdict(trace, row, table))
+        if len(table):
+            event = st.dataframe(
+                table,
+                hide_index=True,
+                key="repeats",
+                height=320,
+                column_config={
+                    "affinity": WEIGHT,
+                    "name": st.column_config.CheckboxColumn(
+                        help="Never written in lower case: mostly names."
+                    ),
+                    "kept": st.column_config.CheckboxColumn(
+                        "last reads first",
+                        help="The last mention shares a group with the first in this layer.",
+                    ),
+                },
+                on_select="rerun",
+                selection_mode="single-row",
+            )
+            _select_row(event, table["last"].tolist(), "repeats_seen")
+            _download(to_csv(table), f"returning-words-layer-{trace.layers[row]}.csv")
+    elif view == "map":
+        st.plotly_chart(token_map(trace, dark=dark, layer=row, token=_selected()), theme=None, key="map")
+        st.caption("The token table holds the same numbers, token by token.")
+    elif view == "sizes":
+        left, right = st.columns(2)
+        left.plotly_chart(layer_sizes(trace, row, dark=dark), theme=None, key="layer_sizes")
+        right.plotly_chart(all_sizes(trace, dark=dark, layer=row), theme=None, key="all_sizes")
+        table = size_table(trace)
+        with left.expander("Table"):
+            st.dataframe(
+                table, hide_index=True, column_config={"first share": PERCENT, "member share": PERCENT}
+            )
+        with left:
+            _download(to_csv(table), "group-sizes.csv")
+    elif view == "ambiguous":
+        table = ambiguous(trace, row)
+        if not len(table):
+            st.markdown("Every token joins every group at this k, so there is nothing to decide.")
+            return
+        st.markdown(
+            f"The {len(table)} closest calls in layer {trace.layers[row]}: here the weight of the last "
+            "group joined "
+            "barely beat that of the first group left out. Select a row to see the token."
+        )
+        event = st.dataframe(
+            table,
+            hide_index=True,
+            key="close_calls",
+            height=320,
+            column_config={"margin": st.column_config.NumberColumn(format="%.4f")},
+            on_select="rerun",
+            selection_mode="single-row",
+        )
+        _select_row(event, table["token"].tolist(), "close_calls_seen")
+        _download(to_csv(table), f"close-calls-layer-{trace.layers[row]}.csv")
+    else:
+        _token_table(analysis, row)
+
+
+def _token_table(analysis: Analysis, row: int) -> None:
+    trace = analysis.trace
+    layer = trace.layers[row]
+    shown = token_table(trace, analysis.token_bytes)
+    st.markdown(
+        f"Every token with its groups in layer {layer}. The download holds all {len(trace.layers)} layers."
+    )
+    st.dataframe(
+        shown,
+        hide_index=True,
+        height=360,
+        column_order=[
+            *("token", "spelling", "text", "id", "bytes", "start", "end"),
+            *(f"layer_{layer}_{name}" for name in ("groups", "weight", "margin")),
+        ],
+    )
+    _download(to_csv(shown), "tokens.csv")
+
+
+def _select_row(event: object, tokens: list[int], seen: str) -> None:
+    """Select the token of a newly selected table row."""
+    rows = event["selection"]["rows"]  # type: ignore[index]
+    if rows == st.session_state.get(seen):
+        return
+    st.session_state[seen] = rows
+    if rows and rows[0] < len(tokens):
+        st.session_state["token"] = tokens[rows[0]]
+        st.session_state.pop("token_box", None)
+        st.rerun(scope="fragment")
+
+
+def _download(data: bytes, name: str) -> None:
+    st.download_button(
+        "Download CSV",
+        data,
+        file_name=name,
+        mime="text/csv",
+        icon=":material/download:",
+        on_click="ignore",
+        key=f"download_{name}",
+        help="Comma-separated, UTF-8; cells that a spreadsheet would run as a formula are defused.",
+    )
+
+
+def _empty_state() -> None:
+    st.info(
+        "**Paste or upload a text in the sidebar**, or take a sample. The page then colours every token "
+        "by the group it "
+        "joins, layer by layer, and shows which far tokens it can still read.",
+        icon=":material/edit_note:",
+    )
+    st.caption("Links hold the settings but never a text: a link to somebody's pasted text opens here.")
+
+
+with guarded():
+    main()

@@ -1,0 +1,23 @@
+"""The workbench: `streamlit run workbench/app.py`. Navigation, nothing else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import streamlit as st
+
+ROOT = str(Path(__file__).resolve().parent.parent)
+if ROOT not in sys.path:  # Streamlit adds only this file's folder; a bare clone needs the one above
+    sys.path.insert(0, ROOT)
+
+from focus_core.resources import pages_dir  # noqa: E402
+
+PAGES = pages_dir()
+
+st.set_page_config(page_title="Focus workbench", page_icon="🔆", layout="wide")
+st.navigation(
+    [
+        st.Page(PAGES / "explore.py", title="Explore", icon=":material/search:", default=True),
+    ]
+).run()

@@ -1,0 +1,100 @@
+"""Group sizes against the even split, for one layer and for all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from focus_core.analysis import Trace
+from workbench.theme import group_color, ink, style
+
+
+def size_table(trace: Trace) -> pd.DataFrame:
+    """One row per layer and group: tokens whose first group it is, and tokens that joined it, with shares.
+
+    First-group shares add up to 1 in a layer; member shares add up to k.
+    """
+    num_groups, num_tokens = trace.config.num_groups, len(trace.tokens)
+    rows = []
+    for row, layer in enumerate(trace.layers):
+        first = np.bincount(trace.groups[row], minlength=num_groups)
+        members = trace.membership[row].sum(axis=0)
+        rows += [
+            (
+                layer,
+                group,
+                int(first[group]),
+                first[group] / num_tokens,
+                int(members[group]),
+                members[group] / num_tokens,
+            )
+            for group in range(num_groups)
+        ]
+    columns = ["layer", "group", "first tokens", "first share", "member tokens", "member share"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def layer_sizes(trace: Trace, layer: int, *, dark: bool) -> go.Figure:
+    """Bars of one layer's first-group shares, with the even split as a line."""
+    num_groups = trace.config.num_groups
+    share = np.bincount(trace.groups[layer], minlength=num_groups) / len(trace.tokens)
+    colors = [group_color(group) for group in range(num_groups)]
+    figure = go.Figure(
+        go.Bar(
+            x=list(range(num_groups)),
+            y=share,
+            marker={"color": colors, "line": {"width": 0}},
+            text=[f"{value:.1%}" for value in share],
+            textposition="outside",
+            cliponaxis=False,
+            hovertemplate="group %{x}<br>%{y:.1%} of tokens<extra></extra>",
+        )
+    )
+    figure.add_hline(
+        y=1 / num_groups,
+        line={"dash": "dash", "color": "#FFFFFF" if dark else "#000000", "width": 1.5},
+        annotation_text=f"even split 1/{num_groups}",
+        annotation_position="top right",
+    )
+    figure.update_layout(title=f"Group sizes in layer {trace.layers[layer]}", showlegend=False)
+    figure.update_xaxes(title="group", dtick=1, showgrid=False)
+    top = max(float(share.max()), 1 / num_groups)
+    figure.update_yaxes(title="share of tokens (first group)", tickformat=".0%", range=[0, top * 1.2])
+    return style(figure, dark=dark, height=380)
+
+
+def all_sizes(trace: Trace, *, dark: bool, layer: int | None = None) -> go.Figure:
+    """Heatmap of first-group shares, layers down, groups across; white is the even split."""
+    num_groups = trace.config.num_groups
+    share = np.stack([np.bincount(row, minlength=num_groups) for row in trace.groups]) / len(trace.tokens)
+    even = 1 / num_groups
+    span = max(float(np.abs(share - even).max()), 1e-9)
+    low, middle, high = ("#56B4E9", "#262730", "#E69F00") if dark else ("#0072B2", "#FFFFFF", "#D55E00")
+    shades = [low, middle, high]
+    printed = num_groups <= 16
+    figure = go.Figure(
+        go.Heatmap(
+            z=share,
+            x=list(range(num_groups)),
+            y=[str(number) for number in trace.layers],
+            colorscale=[[position / 2, shade] for position, shade in enumerate(shades)],
+            zmin=even - span,
+            zmax=even + span,
+            texttemplate="%{z:.0%}" if printed else None,
+            textfont={"size": 9},
+            hovertemplate="layer %{y}<br>group %{x}<br>%{z:.1%} of tokens<extra></extra>",
+            colorbar={"title": "share", "tickformat": ".0%", "thickness": 14},
+            xgap=1,
+            ygap=1,
+        )
+    )
+    if layer is not None:
+        line = {"color": ink(middle), "width": 2}
+        figure.add_shape(
+            type="rect", xref="paper", x0=0, x1=1, yref="y", y0=layer - 0.5, y1=layer + 0.5, line=line
+        )
+    figure.update_layout(title=f"Group sizes in every layer (even split {even:.1%})")
+    figure.update_xaxes(title="group", dtick=1, showgrid=False)
+    figure.update_yaxes(title="layer", autorange="reversed", type="category", dtick=2, showgrid=False)
+    return style(figure, dark=dark, height=max(380, 110 + 15 * len(trace.layers)))

@@ -1,0 +1,214 @@
+"""Cached, locked calls into the engine. Inputs in, CPU arrays out; nothing is stored on a model.
+
+One base model is shared by all sessions. Routers are attached for the length of one analysis, under the
+model's lock, and taken off again. Results are kept in a bounded cache under everything they depend on, the
+text's SHA-256 among it, so a session can only ever get back what belongs to the text it sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from focus_core import FocusConfig, FocusModel, analyze, default_model, load_model, retrofit
+from focus_core.analysis import Trace
+from focus_core.errors import FocusError
+from focus_core.models import ModelInfo
+from focus_core.progress import Progress
+from focus_core.resources import data_dir
+from focus_core.text import encode, token_bytes
+from workbench.tokens import Cell, build_cells
+
+UNTRAINED = "untrained"
+MAX_TOKENS = 16_384
+"""Longest text the workbench takes, if the model's own positions allow it."""
+
+_MAX_CHARACTERS_PER_TOKEN = 40
+_fetching = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to analyse a text with.
+
+    Attributes:
+        model: "default", a folder, a GGUF file or a hub id.
+        routers: name of shipped routers, a folder, or "untrained".
+        num_groups: K of untrained routers; saved ones bring their own.
+        top_k: k.
+        window: w.
+        sink_tokens: tokens every later token reads.
+    """
+
+    model: str
+    routers: str
+    num_groups: int
+    top_k: int
+    window: int
+    sink_tokens: int
+
+
+@dataclass(frozen=True)
+class Base:
+    """A loaded model that all sessions share, and the lock that guards its forward passes."""
+
+    model: Any
+    tokenizer: Any
+    info: ModelInfo
+    lock: threading.Lock
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest text this model takes here."""
+        positions = getattr(self.model.config, "max_position_embeddings", None) or MAX_TOKENS
+        return min(MAX_TOKENS, positions)
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A trace with what its views need.
+
+    Attributes:
+        trace: the routing.
+        token_bytes: bytes of each token.
+        cells: the text cut into drawn cells.
+    """
+
+    trace: Trace
+    token_bytes: list[bytes]
+    cells: list[Cell]
+
+
+def shipped_routers() -> list[str]:
+    """Names of the routers that come with the project."""
+    folder = data_dir() / "routers"
+    return sorted(path.parent.name for path in folder.glob("*/config.json"))
+
+
+def router_folder(routers: str) -> Path:
+    """The folder of saved routers, shipped or the user's own.
+
+    Raises:
+        FocusError: there is none.
+    """
+    if routers in shipped_routers():
+        return data_dir() / "routers" / routers
+    folder = Path(routers).expanduser()
+    if not (folder / "config.json").is_file():
+        raise FocusError(
+            f"There are no saved routers at {routers!r}: give a folder with config.json and the router "
+            "weights,"
+            " such as focus train writes."
+        )
+    return folder
+
+
+def router_config(settings_routers: str, num_groups: int) -> FocusConfig:
+    """The configuration that routers bring along, or that of untrained ones.
+
+    Raises:
+        FocusError: no such routers, or a damaged configuration.
+    """
+    if settings_routers == UNTRAINED:
+        return FocusConfig(num_groups=num_groups, top_k=min(2, num_groups))
+    path = router_folder(settings_routers) / "config.json"
+    try:
+        return FocusConfig.from_json(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise FocusError(f"{path} cannot be read: check the file.") from error
+
+
+def needs_fetch(model: str) -> bool:
+    """Whether the model has to be downloaded before it can be loaded."""
+    return model in ("default", default_model.NAME) and not default_model.is_cached()
+
+
+def fetch(progress: Progress) -> None:
+    """Download the default model; sessions that ask at the same time wait for the first."""
+    with _fetching:
+        default_model.fetch_default_model(progress)
+
+
+@st.cache_resource(max_entries=2, show_spinner=False)
+def load_base(model: str) -> Base:
+    """Load a model, once for all sessions.
+
+    Raises:
+        FocusError: it cannot be loaded.
+    """
+    loaded = load_model(None if model == "default" else model, progress=lambda message, fraction: None)
+    return Base(loaded.model, loaded.tokenizer, loaded.info, threading.Lock())
+
+
+def check_length(base: Base, text: str) -> int:
+    """Tokens of a text.
+
+    Raises:
+        FocusError: empty, or longer than this model takes here.
+    """
+    limit = base.max_tokens
+    if len(text) > limit * _MAX_CHARACTERS_PER_TOKEN:
+        raise FocusError(
+            f"The text has {len(text):,} characters, far more than the {limit:,} tokens that fit: "
+            "shorten it or cut it up."
+        )
+    return len(encode(base.tokenizer, text, max_tokens=limit).input_ids)
+
+
+def analysis(settings: Settings, text: str) -> Analysis:
+    """Route a text, or return the cached result.
+
+    Raises:
+        FocusError: bad text, model, routers or settings, in one sentence.
+    """
+    return _analysis(
+        settings, _fingerprint(settings.routers), _sha256(text.encode("utf-8", "surrogatepass")), text
+    )
+
+
+@st.cache_resource(max_entries=32, show_spinner=False)
+def _analysis(settings: Settings, routers_hash: str, text_hash: str, _text: str) -> Analysis:
+    base = load_base(settings.model)
+    check_length(base, _text)
+    with base.lock:
+        trace = _routed(base, settings, lambda focus: analyze(focus, base.tokenizer, _text))
+    for array in (trace.input_ids, trace.offsets, trace.scores, trace.assignment, trace.membership):
+        array.setflags(write=False)
+    raw = token_bytes(base.tokenizer, trace.input_ids)
+    return Analysis(trace, raw, build_cells(_text, np.asarray(trace.offsets)))
+
+
+def _routed(base: Base, settings: Settings, work: Callable[[FocusModel], Trace]) -> Trace:
+    """Attach routers, work, take them off again."""
+    config = router_config(settings.routers, settings.num_groups)
+    if settings.routers == UNTRAINED:
+        focus = retrofit(base.model, config, seed=0)
+    else:
+        focus = FocusModel.from_pretrained(base.model, router_folder(settings.routers))
+    try:
+        with focus.routing(
+            "hard", top_k=settings.top_k, window=settings.window, sink_tokens=settings.sink_tokens
+        ):
+            return work(focus)
+    finally:
+        focus.detach()
+
+
+def _fingerprint(routers: str) -> str:
+    if routers == UNTRAINED:
+        return UNTRAINED
+    files = sorted(
+        path for path in router_folder(routers).iterdir() if path.suffix in (".json", ".safetensors")
+    )
+    return _sha256(b"".join(path.name.encode() + path.read_bytes() for path in files))
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

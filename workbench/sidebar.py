@@ -1,0 +1,179 @@
+"""The sidebar that every page shares: model, routers, settings and text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import streamlit as st
+
+from workbench import service, state, texts
+
+_SOURCES = {"sample": "Sample", "paste": "Paste", "upload": "Upload"}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the user chose.
+
+    Attributes:
+        settings: model, routers and routing settings.
+        text: the text, None if there is none yet.
+        text_name: what to call it.
+    """
+
+    settings: service.Settings
+    text: str | None
+    text_name: str
+
+
+def draw() -> Inputs:
+    """Draw the sidebar and return the choices.
+
+    Raises:
+        FocusError: routers that are not there or an unreadable file.
+    """
+    with st.sidebar:
+        text, text_name = _text()
+        st.divider()
+        settings = _settings()
+    return Inputs(settings, text, text_name)
+
+
+def _text() -> tuple[str | None, str]:
+    state.choose("source", list(_SOURCES))
+    source = st.segmented_control(
+        "Text",
+        list(_SOURCES),
+        format_func=lambda name: _SOURCES[name],
+        key="source",
+        required=True,
+        width="stretch",
+        help="Take a sample that comes with the workbench, paste a text, or upload a file. "
+        "Your text stays on this machine and never gets into the link.",
+        persist_state="session",
+    )
+    if source == "paste":
+        return _pasted()
+    if source == "upload":
+        return _uploaded()
+    samples = texts.samples()
+    state.choose("sample", list(samples))
+    name = st.selectbox(
+        "Sample",
+        list(samples),
+        format_func=lambda name: samples[name].title,
+        key="sample",
+        help="Texts of our own writing. The long story shows groups at work over thousands of tokens; "
+        "Many scripts shows how the tokenizer cuts bytes.",
+        persist_state="session",
+    )
+    sample = samples[name]
+    st.caption(sample.description)
+    return sample.read(), f"sample “{sample.title}”"
+
+
+def _pasted() -> tuple[str | None, str]:
+    with st.form("paste_form", border=False):
+        st.text_area(
+            "Your text",
+            key="paste",
+            height=220,
+            placeholder="Paste or type a text, then press Show groups.",
+            help=f"Up to {service.MAX_TOKENS:,} tokens, or as many as the model has positions. "
+            "Ctrl+Enter also works.",
+            persist_state="session",
+        )
+        st.form_submit_button("Show groups", type="primary", width="stretch", help="Route this text.")
+    return st.session_state.get("paste") or None, "pasted text"
+
+
+def _uploaded() -> tuple[str | None, str]:
+    file = st.file_uploader(
+        "File",
+        key="upload",
+        max_upload_size=texts.MAX_UPLOAD_MB,
+        help="A plain text file in UTF-8 (.txt, .md, source code and so on).",
+    )
+    if file is None:
+        return None, "uploaded file"
+    return texts.uploaded(file.getvalue(), file.name), f"file “{file.name}”"
+
+
+def _settings() -> service.Settings:
+    model = st.selectbox(
+        "Model",
+        list(dict.fromkeys(["default", st.session_state["model"]])),
+        format_func=lambda name: f"{service.default_model.NAME} (default)" if name == "default" else name,
+        key="model",
+        accept_new_options=True,
+        required=True,
+        help="Type the path of a model folder or GGUF file, or a hub id such as gpt2.",
+        persist_state="session",
+    )
+    routers = _routers()
+    own = service.router_config(routers, _untrained_groups() if routers == service.UNTRAINED else 8)
+    state.clamp("k", 1, own.num_groups, own.top_k)
+    top_k = st.slider(
+        "Groups per token, k",
+        1,
+        own.num_groups,
+        key="k",
+        help=f"How many of the {own.num_groups} groups each token joins. Distant tokens read each other "
+        "if they share "
+        f"one. These routers were made with k = {own.top_k}. Changing it runs the model again.",
+        persist_state="session",
+    )
+    left, right = st.columns(2)
+    state.clamp("window", 0, 100_000, own.window)
+    window = left.number_input(
+        "Window, w",
+        0,
+        100_000,
+        key="window",
+        step=16,
+        help="Tokens at most this far back are always read, whatever their groups.",
+        persist_state="session",
+    )
+    state.clamp("sinks", 0, 1_000, own.sink_tokens)
+    sinks = right.number_input(
+        "Sink tokens",
+        0,
+        1_000,
+        key="sinks",
+        help="The first few tokens of the text, which every later token reads. 0 is the published method.",
+        persist_state="session",
+    )
+    return service.Settings(model, routers, own.num_groups, top_k, int(window), int(sinks))
+
+
+def _routers() -> str:
+    options = [*service.shipped_routers(), service.UNTRAINED]
+    current = st.session_state["routers"]
+    if not current:
+        st.session_state["routers"] = current = options[0]
+    return st.selectbox(
+        "Routers",
+        list(dict.fromkeys([*options, current])),
+        format_func=lambda name: "untrained (seed 0)" if name == service.UNTRAINED else name,
+        key="routers",
+        accept_new_options=True,
+        required=True,
+        help="The learned part: which group a token joins. Choose the shipped ones, untrained ones for "
+        "comparison, "
+        "or type the path of a folder that focus train wrote.",
+        persist_state="session",
+    )
+
+
+def _untrained_groups() -> int:
+    state.clamp("groups", 2, 64, 8)
+    return int(
+        st.number_input(
+            "Groups, K",
+            2,
+            64,
+            key="groups",
+            help="How many groups the untrained routers have. Saved routers bring their own number.",
+            persist_state="session",
+        )
+    )

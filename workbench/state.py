@@ -1,0 +1,115 @@
+"""Settings in the URL: restored once per session, published after every change. Text never gets in.
+
+Every setting is written, defaults included, together with a version number, so that a link means the same
+after a default has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+VERSION = "1"
+_VERSION_KEY = "v"
+_RESTORED = "_restored_from_url"
+_MAX_LENGTH = 300
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting that links carry.
+
+    Attributes:
+        default: value of a new session.
+        parse: from the URL's text to a value; raises ValueError for anything else.
+    """
+
+    default: Any
+    parse: Callable[[str], Any]
+
+
+def _whole_number(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 1_000_000:
+        raise ValueError(text)
+    return value
+
+
+def _words(text: str) -> str:
+    if not text or len(text) > _MAX_LENGTH or not text.isprintable():
+        raise ValueError(text)
+    return text
+
+
+SETTINGS: dict[str, Setting] = {
+    "model": Setting("default", _words),
+    "routers": Setting("", _words),
+    "groups": Setting(8, _whole_number),
+    "k": Setting(2, _whole_number),
+    "window": Setting(64, _whole_number),
+    "sinks": Setting(4, _whole_number),
+    "source": Setting("sample", _words),
+    "sample": Setting("", _words),
+    "layer": Setting(-1, _whole_number),
+    "token": Setting(-1, _whole_number),
+    "view": Setting("", _words),
+}
+"""Every setting in the URL, by its name there, which is also its key in the session state.
+
+An empty word or -1 means "not chosen yet"; the page that owns the setting chooses, and nothing is published.
+"""
+
+
+def restore() -> None:
+    """Fill the session state from the URL, once per session; anything unreadable falls back to the default.
+
+    A page calls this before it draws a widget.
+    """
+    if _RESTORED in st.session_state:
+        return
+    st.session_state[_RESTORED] = True
+    readable = st.query_params.get(_VERSION_KEY, VERSION) == VERSION
+    if not readable:
+        st.toast("This link was made by another version of the workbench: the usual settings are used.")
+    for name, setting in SETTINGS.items():
+        value = setting.default
+        if readable and name in st.query_params:
+            try:
+                value = setting.parse(st.query_params[name])
+            except ValueError:
+                st.toast(f"The link's value for '{name}' cannot be read: the usual one is used.")
+        st.session_state[name] = value
+
+
+def publish() -> None:
+    """Write the settings of this session into the URL."""
+    chosen = {_VERSION_KEY: VERSION}
+    for name in SETTINGS:
+        value = st.session_state.get(name)
+        if value not in (None, "", -1):
+            chosen[name] = str(value)
+    if st.query_params.to_dict() != chosen:
+        st.query_params.from_dict(chosen)
+
+
+def clamp(name: str, low: int, high: int, default: int) -> None:
+    """Bring a number in the session state into a range before its widget is drawn.
+
+    Args:
+        name: key of the setting.
+        low: smallest value.
+        high: largest value.
+        default: taken while the value is missing, not chosen or out of range.
+    """
+    value = st.session_state.get(name)
+    if not isinstance(value, int) or not low <= value <= high:
+        st.session_state[name] = default
+
+
+def choose(name: str, options: list[str]) -> None:
+    """Bring a choice in the session state into the options, the first one by default."""
+    if st.session_state.get(name) not in options:
+        st.session_state[name] = options[0]

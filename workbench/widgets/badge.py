@@ -1,0 +1,53 @@
+"""Where the numbers come from: model, routers, settings, text."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from focus_core.analysis import Trace
+from workbench.markup import plain
+
+
+def provenance_badge(trace: Trace, text_name: str) -> None:
+    """One line of badges under the title of a page.
+
+    Args:
+        trace: the routing on show.
+        text_name: what to call the text.
+    """
+    provenance, config = trace.provenance, trace.config
+    with st.container(horizontal=True, gap="small"):
+        st.badge(
+            f"{plain(provenance.model)} @ {provenance.model_revision}",
+            icon=":material/neurology:",
+            color="gray",
+            help="Model and the hash that identifies its weights.",
+        )
+        if provenance.trained:
+            st.badge(
+                f"routers {plain(provenance.routers)} @ {provenance.routers_hash} · trained",
+                icon=":material/check:",
+                color="green",
+                help="Saved routers and the hash of their weights.",
+            )
+        else:
+            st.badge(
+                f"routers {provenance.routers_hash} · UNTRAINED",
+                icon=":material/warning:",
+                color="orange",
+                help="These routers were only initialised, so their groups mean nothing: compare "
+                "trained ones with them.",
+            )
+        st.badge(
+            f"K {config.num_groups} · k {config.top_k} · w {config.window} · sinks {config.sink_tokens} "
+            f"· {config.balance}",
+            icon=":material/tune:",
+            color="gray",
+            help="Groups, groups per token, window, sink tokens, and how groups are balanced.",
+        )
+        st.badge(
+            f"{plain(text_name)} · {len(trace.tokens):,} tokens",
+            icon=":material/article:",
+            color="gray",
+            help="The text on show.",
+        )
