@@ -1,0 +1,385 @@
+"""Speed curves of the attention backends against full attention, measured on the machine at hand.
+
+`run_bench` writes one JSON file, replaced after every measured point, so that an interrupted run goes on
+where it stopped. Sparse and full attention alternate within a point: their ratio survives a busy machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from focus_core.attention import focus_attention, kept_pairs
+from focus_core.attention.inputs import AttentionInputs
+from focus_core.attention.registry import BACKENDS, resolve
+from focus_core.attention.validate import checked_inputs
+from focus_core.errors import FocusError
+
+SCHEMA = "focus-bench/1"
+CHECKED_QUERIES = 64
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """What to measure: every size with every (num_groups, top_k), dtype and backend.
+
+    Attributes:
+        sizes: numbers of tokens T.
+        routings: pairs (K, k) of groups and memberships per token; routing is random and balanced.
+        dtypes: "float32", "bfloat16" or "float16".
+        backends: names of `focus_core.attention.BACKENDS`, or "auto".
+        heads: query heads.
+        kv_heads: key/value heads.
+        head_dim: size of a head.
+        window: local window w.
+        sink_tokens: tokens that all see.
+        repetitions: timed runs of a point, after one warm-up.
+        route_dim: width of the routing space, for the routing cost.
+        width: width of the hidden states, for the routing cost; default heads * head_dim.
+        device: "cpu" or "cuda".
+        seed: of tensors and routing.
+    """
+
+    sizes: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384, 32768)
+    routings: tuple[tuple[int, int], ...] = ((8, 1), (8, 2), (16, 2))
+    dtypes: tuple[str, ...] = ("bfloat16", "float32")
+    backends: tuple[str, ...] = ("auto",)
+    heads: int = 9
+    kv_heads: int = 3
+    head_dim: int = 64
+    window: int = 128
+    sink_tokens: int = 4
+    repetitions: int = 5
+    route_dim: int = 16
+    width: int | None = None
+    device: str = "cpu"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("sizes", "heads", "kv_heads", "head_dim", "repetitions", "route_dim"):
+            values = getattr(self, name)
+            if not all(value >= 1 for value in (values if isinstance(values, tuple) else (values,))):
+                raise FocusError(f"{name} is {values}: give numbers of at least 1.")
+        for num_groups, top_k in self.routings:
+            if not 1 <= top_k <= num_groups:
+                raise FocusError(f"top_k is {top_k} with num_groups {num_groups}: choose 1 to {num_groups}.")
+        for dtype in self.dtypes:
+            if dtype not in DTYPES:
+                raise FocusError(f"dtype is {dtype!r}: choose one of {', '.join(DTYPES)}.")
+        for backend in self.backends:
+            if backend != "auto" and backend not in BACKENDS:
+                raise FocusError(f"backend is {backend!r}: choose auto or one of {', '.join(BACKENDS)}.")
+        if self.device.split(":")[0] == "cuda" and not torch.cuda.is_available():
+            raise FocusError("device is 'cuda' and this machine has no CUDA device: choose cpu.")
+
+    def points(self) -> Iterable[dict[str, Any]]:
+        """Every combination, short texts first."""
+        for size in self.sizes:
+            for num_groups, top_k in self.routings:
+                for dtype in self.dtypes:
+                    for backend in self.backends:
+                        yield {
+                            "tokens": size,
+                            "num_groups": num_groups,
+                            "top_k": top_k,
+                            "dtype": dtype,
+                            "backend": backend,
+                        }
+
+
+def run_bench(
+    settings: BenchSettings,
+    out: str | Path,
+    progress: Callable[[int, int, dict[str, Any]], None] | None = None,
+) -> dict[str, Any]:
+    """Measure every point that ``out`` does not hold yet.
+
+    Args:
+        settings: what to measure.
+        out: the JSON file; it is replaced after every point, never left half written. A file of other
+            settings or of another machine is refused.
+        progress: called with points done, points in all, and the point just measured.
+
+    Returns:
+        What the file holds: ``schema``, ``machine``, ``settings`` and ``points``. A point gives tokens,
+        num_groups, top_k, dtype, backend and ``backend_used``; ``full_s`` and ``sparse_s`` with median,
+        minimum, maximum and all runs, in seconds; ``speedup`` of the medians, ``kept_share``, ``bound``
+        (1 / kept share), ``share_of_bound``; ``working_bytes``, peak memory beyond inputs and output (None
+        where it cannot be read), and ``input_bytes`` of query, key and value; ``error_output`` and
+        ``error_logsumexp``, the largest deviations from the float32 reference on a subsample of queries;
+        ``routing_s``, seconds for projection, calibrated softmax, Sinkhorn, top-k and the sort. A point that
+        could not be measured has ``failure``, a sentence.
+
+    Raises:
+        FocusError: the file cannot be read or written, or holds another run.
+    """
+    path = Path(out)
+    wanted = list(settings.points())
+    record = _load(path, settings)
+    measured = {_identity(point) for point in record["points"]}
+    for done, point in enumerate(wanted):
+        if _identity(point) not in measured:
+            result = measure_point(settings, **point)
+            record["points"].append(result)
+            _save(path, record)
+            if progress is not None:
+                progress(done + 1, len(wanted), result)
+    return record
+
+
+def measure_point(
+    settings: BenchSettings, *, tokens: int, num_groups: int, top_k: int, dtype: str, backend: str
+) -> dict[str, Any]:
+    """One point of `run_bench`."""
+    point: dict[str, Any] = {
+        "tokens": tokens,
+        "num_groups": num_groups,
+        "top_k": top_k,
+        "dtype": dtype,
+        "backend": backend,
+    }
+    inputs = _problem(settings, tokens, num_groups, top_k, DTYPES[dtype])
+    counts = kept_pairs(inputs.membership, window=settings.window, sink_tokens=settings.sink_tokens)
+    kept_share = float(counts.kept_share[0])
+    point |= {"kept_share": kept_share, "bound": 1 / kept_share}
+    point["input_bytes"] = sum(tensor.nbytes for tensor in (inputs.query, inputs.key, inputs.value))
+    with torch.no_grad():
+        try:
+            point["backend_used"], _ = resolve(backend, inputs)
+        except FocusError as error:
+            return point | {"failure": str(error)}
+
+        def sparse() -> Any:
+            return focus_attention(
+                inputs.query,
+                inputs.key,
+                inputs.value,
+                inputs.membership,
+                window=settings.window,
+                sink_tokens=settings.sink_tokens,
+                backend=backend,
+            )
+
+        def full() -> Tensor:
+            return F.scaled_dot_product_attention(
+                inputs.query, inputs.key, inputs.value, is_causal=True, enable_gqa=inputs.heads_per_key > 1
+            )
+
+        runs = _alternate({"full_s": full, "sparse_s": sparse}, settings.repetitions, settings.device)
+        point |= {name: _spread(times) for name, times in runs.items()}
+        point["speedup"] = point["full_s"]["median"] / point["sparse_s"]["median"]
+        point["share_of_bound"] = point["speedup"] * kept_share
+        point["working_bytes"] = _working_bytes(sparse, settings.device)
+        point |= _errors(inputs, sparse())
+        point["routing_s"] = _routing_cost(settings, tokens, num_groups, top_k)
+    return point
+
+
+def _problem(
+    settings: BenchSettings, tokens: int, num_groups: int, top_k: int, dtype: torch.dtype
+) -> AttentionInputs:
+    """Normal tensors and a random routing whose groups are equal in expectation."""
+    generator = torch.Generator().manual_seed(settings.seed)
+    query, key, value = (
+        torch.randn(1, heads, tokens, settings.head_dim, generator=generator).to(settings.device, dtype)
+        for heads in (settings.heads, settings.kv_heads, settings.kv_heads)
+    )
+    chosen = torch.rand(1, tokens, num_groups, generator=generator).topk(top_k, dim=-1).indices
+    membership = torch.zeros(1, tokens, num_groups, dtype=torch.bool).scatter_(2, chosen, True)
+    return checked_inputs(
+        query,
+        key,
+        value,
+        membership.to(settings.device),
+        None,
+        window=settings.window,
+        sink_tokens=settings.sink_tokens,
+        sliding_window=None,
+        scale=None,
+        softcap=None,
+    )
+
+
+def _alternate(calls: dict[str, Callable[[], Any]], repetitions: int, device: str) -> dict[str, list[float]]:
+    """Seconds of each call, taken in turn after one warm-up each."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for repetition in range(repetitions + 1):
+        for name, call in calls.items():
+            _synchronize(device)
+            start = time.perf_counter()
+            call()
+            _synchronize(device)
+            if repetition:
+                times[name].append(time.perf_counter() - start)
+    return times
+
+
+def _synchronize(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def _spread(times: list[float]) -> dict[str, Any]:
+    return {"median": statistics.median(times), "min": min(times), "max": max(times), "runs": times}
+
+
+def _working_bytes(call: Callable[[], Any], device: str) -> int | None:
+    """Peak memory of one call beyond what was held before it and what it returns.
+
+    On CUDA from the allocator; on Linux CPUs from the peak of the resident set, which the kernel resets on
+    request; None where neither can be read.
+    """
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        result = call()
+        peak = torch.cuda.max_memory_allocated(device)
+        return max(0, peak - before - sum(tensor.nbytes for tensor in result))
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _status_bytes("VmRSS")
+    except OSError:
+        return None
+    result = call()
+    return max(0, _status_bytes("VmHWM") - before - sum(tensor.nbytes for tensor in result))
+
+
+def _status_bytes(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * 1024
+    raise OSError(name)
+
+
+def _errors(inputs: AttentionInputs, result: Any) -> dict[str, float]:
+    """Largest deviations from the definition, in float32, on queries spread over the text."""
+    tokens = inputs.num_keys
+    chosen = torch.linspace(0, tokens - 1, min(CHECKED_QUERIES, tokens), device=inputs.query.device).long()
+    errors = {"error_output": 0.0, "error_logsumexp": 0.0}
+    for query in chosen.tolist():
+        # A prefix that ends at the query: the reference takes the last queries of its tokens.
+        end = slice(0, query + 1)
+        reference = focus_attention(
+            inputs.query[:, :, query : query + 1].float(),
+            inputs.key[:, :, end].float(),
+            inputs.value[:, :, end].float(),
+            inputs.membership[:, end],
+            window=inputs.window,
+            sink_tokens=inputs.sink_tokens,
+            backend="dense",
+        )
+        for name, ours, theirs in zip(errors, result, reference):
+            deviation = (ours[:, :, query : query + 1].float() - theirs).abs().max()
+            errors[name] = max(errors[name], float(deviation))
+    return errors
+
+
+def _routing_cost(settings: BenchSettings, tokens: int, num_groups: int, top_k: int) -> dict[str, float]:
+    """Median seconds of what routing itself costs a layer, in float32."""
+    width = settings.width or settings.heads * settings.head_dim
+    generator = torch.Generator().manual_seed(settings.seed)
+    hidden, project, centroids = (
+        torch.randn(shape, generator=generator).to(settings.device)
+        for shape in ((tokens, width), (width, settings.route_dim), (num_groups, settings.route_dim))
+    )
+    scores = torch.nn.functional.normalize(hidden @ project, dim=-1) @ centroids.T
+    potentials = torch.zeros(num_groups, device=settings.device)
+    groups = scores.topk(top_k, dim=-1).indices.flatten()
+
+    def sinkhorn() -> Tensor:
+        logs = scores / 0.1
+        for _ in range(10):
+            logs = logs - logs.logsumexp(0, keepdim=True)
+            logs = logs - logs.logsumexp(1, keepdim=True)
+        return logs
+
+    calls: dict[str, Callable[[], Any]] = {
+        "projection": lambda: torch.nn.functional.normalize(hidden @ project, dim=-1) @ centroids.T,
+        "calibrated": lambda: torch.softmax(scores / 0.1 + potentials, dim=-1),
+        "sinkhorn_10_rounds": sinkhorn,
+        "top_k": lambda: torch.zeros_like(scores, dtype=torch.bool).scatter_(
+            1, scores.topk(top_k).indices, True
+        ),
+        "sort": lambda: groups.sort(stable=True),
+    }
+    runs = _alternate(calls, max(3, settings.repetitions), settings.device)
+    return {name: statistics.median(times) for name, times in runs.items()}
+
+
+def describe_machine(device: str) -> dict[str, Any]:
+    """Versions and the kind of machine, nothing that names it."""
+    processor = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return {
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else processor,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": platform.system(),
+    }
+
+
+def _identity(point: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(point[name] for name in ("tokens", "num_groups", "top_k", "dtype", "backend"))
+
+
+def _comparable(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that make two points comparable; the lists of what to measure may grow."""
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in ("sizes", "routings", "dtypes", "backends")
+    }
+
+
+def _load(path: Path, settings: BenchSettings) -> dict[str, Any]:
+    described: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
+    fresh = {
+        "schema": SCHEMA,
+        "machine": describe_machine(settings.device),
+        "settings": described,
+        "points": [],
+    }
+    if not path.exists():
+        return fresh
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        same = record["schema"] == SCHEMA and _comparable(record["settings"]) == _comparable(described)
+        same = same and record["machine"] == fresh["machine"]
+        points = record["points"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FocusError(f"{path} is no benchmark file: name another file to write to.") from error
+    if not same:
+        raise FocusError(
+            f"{path} holds a benchmark of other settings or another machine: name another file to write to."
+        )
+    return fresh | {"points": points}
+
+
+def _save(path: Path, record: dict[str, Any]) -> None:
+    """Replace the file in one step."""
+    temporary = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(record, indent=1), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise FocusError(f"{path} cannot be written: choose a file in a folder you may write to.") from error
