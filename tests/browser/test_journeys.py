@@ -1,0 +1,116 @@
+"""The journey of issue 2: open the app, type a text, read the groups."""
+
+from __future__ import annotations
+
+import pytest
+
+from focus_core import FocusConfig, analyze, load_model, retrofit
+
+pytestmark = pytest.mark.browser
+
+TEXT = "Nora kept the lamp at Corrie Point. 🥖 Every night she climbed, and every night Nora wrote: “all well”.\n"
+HOSTILE = (
+    "<script>window.hacked = 1</script> <img src=x onerror='window.hacked = 1'> **bold** $x$ :red[y]\n"
+    "\tשלום, وداعا 你好 👩‍🍳 👍🏽 cafe\u0301 \u202eabc\u202c </span></div>"
+)
+
+
+def show_groups(page, text: str) -> None:
+    page.get_by_role("textbox", name="Your text").fill(text)
+    page.get_by_role("button", name="Show groups").click()
+    page.wait_for_selector(".cell")
+
+
+def cells(page) -> list[dict[str, str]]:
+    return page.locator(".cell").evaluate_all("nodes => nodes.map(node => ({...node.dataset}))")
+
+
+def wait_for_text(page, text: str) -> None:
+    """The strip has been redrawn with this text."""
+    for _ in range(300):
+        if "".join(cell["text"] for cell in cells(page)) == text:
+            return
+        page.wait_for_timeout(100)
+    assert "".join(cell["text"] for cell in cells(page)) == text
+
+
+@pytest.fixture(scope="module")
+def trace():
+    model, tokenizer, _ = load_model()
+    focus = retrofit(model, FocusConfig(), seed=0)
+    with focus.routing("hard"):
+        return analyze(focus, tokenizer, TEXT)
+
+
+def test_the_groups_on_the_page_are_those_of_the_engine(open_page, trace):
+    page = open_page("source=paste&layer=4")
+    show_groups(page, TEXT)
+    drawn = cells(page)
+    assert "".join(cell["text"] for cell in drawn) == TEXT
+    assert page.locator(".text").inner_text().count("Nora") == 2
+    assert [int(t) for cell in drawn for t in cell["tokens"].split()] == list(range(len(trace.tokens)))
+    for cell in drawn:
+        last = int(cell["tokens"].split()[-1])
+        assert int(cell["group"]) == trace.groups[4, last]
+
+    page.locator(".cell", has_text="lamp").first.hover()
+    tip = page.locator(".tip").inner_text()
+    token = trace.tokens.index("Ġlamp")
+    assert f"token {token} " in tip and f"id {trace.input_ids[token]}" in tip
+    assert "bytes 20 6c 61 6d 70" in tip
+    assert "groups" in tip and "margin to the runner-up" in tip
+
+
+def test_a_token_is_selected_by_click_and_by_keyboard_and_the_link_says_so(open_page):
+    page = open_page("source=paste&layer=4")
+    show_groups(page, TEXT)
+    page.locator(".cell").nth(9).click()
+    page.wait_for_selector(".cell.selected")
+    page.get_by_text("it reads").wait_for()
+    page.wait_for_url(lambda url: "token=" in url)
+    assert "layer=4" in page.url and "Nora" not in page.url
+    first = page.locator(".cell.selected").get_attribute("data-tokens")
+    page.locator(".cell.selected").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    page.wait_for_function(
+        "before => { const find = root => [...root.querySelectorAll('*')].flatMap(n =>"
+        " n.shadowRoot ? [...n.shadowRoot.querySelectorAll('.cell.selected')] : []);"
+        " const cell = find(document)[0]; return cell && cell.dataset.tokens !== before; }",
+        arg=first,
+    )
+
+
+def test_changing_the_layer_redraws_the_groups(open_page, trace):
+    page = open_page("source=paste&layer=4")
+    show_groups(page, TEXT)
+    page.get_by_role("slider", name="Layer").press("ArrowRight")
+    page.get_by_text("In layer 5 the largest").wait_for()
+    expected = [int(trace.groups[5, int(cell["tokens"].split()[-1])]) for cell in cells(page)]
+    for _ in range(100):
+        if [int(cell["group"]) for cell in cells(page)] == expected:
+            break
+        page.wait_for_timeout(50)
+    assert [int(cell["group"]) for cell in cells(page)] == expected
+
+
+def test_two_sessions_never_see_each_others_text(open_page):
+    first, second = open_page("source=paste"), open_page("source=paste")
+    first.get_by_role("textbox", name="Your text").fill("The heron stood in the reeds.")
+    second.get_by_role("textbox", name="Your text").fill("A train left the northern station.")
+    for page in (first, second):
+        page.get_by_role("button", name="Show groups").click()
+    wait_for_text(first, "The heron stood in the reeds.")
+    wait_for_text(second, "A train left the northern station.")
+    assert "northern" not in first.content() and "heron" not in second.content()
+
+
+def test_hostile_text_is_shown_and_never_run(open_page):
+    page = open_page("source=paste&view=table")
+    show_groups(page, HOSTILE)
+    wait_for_text(page, HOSTILE)
+    page.locator(".cell").nth(2).click()
+    page.wait_for_selector(".cell.selected")
+    page.get_by_text("it reads").wait_for()
+    assert page.evaluate("window.hacked") is None
+    assert page.locator(".text script, .text img").count() == 0
