@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import streamlit as st
 
 from workbench import state
@@ -164,7 +166,7 @@ def _token_detail(analysis: Analysis, row: int, shares: PairShares) -> None:
             hide_index=True,
             key="partners",
             column_config={"affinity": WEIGHT},
-            column_order=["which", "text", "distance", "affinity", "shared groups", "in context", "token"],
+            column_order=["which", "in context", "distance", "affinity", "shared groups", "token"],
         )
     with st.expander("Its groups in every layer"):
         st.dataframe(
@@ -258,7 +260,7 @@ def _views(analysis: Analysis, row: int) -> None:
 def _token_table(analysis: Analysis, row: int) -> None:
     trace = analysis.trace
     layer = trace.layers[row]
-    shown = token_table(trace, analysis.token_bytes)
+    shown = token_table(trace, analysis.token_bytes, [row])
     st.markdown(
         f"Every token with its groups in layer {layer}. The download holds all {len(trace.layers)} layers."
     )
@@ -271,7 +273,7 @@ def _token_table(analysis: Analysis, row: int) -> None:
             *(f"layer_{layer}_{name}" for name in ("groups", "weight", "margin")),
         ],
     )
-    _download(to_csv(shown), "tokens.csv")
+    _download(lambda: to_csv(token_table(trace, analysis.token_bytes)), "tokens.csv")
 
 
 def _select_row(event: object, tokens: list[int], seen: str) -> None:
@@ -286,7 +288,7 @@ def _select_row(event: object, tokens: list[int], seen: str) -> None:
         st.rerun(scope="fragment")
 
 
-def _download(data: bytes, name: str) -> None:
+def _download(data: bytes | Callable[[], bytes], name: str) -> None:
     st.download_button(
         "Download CSV",
         data,

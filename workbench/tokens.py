@@ -179,12 +179,15 @@ def groups_by_layer(trace: Trace, token: int) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["layer", "groups", "weight of the first", "margin"])
 
 
-def token_table(trace: Trace, token_bytes: Sequence[bytes]) -> pd.DataFrame:
+def token_table(
+    trace: Trace, token_bytes: Sequence[bytes], rows: Sequence[int] | None = None
+) -> pd.DataFrame:
     """One row per token: what it is, its groups and margin in every layer, and the settings.
 
     Args:
         trace: the routing.
         token_bytes: the bytes of each token.
+        rows: rows of the trace to list, all by default.
     """
     columns: dict[str, object] = {
         "token": np.arange(len(trace.tokens)),
@@ -195,7 +198,8 @@ def token_table(trace: Trace, token_bytes: Sequence[bytes]) -> pd.DataFrame:
         "start": trace.offsets[:, 0],
         "end": trace.offsets[:, 1],
     }
-    for row, layer in enumerate(trace.layers):
+    for row in range(len(trace.layers)) if rows is None else rows:
+        layer = trace.layers[row]
         order = group_order(trace, row)[:, : trace.config.top_k]
         columns[f"layer_{layer}_groups"] = [_joined(groups) for groups in order]
         first = np.take_along_axis(trace.assignment[row], order[:, :1], axis=1)[:, 0]

@@ -46,7 +46,9 @@ def layer_sizes(trace: Trace, layer: int, *, dark: bool) -> go.Figure:
             y=share,
             marker={"color": colors, "line": {"width": 0}},
             text=[f"{value:.1%}" for value in share],
-            textposition="outside",
+            textposition="auto",
+            insidetextfont={"color": [ink(color) for color in colors]},
+            textangle=0,
             cliponaxis=False,
             hovertemplate="group %{x}<br>%{y:.1%} of tokens<extra></extra>",
         )
@@ -58,7 +60,7 @@ def layer_sizes(trace: Trace, layer: int, *, dark: bool) -> go.Figure:
         annotation_position="top right",
     )
     figure.update_layout(title=f"Group sizes in layer {trace.layers[layer]}", showlegend=False)
-    figure.update_xaxes(title="group", dtick=1, showgrid=False)
+    figure.update_xaxes(title="group", dtick=1, showgrid=False, zeroline=False)
     top = max(float(share.max()), 1 / num_groups)
     figure.update_yaxes(title="share of tokens (first group)", tickformat=".0%", range=[0, top * 1.2])
     return style(figure, dark=dark, height=380)

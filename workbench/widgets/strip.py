@@ -41,7 +41,8 @@ def strip_data(
     """What the strip's script draws, JSON-ready.
 
     A cell is filled with the first group of its last token (the one that has seen the whole character); the
-    stripe under it is that token's second group; the printed numbers are the first groups of all its tokens.
+    stripe under it is that token's second group; the printed number is its first group. The tip lists every
+    token of the cell.
 
     Args:
         trace: the routing.
@@ -85,8 +86,7 @@ def strip_data(
         if cell.tokens:
             last = cell.tokens[-1]
             item["g"] = order[last, :k].tolist()
-            firsts = dict.fromkeys(order[list(cell.tokens), 0].tolist())
-            item["l"] = "·".join(str(group) for group in firsts)
+            item["l"] = str(item["g"][0])
             if codes is not None:
                 code = int(codes[last])
                 item["f"] = int(code in (LATER, DROPPED))
