@@ -53,7 +53,7 @@ def _explore(analysis: Analysis) -> None:
         row = _layer_slider(analysis) if last else 0
         shares = pair_shares(trace, row)
         st.markdown(f"#### {layer_verdict(trace, row, shares)}")
-        left, right = st.columns([5, 3], gap="large")
+        left, right = st.columns([3, 2], gap="medium")
         with left:
             _strip(analysis, row)
         with right:
@@ -165,8 +165,13 @@ def _token_detail(analysis: Analysis, row: int, shares: PairShares) -> None:
             far,
             hide_index=True,
             key="partners",
-            column_config={"affinity": WEIGHT},
-            column_order=["which", "in context", "distance", "affinity", "shared groups", "token"],
+            column_config={
+                "which": st.column_config.TextColumn(width=65),
+                "distance": st.column_config.NumberColumn(width=65),
+                "affinity": st.column_config.NumberColumn(format="%.3f", width=60),
+                "shared groups": st.column_config.TextColumn("groups", width=55, help="Groups both are in."),
+            },
+            column_order=["which", "distance", "affinity", "shared groups", "in context", "token"],
         )
     with st.expander("Its groups in every layer"):
         st.dataframe(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import pytest
 
 from focus_core import FocusConfig, analyze, load_model, retrofit
@@ -114,3 +117,29 @@ def test_hostile_text_is_shown_and_never_run(open_page):
     page.get_by_text("it reads").wait_for()
     assert page.evaluate("window.hacked") is None
     assert page.locator(".text script, .text img").count() == 0
+
+
+def test_the_download_holds_every_token_and_no_formula(open_page):
+    page = open_page("source=paste&view=table")
+    text = "=1+1 is a sum.\n@home +49 -7"
+    show_groups(page, text)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download CSV").click()
+    with Path(download.value.path()).open(encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert "".join(row["text"].removeprefix("'") for row in rows) == text
+    assert all(f"layer_{layer}_groups" in rows[0] for layer in range(30))
+    assert not any(
+        value.startswith(("=", "+", "-", "@"))
+        for row in rows
+        for value in row.values()
+        if not is_number(value)
+    )
+
+
+def is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True

@@ -56,10 +56,11 @@ def layer_sizes(trace: Trace, layer: int, *, dark: bool) -> go.Figure:
     figure.add_hline(
         y=1 / num_groups,
         line={"dash": "dash", "color": "#FFFFFF" if dark else "#000000", "width": 1.5},
-        annotation_text=f"even split 1/{num_groups}",
-        annotation_position="top right",
     )
-    figure.update_layout(title=f"Group sizes in layer {trace.layers[layer]}", showlegend=False)
+    figure.update_layout(
+        title=f"Group sizes in layer {trace.layers[layer]} (dashed: the even split, 1/{num_groups})",
+        showlegend=False,
+    )
     figure.update_xaxes(title="group", dtick=1, showgrid=False, zeroline=False)
     top = max(float(share.max()), 1 / num_groups)
     figure.update_yaxes(title="share of tokens (first group)", tickformat=".0%", range=[0, top * 1.2])
