@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import streamlit as st
 
@@ -203,7 +204,7 @@ def _views(analysis: Analysis, row: int) -> None:
         table = repeated_words(trace, row)
         st.markdown(repeats_verdict(trace, row, table))
         if len(table):
-            event = st.dataframe(
+            st.dataframe(
                 table,
                 hide_index=True,
                 key="repeats",
@@ -218,10 +219,9 @@ def _views(analysis: Analysis, row: int) -> None:
                         help="The last mention shares a group with the first in this layer.",
                     ),
                 },
-                on_select="rerun",
+                on_select=partial(_select_row, "repeats", table["last"].tolist()),
                 selection_mode="single-row",
             )
-            _select_row(event, table["last"].tolist(), "repeats_seen")
             _download(to_csv(table), f"returning-words-layer-{trace.layers[row]}.csv")
     elif view == "map":
         st.plotly_chart(token_map(trace, dark=dark, layer=row, token=_selected()), theme=None, key="map")
@@ -247,16 +247,15 @@ def _views(analysis: Analysis, row: int) -> None:
             "group joined "
             "barely beat that of the first group left out. Select a row to see the token."
         )
-        event = st.dataframe(
+        st.dataframe(
             table,
             hide_index=True,
             key="close_calls",
             height=320,
             column_config={"margin": st.column_config.NumberColumn(format="%.4f")},
-            on_select="rerun",
+            on_select=partial(_select_row, "close_calls", table["token"].tolist()),
             selection_mode="single-row",
         )
-        _select_row(event, table["token"].tolist(), "close_calls_seen")
         _download(to_csv(table), f"close-calls-layer-{trace.layers[row]}.csv")
     else:
         _token_table(analysis, row)
@@ -281,16 +280,11 @@ def _token_table(analysis: Analysis, row: int) -> None:
     _download(lambda: to_csv(token_table(trace, analysis.token_bytes)), "tokens.csv")
 
 
-def _select_row(event: object, tokens: list[int], seen: str) -> None:
-    """Select the token of a newly selected table row."""
-    rows = event["selection"]["rows"]  # type: ignore[index]
-    if rows == st.session_state.get(seen):
-        return
-    st.session_state[seen] = rows
+def _select_row(table: str, tokens: list[int]) -> None:
+    """Select the token of the row that was just selected in a table."""
+    rows = st.session_state[table]["selection"]["rows"]
     if rows and rows[0] < len(tokens):
-        st.session_state["token"] = tokens[rows[0]]
-        st.session_state.pop("token_box", None)
-        st.rerun(scope="fragment")
+        _select(tokens[rows[0]])
 
 
 def _download(data: bytes | Callable[[], bytes], name: str) -> None:
@@ -308,10 +302,15 @@ def _download(data: bytes | Callable[[], bytes], name: str) -> None:
 
 def _empty_state() -> None:
     st.info(
-        "**Paste or upload a text in the sidebar**, or take a sample. The page then colours every token "
-        "by the group it "
-        "joins, layer by layer, and shows which far tokens it can still read.",
+        "**Paste or upload a text in the sidebar**, or take a sample.",
         icon=":material/edit_note:",
+    )
+    st.markdown(
+        "What you will see:\n"
+        "1. **The text itself**, every token coloured and numbered by its group in the layer you choose.\n"
+        "2. **One token's view**: click a token to see which earlier ones it reads, near and far.\n"
+        "3. **Words that return**: does the last mention of a name still see the first?\n"
+        "4. **All layers at once**, group sizes against the even split, and undecided tokens."
     )
     st.caption("Links hold the settings but never a text: a link to somebody's pasted text opens here.")
 

@@ -103,10 +103,9 @@ def _settings() -> service.Settings:
     model = st.selectbox(
         "Model",
         list(dict.fromkeys(["default", st.session_state["model"]])),
-        format_func=lambda name: f"{service.default_model.NAME} (default)" if name == "default" else name,
+        format_func=lambda name: service.default_model.NAME if name == "default" else name,
         key="model",
         accept_new_options=True,
-        required=True,
         help="Type the path of a model folder or GGUF file, or a hub id such as gpt2.",
         persist_state="session",
     )
@@ -157,7 +156,6 @@ def _routers() -> str:
         format_func=lambda name: "untrained (seed 0)" if name == service.UNTRAINED else name,
         key="routers",
         accept_new_options=True,
-        required=True,
         help="The learned part: which group a token joins. Choose the shipped ones, untrained ones for "
         "comparison, "
         "or type the path of a folder that focus train wrote.",

@@ -69,6 +69,18 @@ function describe(tip, cell, data) {
   if (cell.r) tip.append(element("hr"), element("div", "", cell.r));
 }
 
+// Bring a node into view inside the box that scrolls, and leave the page where it is.
+function reveal(node, host) {
+  let box = host;
+  while (box && !(box.scrollHeight > box.clientHeight && /auto|scroll/.test(getComputedStyle(box).overflowY)))
+    box = box.parentElement;
+  if (!box || box.matches("section")) return;
+  const frame = box.getBoundingClientRect();
+  const place = node.getBoundingClientRect();
+  if (place.top < frame.top || place.bottom > frame.bottom)
+    box.scrollTop += place.top - frame.top - frame.height / 3;
+}
+
 export default function (component) {
   const { data, parentElement, setTriggerValue } = component;
   if (!data) return;
@@ -134,6 +146,8 @@ export default function (component) {
   const first = nodes.findIndex((node) => node.tabIndex === -1 && node.dataset.group !== undefined);
   let active = current >= 0 ? current : first;
   if (active >= 0) nodes[active].tabIndex = 0;
+  if (current >= 0 && root.revealed !== data.selected) reveal(nodes[current], parentElement.host);
+  root.revealed = data.selected;
 
   const position = (target) => nodes.indexOf(target.closest?.(".cell"));
   const show = (index) => {
