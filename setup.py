@@ -1,7 +1,7 @@
 """Packages of the project. All other settings are in pyproject.toml.
 
 `data/` and `pages/` stand at the top of the repository, where people look for them, and are installed inside
-the packages, where they cannot clash with anybody else's; `focus_core/resources.py` finds them in both places.
+the packages, where they clash with nobody else's; `focus_core/resources.py` finds them in both places.
 """
 
 from setuptools import find_packages, setup

@@ -141,7 +141,7 @@ def read_stamp() -> dict[str, Any]:
 
 
 def make_venv() -> None:
-    """Create .venv; keep one that works (it may hold a PyTorch of the user's choice), replace a broken one."""
+    """Create .venv; keep one that works (with the user's own PyTorch, say), replace a broken one."""
     if PYTHON.exists() and pip_version() > (0,):
         return
     say(f"Creating {VENV.name} for Python {sys.version.split()[0]}.")
@@ -150,7 +150,7 @@ def make_venv() -> None:
     if done.returncode != 0:
         shutil.rmtree(VENV, ignore_errors=True)
         raise StartError(
-            "Python cannot make a virtual environment here (on Debian and Ubuntu: apt install python3-venv).\n"
+            "Python cannot make a virtual environment here (on Debian: apt install python3-venv).\n"
             + (done.stdout + done.stderr).strip()
         )
 
