@@ -103,9 +103,10 @@ def _one_text(inputs: AttentionInputs, row: int, result: AttentionOutput) -> Non
             for order in lists:
                 add_lists(whole, heads, order, num_sinks)
         if not in_place:
-            where = slice(None) if places is None else places
-            result.output[every, where] = whole.output.view(-1, num_queries, head_dim).to(query.dtype)
-            result.logsumexp[every, where] = whole.logsumexp.view(-1, num_queries)
+            where = torch.arange(num_queries) if places is None else places
+            for target, source in zip(result, whole):
+                for to, rows in zip(target[every], source.unflatten(1, (group, num_queries)).flatten(0, 1)):
+                    to.index_copy_(0, where, rows.to(to.dtype))
 
 
 def _worthwhile_lists(

@@ -18,6 +18,9 @@ from focus_core.attention.merge import merge_, merge_rows_
 BUCKET_PAIRS = 200_000
 """Pairs that may be wasted on filling to save the calls of one more bucket."""
 
+BUCKET_TOKENS = 1 << 13
+"""Tokens of the short lists in one bucket, which bounds its memory; four long lists always fit."""
+
 BIAS_ELEMENTS = 1 << 20
 """Band biases held at a time."""
 
@@ -177,11 +180,17 @@ def _causal_bias(tokens: int, span: int, group: int, dtype: torch.dtype) -> Tens
 
 
 def _buckets(lengths: list[int], allowance: float) -> list[list[int]]:
-    """Lists that share calls, longest first: filling one up may waste ``allowance`` pairs a head."""
+    """Lists that share calls, longest first.
+
+    Filling a list up may waste ``allowance`` pairs a head, or 2% of its work: threads get more even shares of
+    a call over several lists.
+    """
     buckets: list[list[int]] = []
     for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
         longest = lengths[buckets[-1][0]] if buckets else 0
-        if buckets and (longest**2 - lengths[number] ** 2) / 2 < allowance:
+        waste = (longest**2 - lengths[number] ** 2) / 2
+        fits = buckets and (len(buckets[-1]) + 1) * min(longest, BUCKET_TOKENS // 4) <= BUCKET_TOKENS
+        if fits and allowance and waste < max(allowance, 0.01 * longest**2):
             buckets[-1].append(number)
         else:
             buckets.append([number])

@@ -43,8 +43,10 @@ def member_lists(membership: Tensor) -> list[MemberLists]:
     per_token = membership.sum(1)
     most = int(per_token.max()) if total else 0
     # Group numbers of each token in ascending order, filled up with num_groups.
-    numbers = torch.arange(num_groups, device=membership.device).where(membership, num_groups)
-    numbers = numbers.sort(dim=1).values[:, :most]
+    token, group = membership.nonzero(as_tuple=True)
+    place = torch.arange(token.numel(), device=token.device) - (per_token.cumsum(0) - per_token)[token]
+    numbers = torch.full((total, most), num_groups, device=membership.device)
+    numbers[token, place] = group
     orders = []
     for order in range(1, most + 1):
         chosen = torch.tensor(list(itertools.combinations(range(most), order)), device=membership.device)
