@@ -7,6 +7,7 @@ text's SHA-256 among it, so a session can only ever get back what belongs to the
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import threading
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import streamlit as st
+import torch
 
 from focus_core import FocusConfig, FocusModel, analyze, default_model, load_model, retrofit
 from focus_core.analysis import Trace
@@ -23,10 +25,18 @@ from focus_core.errors import FocusError
 from focus_core.models import ModelInfo
 from focus_core.progress import Progress
 from focus_core.resources import data_dir
+from focus_core.router import top_k_membership
 from focus_core.text import encode, token_bytes
 from workbench.tokens import Cell, build_cells
 
 UNTRAINED = "untrained"
+STATES = {"untouched": "untouched model", "routed": "routed model"}
+"""Whose hidden states are routed, by the name in links.
+
+The untouched model's do not depend on k, w or the sinks, so those change at once; hard routing with k = K is
+that model exactly. The routed model's are what it computes at the chosen setting, each layer seeing what the
+layers before it kept, and every change of k, w or the sinks runs the model again.
+"""
 MAX_TOKENS = 16_384
 """Longest text the workbench takes, if the model's own positions allow it."""
 
@@ -45,6 +55,7 @@ class Settings:
         top_k: k.
         window: w.
         sink_tokens: tokens every later token reads.
+        states: a key of `STATES`, the hidden states that are routed.
     """
 
     model: str
@@ -53,6 +64,7 @@ class Settings:
     top_k: int
     window: int
     sink_tokens: int
+    states: str = "untouched"
 
 
 @dataclass(frozen=True)
@@ -168,9 +180,22 @@ def analysis(settings: Settings, text: str) -> Analysis:
     Raises:
         FocusError: bad text, model, routers or settings, in one sentence.
     """
-    return _analysis(
-        settings, _fingerprint(settings.routers), _sha256(text.encode("utf-8", "surrogatepass")), text
+    run = settings
+    if settings.states == "untouched":
+        run = dataclasses.replace(settings, top_k=settings.num_groups, window=0, sink_tokens=0)
+    text_hash = _sha256(text.encode("utf-8", "surrogatepass"))
+    found = _analysis(run, _fingerprint(settings.routers), text_hash, text)
+    return found if run is settings else _at_setting(found, settings)
+
+
+def _at_setting(found: Analysis, settings: Settings) -> Analysis:
+    """The analysis with the memberships of another k, w and number of sinks, from the same assignments."""
+    trace = found.trace
+    config = trace.config.replace(
+        top_k=settings.top_k, window=settings.window, sink_tokens=settings.sink_tokens
     )
+    membership = top_k_membership(torch.tensor(trace.assignment), settings.top_k).numpy()
+    return dataclasses.replace(found, trace=dataclasses.replace(trace, config=config, membership=membership))
 
 
 @st.cache_resource(max_entries=32, show_spinner=False)

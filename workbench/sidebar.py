@@ -119,7 +119,7 @@ def _settings() -> service.Settings:
         key="k",
         help=f"How many of the {own.num_groups} groups each token joins. Distant tokens read each other "
         "if they share "
-        f"one. These routers were made with k = {own.top_k}. Changing it runs the model again.",
+        f"one. These routers were made with k = {own.top_k}.",
         persist_state="session",
     )
     left, right = st.columns(2)
@@ -142,7 +142,18 @@ def _settings() -> service.Settings:
         help="The first few tokens of the text, which every later token reads. 0 is the published method.",
         persist_state="session",
     )
-    return service.Settings(model, routers, own.num_groups, top_k, int(window), int(sinks))
+    state.choose("states", list(service.STATES))
+    states = st.radio(
+        "Hidden states of the",
+        list(service.STATES),
+        format_func=lambda name: service.STATES[name],
+        key="states",
+        help="What the routers read. Untouched model: full attention, so k, w and sinks change at once. "
+        "Routed model: what it computes at this setting, where a layer sees only what earlier ones kept; "
+        "every change runs the model again.",
+        persist_state="session",
+    )
+    return service.Settings(model, routers, own.num_groups, top_k, int(window), int(sinks), states)
 
 
 def _routers() -> str:

@@ -51,6 +51,7 @@ SETTINGS: dict[str, Setting] = {
     "k": Setting(2, _whole_number),
     "window": Setting(64, _whole_number),
     "sinks": Setting(4, _whole_number),
+    "states": Setting("untouched", _words),
     "source": Setting("sample", _words),
     "sample": Setting("", _words),
     "layer": Setting(-1, _whole_number),

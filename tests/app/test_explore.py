@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -46,18 +48,35 @@ def test_the_page_without_a_text_says_what_to_do():
     assert not app.error
 
 
-def test_the_verdict_is_that_of_the_engine():
-    app = paste(TEXT, layer="7")
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_the_verdict_at_every_k_is_that_of_the_engine_in_the_routed_model(k):
+    app = paste(TEXT, layer="7", states="routed", k=str(k))
     base = service.load_base("default")
     with base.lock:
         focus = retrofit(base.model, FocusConfig(), seed=0)
         try:
-            with focus.routing("hard"):
+            with focus.routing("hard", top_k=k):
                 trace = analyze(focus, base.tokenizer, TEXT)
         finally:
             focus.detach()
     assert layer_verdict(trace, 7, pair_shares(trace, 7)) in shown(app)
     assert f"{len(trace.tokens):,} tokens" in shown(app)
+
+
+def test_by_default_the_untouched_models_states_are_routed():
+    """k = K is the untouched model; its assignments give the memberships of any k."""
+    app = paste(TEXT, layer="7", k="1")
+    base = service.load_base("default")
+    with base.lock:
+        focus = retrofit(base.model, FocusConfig(), seed=0)
+        try:
+            with focus.routing("hard", top_k=8):
+                full = analyze(focus, base.tokenizer, TEXT)
+        finally:
+            focus.detach()
+    membership = full.groups[..., None] == np.arange(8)
+    trace = dataclasses.replace(full, membership=membership, config=full.config.replace(top_k=1))
+    assert layer_verdict(trace, 7, pair_shares(trace, 7)) in shown(app)
 
 
 def test_untrained_routers_are_called_untrained():

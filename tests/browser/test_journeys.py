@@ -41,7 +41,7 @@ def wait_for_text(page, text: str) -> None:
 def trace():
     model, tokenizer, _ = load_model()
     focus = retrofit(model, FocusConfig(), seed=0)
-    with focus.routing("hard"):
+    with focus.routing("hard", top_k=8):  # the untouched model, whose states the page routes by default
         return analyze(focus, tokenizer, TEXT)
 
 

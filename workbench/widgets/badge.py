@@ -8,12 +8,13 @@ from focus_core.analysis import Trace
 from workbench.markup import plain
 
 
-def provenance_badge(trace: Trace, text_name: str) -> None:
+def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
     """One line of badges under the title of a page.
 
     Args:
         trace: the routing on show.
         text_name: what to call the text.
+        states: whose hidden states were routed.
     """
     provenance, config = trace.provenance, trace.config
     with st.container(horizontal=True, gap="small"):
@@ -40,10 +41,12 @@ def provenance_badge(trace: Trace, text_name: str) -> None:
             )
         st.badge(
             f"K {config.num_groups} · k {config.top_k} · w {config.window} · sinks {config.sink_tokens} "
-            f"· {config.balance}",
+            f"· {config.balance}"
+            f" · states of the {states}",
             icon=":material/tune:",
             color="gray",
-            help="Groups, groups per token, window, sink tokens, and how groups are balanced.",
+            help="Groups, groups per token, window, sink tokens, how groups are balanced, and whose hidden "
+            "states the routers read.",
         )
         st.badge(
             f"{plain(text_name)} · {len(trace.tokens):,} tokens",
