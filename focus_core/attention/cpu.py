@@ -67,13 +67,15 @@ def _one_text(inputs: AttentionInputs, row: int, result: AttentionOutput) -> Non
     num_sinks = int((positions < inputs.sink_tokens).sum())
     lists = _worthwhile_lists(inputs, membership, num_sinks, num_queries)
 
+    # Up to 2^k - 1 rounded parts meet in a result: from three groups a token on, too many for bfloat16.
+    dtype = torch.float32 if lists is not None and len(lists) > 2 else query.dtype
     step = max(1, min(key.shape[0], HEAD_ELEMENTS // (group * num_queries * head_dim)))
     for head in range(0, key.shape[0], step):
         kv, every = slice(head, head + step), slice(head * group, (head + step) * group)
         heads = Heads(
-            query[every].reshape(-1, group * num_queries, head_dim),
-            key[kv],
-            value[kv],
+            query[every].reshape(-1, group * num_queries, head_dim).to(dtype),
+            key[kv].to(dtype),
+            value[kv].to(dtype),
             num_queries,
             inputs.scale,
         )

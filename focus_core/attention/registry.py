@@ -83,5 +83,5 @@ def _quickest(inputs: AttentionInputs) -> str:
     fallback = "dense" if logits <= DENSE_LIMIT else "chunked"
     if inputs.needs_grad:
         return fallback
-    order = ("cpu",) if inputs.query.device.type == "cpu" else ("flash", "varlen")
+    order = ("cpu",) if inputs.query.device.type == "cpu" else ("flash", "varlen", "flex")
     return next((name for name in order if BACKENDS[name].obstacle(inputs) is None), fallback)

@@ -37,8 +37,8 @@ def packed_obstacle(inputs: AttentionInputs) -> str | None:
     return None
 
 
-MOST_GROUPS = 4
-"""Most groups of a token; inclusion and exclusion needs 2^k - 1 passes a token."""
+MOST_GROUPS = 2
+"""Most groups of a token: with more, too many parts rounded to 16 bits would meet in a result."""
 
 
 def varlen(inputs: AttentionInputs) -> AttentionOutput:
