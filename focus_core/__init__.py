@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from focus_core.config import FocusConfig
     from focus_core.errors import FocusError
     from focus_core.models import load_model
-    from focus_core.retrofit import FocusModel, retrofit
+    from focus_core.retrofitting import FocusModel, retrofit
 
 _HOMES = {
     "FocusConfig": "focus_core.config",
     "FocusError": "focus_core.errors",
-    "FocusModel": "focus_core.retrofit",
+    "FocusModel": "focus_core.retrofitting",
     "Trace": "focus_core.analysis",
     "analyze": "focus_core.analysis",
     "load_model": "focus_core.models",
-    "retrofit": "focus_core.retrofit",
+    "retrofit": "focus_core.retrofitting",
 }
 
 __all__ = ["FocusConfig", "FocusError", "FocusModel", "Trace", "analyze", "load_model", "retrofit"]

@@ -26,6 +26,7 @@ from focus_core.models import ModelInfo
 from focus_core.progress import Progress
 from focus_core.resources import data_dir
 from focus_core.router import top_k_membership
+from focus_core.storage import CONFIG, saved_config
 from focus_core.text import encode, token_bytes
 from workbench.tokens import Cell, build_cells
 
@@ -101,7 +102,7 @@ class Analysis:
 def shipped_routers() -> list[str]:
     """Names of the routers that come with the project."""
     folder = data_dir() / "routers"
-    return sorted(path.parent.name for path in folder.glob("*/config.json"))
+    return sorted(path.parent.name for path in folder.glob(f"*/{CONFIG}"))
 
 
 def router_folder(routers: str) -> Path:
@@ -113,11 +114,9 @@ def router_folder(routers: str) -> Path:
     if routers in shipped_routers():
         return data_dir() / "routers" / routers
     folder = Path(routers).expanduser()
-    if not (folder / "config.json").is_file():
+    if not (folder / CONFIG).is_file():
         raise FocusError(
-            f"There are no saved routers at {routers!r}: give a folder with config.json and the router "
-            "weights,"
-            " such as focus train writes."
+            f"There are no saved routers at {routers!r}: give a folder that focus train wrote, with {CONFIG} in it."
         )
     return folder
 
@@ -130,11 +129,7 @@ def router_config(settings_routers: str, num_groups: int) -> FocusConfig:
     """
     if settings_routers == UNTRAINED:
         return FocusConfig(num_groups=num_groups, top_k=min(2, num_groups))
-    path = router_folder(settings_routers) / "config.json"
-    try:
-        return FocusConfig.from_json(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise FocusError(f"{path} cannot be read: check the file.") from error
+    return saved_config(router_folder(settings_routers))
 
 
 def needs_fetch(model: str) -> bool:

@@ -6,11 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from focus_core.config import FocusConfig
+from focus_core.errors import FocusError
+from focus_core.retrofitting import Observer
+from focus_core.router import top_k_membership
+from focus_core.storage import routers_hash, weights_fingerprint
+from focus_core.text import encode
 
 if TYPE_CHECKING:
-    from focus_core.retrofit import FocusModel
+    from focus_core.retrofitting import FocusModel
 
 
 @dataclass(frozen=True)
@@ -23,6 +30,7 @@ class Provenance:
         routers: "untrained" or the name of the saved routers.
         routers_hash: hash of the router weights, short.
         trained: False for routers that were only initialised.
+        base_matches: False for routers that were trained on other weights of the same architecture.
     """
 
     model: str
@@ -30,6 +38,7 @@ class Provenance:
     routers: str
     routers_hash: str
     trained: bool
+    base_matches: bool = True
 
 
 @dataclass(frozen=True)
@@ -70,5 +79,54 @@ class Trace:
 
 
 def analyze(focus: FocusModel, tokenizer: Any, text: str) -> Trace:
-    """Route a text through every retrofitted layer and return what happened."""
-    raise NotImplementedError
+    """Route a text through every retrofitted layer and return what happened.
+
+    Runs one forward pass under the routing in force, so later layers see what hard routing left of earlier ones.
+    Under `focus.routing("off")` there is no routing to see.
+
+    Args:
+        focus: model with routers.
+        tokenizer: its tokenizer.
+        text: the text, without special tokens.
+
+    Returns:
+        CPU arrays; nothing is kept on the model.
+
+    Raises:
+        FocusError: empty text, text longer than the model's positions, or routing is off.
+    """
+    if focus.current.mode == "off":
+        raise FocusError("Routing is off, so there are no groups to show: analyse in hard or soft mode.")
+    limit = getattr(focus.model.config.get_text_config(), "max_position_embeddings", None)
+    encoding = encode(tokenizer, text, max_tokens=limit)
+    seen: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def record(layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None) -> None:
+        seen[layer] = (scores[0].float().cpu(), assignment[0].float().cpu())
+
+    input_ids = torch.from_numpy(encoding.input_ids)[None].to(focus.model.device)
+    with torch.inference_mode(), focus.observe(Observer(on_assignment=record)):
+        # The logits are not needed; without them a long text costs no (T, vocabulary) array.
+        focus.model.base_model(input_ids=input_ids, use_cache=False)
+    layers = tuple(sorted(seen))
+    assignment = torch.stack([seen[layer][1] for layer in layers])
+    config = focus.current.config
+    return Trace(
+        text=text,
+        input_ids=encoding.input_ids,
+        offsets=encoding.offsets,
+        tokens=tuple(encoding.tokens),
+        layers=layers,
+        scores=torch.stack([seen[layer][0] for layer in layers]).numpy(),
+        assignment=assignment.numpy(),
+        membership=top_k_membership(assignment, config.top_k).numpy(),
+        config=config,
+        provenance=Provenance(
+            model=str(getattr(focus.model.config, "_name_or_path", "") or type(focus.model).__name__),
+            model_revision=weights_fingerprint(focus.model),
+            routers=focus.name,
+            routers_hash=routers_hash(focus),
+            trained=focus.trained,
+            base_matches=focus.base_matches,
+        ),
+    )

@@ -1,0 +1,104 @@
+"""Keeps each past token's routing beside its key in a Transformers cache, through beam search and cropping.
+
+A Transformers cache is a list of layers that own tensors and know how to reorder, crop and select them
+(transformers.cache_utils, where `DynamicIndexedLayer` carries indexer keys in the same way). A layer that a router
+has written to becomes an instance of a subclass that does the same to one more tensor, `routing` (B, T, K).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
+
+from focus_core.errors import FocusError
+
+
+class _RoutedLayer:
+    """Mixin over a dynamic cache layer; every operation on keys is repeated on `routing`."""
+
+    __slots__ = ()  # A class of equal layout, so that a live layer can change into it.
+    _layer_type = None  # Keeps Transformers from registering the subclass as the layer of a config name.
+    routing: Tensor | None
+
+    def reset(self) -> None:
+        self.routing = None
+        super().reset()  # type: ignore[misc]
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        super().reorder_cache(beam_idx)  # type: ignore[misc]
+        if self.routing is not None:
+            self.routing = self.routing.index_select(0, beam_idx.to(self.routing.device))
+
+    def crop(self, tokens_to_remove: int) -> None:
+        super().crop(tokens_to_remove)  # type: ignore[misc]
+        if self.routing is not None and tokens_to_remove != 0:
+            self.routing = self.routing[:, : -abs(tokens_to_remove)]
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        super().batch_repeat_interleave(repeats)  # type: ignore[misc]
+        if self.routing is not None:
+            self.routing = self.routing.repeat_interleave(repeats, dim=0)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        super().batch_select_indices(indices)  # type: ignore[misc]
+        if self.routing is not None:
+            self.routing = self.routing[indices, ...]
+
+
+@cache
+def _routed_class(layer_class: type) -> type:
+    return type(f"Routed{layer_class.__name__}", (_RoutedLayer, layer_class), {})
+
+
+def past_length(past: Any, layer_idx: int) -> int:
+    """Tokens of this layer already in the cache, 0 without a cache.
+
+    Raises:
+        FocusError: a cache whose keys do not grow one by one (static or quantised), which routing cannot follow.
+    """
+    if past is None:
+        return 0
+    if not isinstance(past, Cache):
+        raise FocusError(f"Focus cannot route with a {type(past).__name__}: use a DynamicCache.")
+    if layer_idx >= len(past.layers):
+        return 0
+    if not isinstance(past.layers[layer_idx], DynamicLayer):
+        name = type(past.layers[layer_idx]).__name__
+        raise FocusError(f"Focus cannot route with a cache of {name}: generate with the default dynamic cache.")
+    return past.get_seq_length(layer_idx)
+
+
+def append_routing(past: Any, layer_idx: int, routing: Tensor, num_keys: int) -> Tensor:
+    """Store the new tokens' routing after the keys were updated, and return that of all keys.
+
+    Args:
+        past: the cache, or None.
+        layer_idx: layer of the cache.
+        routing: (B, Tq, K) of the new tokens.
+        num_keys: T, keys that attention is about to see; a sliding-window layer may have dropped older ones.
+
+    Returns:
+        (B, T, K).
+
+    Raises:
+        FocusError: the cache was filled without routing, or in another mode.
+    """
+    if past is None:
+        return routing
+    layer = past.layers[layer_idx]
+    if not isinstance(layer, _RoutedLayer):
+        layer.__class__ = _routed_class(type(layer))
+        layer.routing = None
+    stored = layer.routing
+    if stored is not None:
+        if stored.dtype != routing.dtype:
+            raise FocusError("The routing mode changed while a cache was in use: start again with an empty cache.")
+        routing = torch.cat([stored.to(routing.device), routing], dim=1)
+    if routing.shape[1] < num_keys:
+        raise FocusError("This cache was filled without routing: start again with an empty cache.")
+    layer.routing = routing[:, routing.shape[1] - num_keys :]
+    return layer.routing
