@@ -17,41 +17,42 @@ from transformers.cache_utils import Cache, DynamicLayer
 from focus_core.errors import FocusError
 
 
-class _RoutedLayer:
-    """Mixin over a dynamic cache layer; every operation on keys is repeated on `routing`."""
-
-    __slots__ = ()  # A class of equal layout, so that a live layer can change into it.
-    _layer_type = None  # Keeps Transformers from registering the subclass as the layer of a config name.
-    routing: Tensor | None
-
-    def reset(self) -> None:
-        self.routing = None
-        super().reset()  # type: ignore[misc]
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        super().reorder_cache(beam_idx)  # type: ignore[misc]
-        if self.routing is not None:
-            self.routing = self.routing.index_select(0, beam_idx.to(self.routing.device))
-
-    def crop(self, tokens_to_remove: int) -> None:
-        super().crop(tokens_to_remove)  # type: ignore[misc]
-        if self.routing is not None and tokens_to_remove != 0:
-            self.routing = self.routing[:, : -abs(tokens_to_remove)]
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        super().batch_repeat_interleave(repeats)  # type: ignore[misc]
-        if self.routing is not None:
-            self.routing = self.routing.repeat_interleave(repeats, dim=0)
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        super().batch_select_indices(indices)  # type: ignore[misc]
-        if self.routing is not None:
-            self.routing = self.routing[indices, ...]
-
-
 @cache
-def _routed_class(layer_class: type) -> type:
-    return type(f"Routed{layer_class.__name__}", (_RoutedLayer, layer_class), {})
+def _routed_class(layer_class: Any) -> type:
+    """A subclass of a dynamic cache layer class that repeats every operation on keys on `routing`.
+
+    Made by single inheritance, so that it has the layout of its base and a live layer can change into it.
+    """
+
+    class RoutedLayer(layer_class):
+        _layer_type = None  # Keeps Transformers from registering this class as the layer of a config name.
+        routing: Tensor | None = None
+
+        def reset(self) -> None:
+            self.routing = None
+            super().reset()
+
+        def reorder_cache(self, beam_idx: Tensor) -> None:
+            super().reorder_cache(beam_idx)
+            if self.routing is not None:
+                self.routing = self.routing.index_select(0, beam_idx.to(self.routing.device))
+
+        def crop(self, tokens_to_remove: int) -> None:
+            super().crop(tokens_to_remove)
+            if self.routing is not None and tokens_to_remove != 0:
+                self.routing = self.routing[:, : -abs(tokens_to_remove)]
+
+        def batch_repeat_interleave(self, repeats: int) -> None:
+            super().batch_repeat_interleave(repeats)
+            if self.routing is not None:
+                self.routing = self.routing.repeat_interleave(repeats, dim=0)
+
+        def batch_select_indices(self, indices: Tensor) -> None:
+            super().batch_select_indices(indices)
+            if self.routing is not None:
+                self.routing = self.routing[indices, ...]
+
+    return RoutedLayer
 
 
 def past_length(past: Any, layer_idx: int) -> int:
@@ -90,9 +91,8 @@ def append_routing(past: Any, layer_idx: int, routing: Tensor, num_keys: int) ->
     if past is None:
         return routing
     layer = past.layers[layer_idx]
-    if not isinstance(layer, _RoutedLayer):
+    if not hasattr(layer, "routing"):
         layer.__class__ = _routed_class(type(layer))
-        layer.routing = None
     stored = layer.routing
     if stored is not None:
         if stored.dtype != routing.dtype:

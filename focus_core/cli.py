@@ -10,8 +10,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from focus_core.commands.analyze import analyze
 from focus_core.commands.app import app as app_command
+from focus_core.commands.evaluate import evaluate
 from focus_core.commands.fetch import fetch
+from focus_core.commands.train import train
 from focus_core.errors import FocusError
 
 USER_ERROR = 2
@@ -75,6 +78,9 @@ def main(
 
 
 app.command("fetch")(fetch)
+app.command("train")(train)
+app.command("eval")(evaluate)
+app.command("analyze")(analyze)
 app.command("app")(app_command)
 
 if __name__ == "__main__":

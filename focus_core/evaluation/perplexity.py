@@ -1,0 +1,144 @@
+"""Perplexity of a model under a routing, never without the kept share and the largest group."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from focus_core.attention import kept_pairs
+from focus_core.progress import Progress, silent
+from focus_core.retrofitting import FocusModel, Mode, Observer
+from focus_core.router import top_k_membership
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One row of an evaluation.
+
+    Attributes:
+        routing: "off", "soft" or "hard".
+        top_k: k, None unless hard.
+        balance: "none" when routing is off, else "calibrated" or "sequence" (which sees the future).
+        perplexity: exp of the mean negative log-likelihood of the predicted tokens.
+        tokens: predicted tokens.
+        exposure: share of causal pairs that are distant, so that routing could drop them.
+        kept_share: share of distant pairs that are kept (sinks included), mean over layers; 1 when off.
+        causal_kept_share: share of all causal pairs that are computed, mean over layers.
+        largest_group_share: share of tokens whose first group is the largest one, worst layer, over all tokens.
+        largest_group_layer: that layer.
+    """
+
+    routing: str
+    top_k: int | None
+    balance: str
+    perplexity: float
+    tokens: int
+    exposure: float
+    kept_share: float
+    causal_kept_share: float
+    largest_group_share: float | None
+    largest_group_layer: int | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as plain values."""
+        return asdict(self)
+
+
+class _Shares:
+    """Counts pairs and group sizes while blocks pass through the layers."""
+
+    def __init__(self, focus: FocusModel, top_k: int, window: int, sink_tokens: int) -> None:
+        self.top_k, self.window, self.sink_tokens = top_k, window, sink_tokens
+        self.sizes = {layer: np.zeros(focus.config.num_groups) for layer in focus.layers}
+        self.kept = self.distant = self.causal = self.computed = 0
+
+    def __call__(self, layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None) -> None:
+        groups = assignment.argmax(-1).reshape(-1)
+        self.sizes[layer] += torch.bincount(groups, minlength=assignment.shape[-1]).cpu().numpy()
+        membership = top_k_membership(assignment, self.top_k)
+        counts = kept_pairs(membership, window=self.window, sink_tokens=self.sink_tokens)
+        self.kept += int(counts.distant_kept.sum())
+        self.distant += int(counts.distant.sum())
+        self.causal += int(counts.causal.sum())
+        self.computed += int(counts.kept.sum())
+
+    def largest(self) -> tuple[float, int]:
+        shares = {layer: float(sizes.max() / sizes.sum()) for layer, sizes in self.sizes.items()}
+        layer = max(shares, key=lambda name: shares[name])
+        return shares[layer], layer
+
+
+@torch.inference_mode()
+def evaluate(
+    focus: FocusModel,
+    blocks: np.ndarray,
+    *,
+    routing: Mode,
+    top_k: int | None = None,
+    balance: str | None = None,
+    batch_size: int = 4,
+    progress: Progress = silent,
+    **changes: Any,
+) -> Evaluation:
+    """Perplexity on non-overlapping blocks: context length T, stride T, T - 1 predicted tokens a block.
+
+    Args:
+        focus: model with routers.
+        blocks: (N, T) int64 token ids.
+        routing: "off", "soft" or "hard".
+        top_k: k of hard routing, the configured one when None.
+        balance: "calibrated" (causal) or "sequence"; the configured one when None.
+        batch_size: rows a forward pass.
+        progress: called with the share done.
+        changes: other settings of `FocusConfig`, such as `window`.
+
+    Returns:
+        The row. Numbers are in the model's own dtype; likelihoods in float32.
+
+    Raises:
+        FocusError: settings that do not fit the routers.
+    """
+    overrides = {**changes, **({"top_k": top_k} if top_k else {}), **({"balance": balance} if balance else {})}
+    total, count = 0.0, 0
+    with focus.routing(routing, **overrides):
+        config = focus.current.config
+        shares = _Shares(focus, config.top_k, config.window, config.sink_tokens)
+        with focus.observe(Observer(on_assignment=shares)):
+            for start in range(0, len(blocks), batch_size):
+                rows = torch.from_numpy(blocks[start : start + batch_size]).to(focus.model.device)
+                logits = focus(input_ids=rows, use_cache=False).logits
+                for row, target in zip(logits, rows):
+                    total += float(F.cross_entropy(row[:-1].float(), target[1:], reduction="sum"))
+                count += rows.shape[0] * (rows.shape[1] - 1)
+                progress(f"Evaluating {routing}", min(1.0, (start + batch_size) / len(blocks)))
+    length = blocks.shape[1]
+    causal = length * (length + 1) // 2
+    beyond = max(0, length - 1 - config.window)
+    hard, off = routing == "hard", routing == "off"
+    largest, layer = (None, None) if off else shares.largest()
+    return Evaluation(
+        routing=routing,
+        top_k=config.top_k if hard else None,
+        balance="none" if off else config.balance,
+        perplexity=math.exp(total / count),
+        tokens=count,
+        exposure=beyond * (beyond + 1) / 2 / causal,
+        kept_share=shares.kept / max(1, shares.distant) if hard else 1.0,
+        causal_kept_share=shares.computed / max(1, shares.causal) if hard else 1.0,
+        largest_group_share=largest,
+        largest_group_layer=layer,
+    )
+
+
+def standard_settings(num_groups: int, top_ks: tuple[int, ...]) -> list[tuple[Mode, int | None, str | None]]:
+    """The rows that every report of routers shows: untouched, soft, and hard at each k, both balances."""
+    rows: list[tuple[Mode, int | None, str | None]] = [("off", None, None), ("soft", None, "sequence")]
+    for balance in ("calibrated", "sequence"):
+        rows += [("hard", top_k, balance) for top_k in top_ks if top_k <= num_groups]
+    return rows

@@ -1,0 +1,206 @@
+"""The training loop: a fixed order of blocks, checkpoints in one file each, resumable to the same result."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from focus_core.errors import FocusError
+from focus_core.retrofitting import FocusModel, Observer
+from focus_core.training.calibrate import calibrate
+from focus_core.training.objectives import OBJECTIVES
+
+CHECKPOINT = "checkpoint.safetensors"
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How long and how to train.
+
+    Attributes:
+        steps: optimiser steps.
+        batch_size: blocks a step.
+        learning_rate: peak of AdamW's rate; linear warm-up over 5% of the steps, then cosine to 10%.
+        weight_decay: of AdamW.
+        objective: a key of `focus_core.training.objectives.OBJECTIVES`.
+        seed: of the block order.
+        save_every: steps between checkpoints.
+        autocast: run the base model in bfloat16.
+    """
+
+    steps: int = 300
+    batch_size: int = 2
+    learning_rate: float = 0.01
+    weight_decay: float = 0.0
+    objective: str = "mass"
+    seed: int = 0
+    save_every: int = 25
+    autocast: bool = True
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.batch_size < 1 or self.save_every < 1:
+            raise FocusError("steps, batch size and checkpoint interval must be at least 1.")
+        if self.learning_rate <= 0:
+            raise FocusError(f"The learning rate is {self.learning_rate}: it must be greater than 0.")
+        if self.objective not in OBJECTIVES:
+            raise FocusError(f"objective is {self.objective!r}: choose one of {', '.join(OBJECTIVES)}.")
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step did.
+
+    Attributes:
+        step: number of finished steps.
+        loss: of this step, in nats.
+        largest_group_share: share of tokens in the largest group, worst layer.
+        tokens_per_second: of this step.
+    """
+
+    step: int
+    loss: float
+    largest_group_share: float
+    tokens_per_second: float
+
+
+class _LargestGroup:
+    def __init__(self) -> None:
+        self.share = 0.0
+
+    def __call__(self, layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None) -> None:
+        groups = assignment.detach().argmax(-1).reshape(-1)
+        counts = torch.bincount(groups, minlength=assignment.shape[-1])
+        self.share = max(self.share, float(counts.max()) / groups.numel())
+
+
+def train(
+    focus: FocusModel,
+    blocks: np.ndarray,
+    settings: TrainSettings,
+    folder: Path,
+    on_step: Callable[[Step], None] = lambda step: None,
+) -> list[Step]:
+    """Train the routers, calibrate their potentials, and write routers and a log to a folder.
+
+    A checkpoint is written every `save_every` steps and when interrupted; called again with the same settings, training
+    goes on from it and ends with the same routers as an uninterrupted run (on CPU).
+
+    Args:
+        focus: model with routers; its base is not changed.
+        blocks: (N, T) int64 training blocks.
+        settings: see `TrainSettings`.
+        folder: output; created if needed.
+        on_step: called after every step; an exception it raises stops the run after a checkpoint.
+
+    Returns:
+        The steps done in this call.
+
+    Raises:
+        FocusError: too little text, or a checkpoint of other settings.
+        OSError: the folder cannot be written.
+    """
+    if len(blocks) < settings.batch_size:
+        raise FocusError(
+            f"The text fills {len(blocks)} blocks of {blocks.shape[1]} tokens, fewer than one batch of "
+            f"{settings.batch_size}: give more text or shorter blocks."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    parameters = list(focus.trainable_parameters())
+    optimizer = torch.optim.AdamW(
+        parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, betas=(0.9, 0.95)
+    )
+    run = json.dumps({**asdict(settings), "routing": focus.config.to_json(), "blocks": list(blocks.shape)})
+    done = _resume(folder / CHECKPOINT, focus, optimizer, run)
+    history: list[Step] = []
+    objective, device = OBJECTIVES[settings.objective], focus.model.device
+    focus.model.eval()
+    try:
+        for step in range(done, settings.steps):
+            started, largest = time.perf_counter(), _LargestGroup()
+            rows = torch.from_numpy(blocks[_batch(len(blocks), step, settings)]).to(device)
+            for group in optimizer.param_groups:
+                group["lr"] = _rate(step, settings)
+            autocast = torch.autocast(device.type, torch.bfloat16, enabled=settings.autocast)
+            with autocast, focus.observe(Observer(on_assignment=largest)):
+                loss = objective(focus, rows)
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            done = step + 1
+            if not math.isfinite(loss):
+                raise FocusError(f"The loss became {loss} at step {done}: train again with a lower learning rate.")
+            seconds = time.perf_counter() - started
+            history.append(Step(done, loss, largest.share, rows.numel() / seconds))
+            if done % settings.save_every == 0:
+                _save(folder / CHECKPOINT, focus, optimizer, run, done)
+            on_step(history[-1])
+    except KeyboardInterrupt:
+        _save(folder / CHECKPOINT, focus, optimizer, run, done)
+        raise
+    order = np.random.default_rng(settings.seed).permutation(len(blocks))
+    calibrate(focus, torch.from_numpy(blocks[np.sort(order[:16])]))
+    focus.trained = True
+    focus.save_pretrained(folder)
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+    return history
+
+
+def _batch(num_blocks: int, step: int, settings: TrainSettings) -> np.ndarray:
+    """Rows of one step: every epoch is a fresh permutation, known from seed and step alone."""
+    per_epoch = num_blocks // settings.batch_size
+    epoch, place = divmod(step, per_epoch)
+    order = np.random.default_rng([settings.seed, epoch]).permutation(num_blocks)
+    return order[place * settings.batch_size : (place + 1) * settings.batch_size]
+
+
+def _rate(step: int, settings: TrainSettings) -> float:
+    warmup = max(1, settings.steps // 20)
+    if step < warmup:
+        return settings.learning_rate * (step + 1) / warmup
+    share = (step - warmup) / max(1, settings.steps - warmup)
+    return settings.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * share)))
+
+
+def _save(path: Path, focus: FocusModel, optimizer: torch.optim.Optimizer, run: str, done: int) -> None:
+    tensors = {f"router.{name}": tensor for name, tensor in focus.routers.state_dict().items()}
+    for index, state in optimizer.state_dict()["state"].items():
+        tensors.update({f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()})
+    partial = path.with_suffix(".partial")
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(tensors, partial, metadata={"run": run, "step": str(done)})
+    partial.replace(path)
+
+
+def _resume(path: Path, focus: FocusModel, optimizer: torch.optim.Optimizer, run: str) -> int:
+    """Load a checkpoint if there is one; returns the number of finished steps."""
+    if not path.is_file():
+        return 0
+    try:
+        with safe_open(path, "pt") as file:
+            metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}
+    except (SafetensorError, OSError) as error:
+        raise FocusError(f"{path} is damaged: delete it to train from the start.") from error
+    if metadata.get("run") != run:
+        raise FocusError(
+            f"{path} belongs to a run with other settings: repeat those, or give another output folder."
+        )
+    focus.routers.load_state_dict(
+        {name[len("router.") :]: tensor for name, tensor in tensors.items() if name.startswith("router.")}
+    )
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, key = name.split(".")
+            state.setdefault(int(index), {})[key] = tensor
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    return int(metadata["step"])
