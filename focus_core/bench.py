@@ -187,9 +187,7 @@ def measure_point(
     return point
 
 
-def _problem(
-    settings: BenchSettings, tokens: int, num_groups: int, top_k: int, dtype: torch.dtype
-) -> AttentionInputs:
+def _problem(settings: BenchSettings, tokens: int, num_groups: int, top_k: int, dtype: torch.dtype) -> AttentionInputs:
     """Normal tensors and a random routing whose groups are equal in expectation."""
     generator = torch.Generator().manual_seed(settings.seed)
     query, key, value = (
@@ -309,9 +307,7 @@ def _routing_cost(settings: BenchSettings, tokens: int, num_groups: int, top_k: 
         "projection": lambda: torch.nn.functional.normalize(hidden @ project, dim=-1) @ centroids.T,
         "calibrated": lambda: torch.softmax(scores / 0.1 + potentials, dim=-1),
         "sinkhorn_10_rounds": sinkhorn,
-        "top_k": lambda: torch.zeros_like(scores, dtype=torch.bool).scatter_(
-            1, scores.topk(top_k).indices, True
-        ),
+        "top_k": lambda: torch.zeros_like(scores, dtype=torch.bool).scatter_(1, scores.topk(top_k).indices, True),
         "sort": lambda: groups.sort(stable=True),
     }
     runs = _alternate(calls, max(3, settings.repetitions), settings.device)
@@ -343,11 +339,7 @@ def _identity(point: dict[str, Any]) -> tuple[Any, ...]:
 
 def _comparable(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings that make two points comparable; the lists of what to measure may grow."""
-    return {
-        name: value
-        for name, value in settings.items()
-        if name not in ("sizes", "routings", "dtypes", "backends")
-    }
+    return {name: value for name, value in settings.items() if name not in ("sizes", "routings", "dtypes", "backends")}
 
 
 def _load(path: Path, settings: BenchSettings) -> dict[str, Any]:

@@ -62,9 +62,7 @@ app = typer.Typer(
 
 @app.callback()
 def main(
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show where in the code an error arose.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show where in the code an error arose.")] = False,
 ) -> None:
     """Learned sparse attention for pretrained language models.
 

@@ -111,9 +111,7 @@ class FocusConfig:
         known = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(values, dict) or not set(values) <= known:
             unknown = sorted(set(values) - known) if isinstance(values, dict) else [type(values).__name__]
-            raise FocusError(
-                f"The router configuration has settings this version does not know: {', '.join(unknown)}."
-            )
+            raise FocusError(f"The router configuration has settings this version does not know: {', '.join(unknown)}.")
         if values.get("layers") is not None:
             values["layers"] = tuple(values["layers"])
         try:

@@ -259,9 +259,7 @@ def _check_space(folder: Path) -> None:
 
 def _pip_error(output: list[str]) -> FocusError:
     if any("No space left on device" in line for line in output):
-        return FocusError(
-            "The disk is full: free about 1 GB, or set FOCUS_CACHE to a folder on another disk."
-        )
+        return FocusError("The disk is full: free about 1 GB, or set FOCUS_CACHE to a folder on another disk.")
     reasons = [line for line in output if line.startswith("ERROR:")] or output[-1:]
     reason = reasons[-1].removeprefix("ERROR: ").rstrip(".") if reasons else "no output"
     return FocusError(

@@ -70,14 +70,12 @@ class AttentionCall:
     def positions(self, num_keys: int) -> Tensor:
         """(B, T) int64 position of each key in its text, -1 for padding."""
         batch, num_queries = self.routing.shape[:2]
-        return token_positions(
-            self.attention_mask, batch, self.past_length + num_queries, self.routing.device
-        )[:, -num_keys:]
+        return token_positions(self.attention_mask, batch, self.past_length + num_queries, self.routing.device)[
+            :, -num_keys:
+        ]
 
 
-def token_positions(
-    attention_mask: Tensor | None, batch: int, num_tokens: int, device: torch.device
-) -> Tensor:
+def token_positions(attention_mask: Tensor | None, batch: int, num_tokens: int, device: torch.device) -> Tensor:
     """(B, S) int64: index of each token among the real tokens of its text, -1 for padding."""
     if attention_mask is None:
         return torch.arange(num_tokens, device=device).expand(batch, -1)

@@ -103,9 +103,7 @@ def load_model(
     return loaded
 
 
-def load_gguf(
-    path: Path, dtype: torch.dtype = torch.float32
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_gguf(path: Path, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """De-quantise a GGUF file into an ordinary Transformers model that can be saved.
 
     Args:
@@ -128,8 +126,7 @@ def load_gguf(
             )
     except Exception as error:  # the readers raise whatever they stumble on
         raise FocusError(
-            f"Cannot read {path}: it is damaged, or of a kind that Transformers cannot read"
-            f" ({_reason(error)})."
+            f"Cannot read {path}: it is damaged, or of a kind that Transformers cannot read ({_reason(error)})."
         ) from error
     _split_digits_where_the_file_says_so(tokenizer, path)
     # Both mark the model as quantised, and save_pretrained refuses it; its weights are plain by now.
@@ -200,9 +197,7 @@ def _load_gguf_file(path: Path, spelling: str, dtype: torch.dtype) -> LoadedMode
 def _load_folder(folder: Path, spelling: str, dtype: torch.dtype, trust_remote_code: bool) -> LoadedModel:
     if not (folder / "config.json").exists():
         hint = ", or give the .gguf file itself" if any(folder.glob("*.gguf")) else ""
-        raise FocusError(
-            f"{spelling} has no config.json, so it is no Transformers model folder: check the path{hint}."
-        )
+        raise FocusError(f"{spelling} has no config.json, so it is no Transformers model folder: check the path{hint}.")
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
         raise FocusError(
@@ -216,9 +211,7 @@ def _load_folder(folder: Path, spelling: str, dtype: torch.dtype, trust_remote_c
     return LoadedModel(model, tokenizer, _info(model, spelling, "folder", weights_revision(folder)))
 
 
-def _load_hub(
-    name: str, dtype: torch.dtype, trust_remote_code: bool, progress: Progress | None
-) -> LoadedModel:
+def _load_hub(name: str, dtype: torch.dtype, trust_remote_code: bool, progress: Progress | None) -> LoadedModel:
     try:
         model, tokenizer = _from_pretrained(name, name, dtype, trust_remote_code)
     except _HubUnreachable:
@@ -265,9 +258,7 @@ def _from_pretrained(
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
         except Exception as error:
-            raise FocusError(
-                f"{spelling} has no text tokenizer that can be loaded ({_reason(error)})."
-            ) from error
+            raise FocusError(f"{spelling} has no text tokenizer that can be loaded ({_reason(error)}).") from error
     return model, _usable(tokenizer, spelling)
 
 
@@ -305,9 +296,7 @@ def _check_is_decoder(config: Any, spelling: str, trust_remote_code: bool) -> No
         kind = "no causal language model"
     else:
         return
-    raise FocusError(
-        f"{spelling} ({class_name}) is {kind}: Focus needs a decoder such as GPT-2, Llama or Mistral."
-    )
+    raise FocusError(f"{spelling} ({class_name}) is {kind}: Focus needs a decoder such as GPT-2, Llama or Mistral.")
 
 
 def _usable(tokenizer: PreTrainedTokenizerBase, spelling: str) -> PreTrainedTokenizerBase:
@@ -322,14 +311,11 @@ def _usable(tokenizer: PreTrainedTokenizerBase, spelling: str) -> PreTrainedToke
 def _loading_error(error: Exception, source: str | Path, spelling: str) -> FocusError:
     reason = _reason(error)
     if "trust_remote_code" in str(error) or "custom code" in str(error):
-        return FocusError(
-            f"{spelling} brings its own code, which is not run: choose a model that Transformers knows."
-        )
+        return FocusError(f"{spelling} brings its own code, which is not run: choose a model that Transformers knows.")
     if not isinstance(source, Path):
         if "safetensors" in reason:
             return FocusError(
-                f"{spelling} has no safetensors weights, and other formats can run code: choose another"
-                " model."
+                f"{spelling} has no safetensors weights, and other formats can run code: choose another model."
             )
         if "is not a valid model identifier" in str(error) or "not a local folder" in str(error):
             return FocusError(

@@ -19,7 +19,11 @@ import transformers
 def text_records(files: Iterable[Path]) -> list[dict[str, Any]]:
     """Name, size and SHA-256 of text files, so that others can tell whether theirs are the same."""
     return [
-        {"name": file.name, "bytes": file.stat().st_size, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+        {
+            "name": file.name,
+            "bytes": file.stat().st_size,
+            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        }
         for file in files
     ]
 

@@ -95,7 +95,7 @@ class FocusModel(nn.Module):
             device = next(modules[i].parameters()).device
             self.routers[str(i)].to(device)
         self._base_flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-        self._base_implementation = model.config._attn_implementation
+        self._base_implementation = model.config._attn_implementation or "eager"
         self._handles: list[Any] = []
         self._observer = Observer()
         self._routing = Routing("hard", config)
@@ -126,7 +126,8 @@ class FocusModel(nn.Module):
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """The base model's `generate` under the routing in force; balance must not be "sequence"."""
-        return self.model.generate(*args, **kwargs)
+        generate: Any = self.model.generate
+        return generate(*args, **kwargs)
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -312,5 +313,3 @@ def _attention_modules(model: PreTrainedModel) -> dict[int, nn.Module]:
     if not modules:
         raise FocusError(f"{name} has no causal self-attention layers: Focus needs a decoder-only language model.")
     return dict(sorted(modules.items()))
-
-

@@ -101,9 +101,7 @@ def sinkhorn(
     return potential_softmax(scores, potential, temperature)
 
 
-def marginal_error(
-    assignment: Float[Tensor, "B T K"], valid: Bool[Tensor, "B T"] | None = None
-) -> Float[Tensor, " B"]:
+def marginal_error(assignment: Float[Tensor, "B T K"], valid: Bool[Tensor, "B T"] | None = None) -> Float[Tensor, " B"]:
     """Largest relative deviation of a group's mass from its fair share T/K.
 
     0 is perfect balance; K - 1 is every token in one group.

@@ -192,9 +192,7 @@ def token_bytes(tokenizer: Any, ids: Sequence[int] | np.ndarray) -> list[bytes]:
     return [_piece_bytes(piece, byte_level and piece not in added) for piece in pieces]
 
 
-def token_blocks(
-    tokenizer: Any, texts: Iterable[str], length: int, *, max_blocks: int | None = None
-) -> np.ndarray:
+def token_blocks(tokenizer: Any, texts: Iterable[str], length: int, *, max_blocks: int | None = None) -> np.ndarray:
     """Cut texts into non-overlapping blocks of tokens, in order.
 
     A block never holds two texts; what is left over at the end of a text is dropped.

@@ -136,9 +136,7 @@ def _page_number(analysis: Analysis, pages: list[tuple[int, int]], selected: int
 
 def _token_detail(analysis: Analysis, row: int, shares: PairShares) -> None:
     trace, dark, layer = analysis.trace, is_dark(), analysis.trace.layers[row]
-    st.plotly_chart(
-        pair_bar(shares, layer, dark=dark), theme=None, key="pairs", config={"displayModeBar": False}
-    )
+    st.plotly_chart(pair_bar(shares, layer, dark=dark), theme=None, key="pairs", config={"displayModeBar": False})
     if "token_box" not in st.session_state:
         st.session_state["token_box"] = _selected()
     st.number_input(
@@ -196,8 +194,7 @@ def _views(analysis: Analysis, row: int) -> None:
         format_func=lambda name: VIEWS[name],
         key="view",
         required=True,
-        help="More on this text: words that return far apart, all layers at once, sizes, undecided "
-        "tokens, raw table.",
+        help="More on this text: words that return far apart, all layers at once, sizes, undecided tokens, raw table.",
         persist_state="session",
     )
     if view == "repeats":
@@ -211,9 +208,7 @@ def _views(analysis: Analysis, row: int) -> None:
                 height=320,
                 column_config={
                     "affinity": WEIGHT,
-                    "name": st.column_config.CheckboxColumn(
-                        help="Never written in lower case: mostly names."
-                    ),
+                    "name": st.column_config.CheckboxColumn(help="Never written in lower case: mostly names."),
                     "kept": st.column_config.CheckboxColumn(
                         "last reads first",
                         help="The last mention shares a group with the first in this layer.",
@@ -232,9 +227,7 @@ def _views(analysis: Analysis, row: int) -> None:
         right.plotly_chart(all_sizes(trace, dark=dark, layer=row), theme=None, key="all_sizes")
         table = size_table(trace)
         with left.expander("Table"):
-            st.dataframe(
-                table, hide_index=True, column_config={"first share": PERCENT, "member share": PERCENT}
-            )
+            st.dataframe(table, hide_index=True, column_config={"first share": PERCENT, "member share": PERCENT})
         with left:
             _download(to_csv(table), "group-sizes.csv")
     elif view == "ambiguous":
@@ -265,9 +258,7 @@ def _token_table(analysis: Analysis, row: int) -> None:
     trace = analysis.trace
     layer = trace.layers[row]
     shown = token_table(trace, analysis.token_bytes, [row])
-    st.markdown(
-        f"Every token with its groups in layer {layer}. The download holds all {len(trace.layers)} layers."
-    )
+    st.markdown(f"Every token with its groups in layer {layer}. The download holds all {len(trace.layers)} layers.")
     st.dataframe(
         shown,
         hide_index=True,

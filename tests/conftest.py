@@ -39,9 +39,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, bos_token="<s>", eos_token="<s>", pad_token="<s>"
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="<s>", pad_token="<s>")
 
 
 @pytest.fixture
@@ -59,9 +57,7 @@ def tiny_llama(byte_tokenizer) -> LoadedModel:
     )
     model = LlamaForCausalLM(config).eval()
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return LoadedModel(
-        model, byte_tokenizer, ModelInfo("tiny", "folder", "0" * 12, "LlamaForCausalLM", parameters)
-    )
+    return LoadedModel(model, byte_tokenizer, ModelInfo("tiny", "folder", "0" * 12, "LlamaForCausalLM", parameters))
 
 
 @pytest.fixture(scope="session")

@@ -125,10 +125,6 @@ def repeated_words(trace: Trace, layer: int) -> pd.DataFrame:
         affinity = float(trace.assignment[layer, first] @ trace.assignment[layer, last])
         kept = bool((trace.membership[layer, first] & trace.membership[layer, last]).any())
         name = word not in lower and word[0].upper() != word[0]
-        rows.append(
-            (word.title() if name else word, name, len(tokens), first, last, last - first, affinity, kept)
-        )
+        rows.append((word.title() if name else word, name, len(tokens), first, last, last - first, affinity, kept))
     columns = ["word", "name", "mentions", "first", "last", "distance", "affinity", "kept"]
-    return pd.DataFrame(rows, columns=columns).sort_values(
-        ["name", "distance"], ascending=False, ignore_index=True
-    )
+    return pd.DataFrame(rows, columns=columns).sort_values(["name", "distance"], ascending=False, ignore_index=True)

@@ -186,9 +186,7 @@ def analysis(settings: Settings, text: str) -> Analysis:
 def _at_setting(found: Analysis, settings: Settings) -> Analysis:
     """The analysis with the memberships of another k, w and number of sinks, from the same assignments."""
     trace = found.trace
-    config = trace.config.replace(
-        top_k=settings.top_k, window=settings.window, sink_tokens=settings.sink_tokens
-    )
+    config = trace.config.replace(top_k=settings.top_k, window=settings.window, sink_tokens=settings.sink_tokens)
     membership = top_k_membership(torch.tensor(trace.assignment), settings.top_k).numpy()
     return dataclasses.replace(found, trace=dataclasses.replace(trace, config=config, membership=membership))
 
@@ -213,9 +211,7 @@ def _routed(base: Base, settings: Settings, work: Callable[[FocusModel], Trace])
     else:
         focus = FocusModel.from_pretrained(base.model, router_folder(settings.routers))
     try:
-        with focus.routing(
-            "hard", top_k=settings.top_k, window=settings.window, sink_tokens=settings.sink_tokens
-        ):
+        with focus.routing("hard", top_k=settings.top_k, window=settings.window, sink_tokens=settings.sink_tokens):
             return work(focus)
     finally:
         focus.detach()
@@ -224,9 +220,7 @@ def _routed(base: Base, settings: Settings, work: Callable[[FocusModel], Trace])
 def _fingerprint(routers: str) -> str:
     if routers == UNTRAINED:
         return UNTRAINED
-    files = sorted(
-        path for path in router_folder(routers).iterdir() if path.suffix in (".json", ".safetensors")
-    )
+    files = sorted(path for path in router_folder(routers).iterdir() if path.suffix in (".json", ".safetensors"))
     return _sha256(b"".join(path.name.encode() + path.read_bytes() for path in files))
 
 

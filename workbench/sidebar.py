@@ -79,8 +79,7 @@ def _pasted() -> tuple[str | None, str]:
             key="paste",
             height=220,
             placeholder="Paste or type a text, then press Show groups.",
-            help=f"Up to {service.MAX_TOKENS:,} tokens, or as many as the model has positions. "
-            "Ctrl+Enter also works.",
+            help=f"Up to {service.MAX_TOKENS:,} tokens, or as many as the model has positions. Ctrl+Enter also works.",
             persist_state="session",
         )
         st.form_submit_button("Show groups", type="primary", width="stretch", help="Route this text.")

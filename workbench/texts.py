@@ -49,9 +49,7 @@ def samples() -> dict[str, Sample]:
             for entry in entries
         }
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FocusError(
-            f"The sample texts in {folder} cannot be read: paste a text, or install again."
-        ) from error
+        raise FocusError(f"The sample texts in {folder} cannot be read: paste a text, or install again.") from error
 
 
 def uploaded(data: bytes, name: str) -> str:

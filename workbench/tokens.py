@@ -112,8 +112,7 @@ def visible(text: str) -> str:
     """A short text with its blanks and control characters made visible, for tables and titles."""
     marks = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
     return "".join(
-        marks.get(c) or (f"⟨U+{ord(c):04X}⟩" if unicodedata.category(c) in ("Cc", "Cf", "Co") else c)
-        for c in text
+        marks.get(c) or (f"⟨U+{ord(c):04X}⟩" if unicodedata.category(c) in ("Cc", "Cf", "Co") else c) for c in text
     )
 
 
@@ -179,9 +178,7 @@ def groups_by_layer(trace: Trace, token: int) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["layer", "groups", "weight of the first", "margin"])
 
 
-def token_table(
-    trace: Trace, token_bytes: Sequence[bytes], rows: Sequence[int] | None = None
-) -> pd.DataFrame:
+def token_table(trace: Trace, token_bytes: Sequence[bytes], rows: Sequence[int] | None = None) -> pd.DataFrame:
     """One row per token: what it is, its groups and margin in every layer, and the settings.
 
     Args:

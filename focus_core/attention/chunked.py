@@ -42,9 +42,7 @@ def chunked(inputs: AttentionInputs) -> AttentionOutput:
     return AttentionOutput(output, logsumexp)
 
 
-def _chunk(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, inputs: AttentionInputs
-) -> tuple[Tensor, Tensor]:
+def _chunk(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
     """One chunk of queries against the keys up to its end; heads that share keys are rows of one product."""
     batch, heads, rows, head_dim = query.shape
     compute = torch.promote_types(query.dtype, torch.float32)

@@ -49,9 +49,7 @@ def flash(
     )
 
 
-def folded(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, *, bias: Tensor | None = None
-) -> AttentionOutput:
+def folded(query: Tensor, key: Tensor, value: Tensor, scale: float, *, bias: Tensor | None = None) -> AttentionOutput:
     """`flash` without a head dimension: query (B, R, D), key and value (B, N, D), bias (R, N)."""
     bias = None if bias is None else bias[None, None]
     output, logsumexp = flash(query[:, None], key[:, None], value[:, None], scale, bias=bias)
@@ -77,9 +75,7 @@ def block_tokens(total: int, group: int, batch: int) -> tuple[int, int]:
     best_cost = float("inf")
     for rows in (SMALL_TILE_ROWS, 2 * SMALL_TILE_ROWS, LARGE_TILE_ROWS, 1024):
         tile, price = (256, 1.06) if rows >= LARGE_TILE_ROWS else (64, 1.3)
-        block = min(
-            total, -(-rows // group // 16) * 16 if rows != 1024 else max(16, rows // group // 16 * 16)
-        )
+        block = min(total, -(-rows // group // 16) * 16 if rows != 1024 else max(16, rows // group // 16 * 16))
         tasks = batch * -(-block * group // tile)
         idle = -(-tasks // threads) * threads / tasks
         for span in (total, block * BLOCKS_PER_SPAN):

@@ -71,9 +71,7 @@ def add_band(whole: AttentionOutput, heads: Heads, membership: Tensor, num_sinks
                 for tensor in (heads.key, heads.value)
             )
             part = flash(
-                pad(query[head, :, first:last], (0, 0, 0, spare))
-                .unflatten(1, (count, block))
-                .transpose(0, 1),
+                pad(query[head, :, first:last], (0, 0, 0, spare)).unflatten(1, (count, block)).transpose(0, 1),
                 key.expand(-1, heads.group, -1, -1),
                 value.expand(-1, heads.group, -1, -1),
                 heads.scale,
@@ -97,9 +95,7 @@ def add_lists(whole: AttentionOutput, heads: Heads, lists: MemberLists, num_sink
     tokens = (lists.tokens + num_sinks).split(lists.lengths)
     sinks = torch.arange(num_sinks)
     one_by_one = heads.first_query > 0
-    for bucket in _buckets(
-        lists.lengths, 0 if one_by_one else BUCKET_PAIRS // (heads.query.shape[0] * heads.group)
-    ):
+    for bucket in _buckets(lists.lengths, 0 if one_by_one else BUCKET_PAIRS // (heads.query.shape[0] * heads.group)):
         members = [torch.cat([sinks, tokens[i]]) for i in bucket]
         first = num_sinks
         if one_by_one:
@@ -144,9 +140,7 @@ def _causal_pass(heads: Heads, index: Tensor, first: int) -> Iterator[tuple[Tens
                     key[:, begin:b],
                     value[:, begin:b],
                     heads.scale,
-                    bias=bias[skipped * group : (b - a) * group, bias.shape[1] - block - (a - begin) :][
-                        :, : b - begin
-                    ],
+                    bias=bias[skipped * group : (b - a) * group, bias.shape[1] - block - (a - begin) :][:, : b - begin],
                 )
             )
         part = parts[0]

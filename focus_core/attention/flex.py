@@ -74,18 +74,14 @@ def run_flex(inputs: AttentionInputs, flex_attention: Any) -> AttentionOutput:
     bits = _bits(inputs.membership)
     key_bits, key_positions = bits.gather(1, layout.keys), inputs.positions.gather(1, layout.keys)
     offset = inputs.num_keys - inputs.num_queries
-    query_bits, query_positions = (
-        tensor.gather(1, layout.queries + offset) for tensor in (bits, inputs.positions)
-    )
+    query_bits, query_positions = (tensor.gather(1, layout.queries + offset) for tensor in (bits, inputs.positions))
     window, sink_tokens, softcap = inputs.window, inputs.sink_tokens, inputs.softcap
     sliding = FAR_POSITION if inputs.sliding_window is None else inputs.sliding_window
 
     def mask_mod(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         query_position, key_position = query_positions[b, q], key_positions[b, k]
         distance = query_position - key_position
-        kept = (
-            (distance <= window) | (key_position < sink_tokens) | ((query_bits[b, q] & key_bits[b, k]) != 0)
-        )
+        kept = (distance <= window) | (key_position < sink_tokens) | ((query_bits[b, q] & key_bits[b, k]) != 0)
         return kept & (distance >= 0) & (distance < sliding) & (query_position >= 0) & (key_position >= 0)
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:

@@ -64,9 +64,7 @@ class AttentionInputs:
     @property
     def needs_grad(self) -> bool:
         """Whether autograd would record this call."""
-        return torch.is_grad_enabled() and any(
-            tensor.requires_grad for tensor in (self.query, self.key, self.value)
-        )
+        return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (self.query, self.key, self.value))
 
     @cached_property
     def has_padding(self) -> bool:

@@ -56,9 +56,7 @@ BiasKernel = Callable[[Tensor, Tensor, Tensor, Tensor, float], AttentionOutput]
 """query (B, H, R, D), key and value (B, H, N, D), bias (B, 1, R, N) and scale to output and log-sum-exp."""
 
 
-def packed_attention(
-    inputs: AttentionInputs, causal_kernel: CausalKernel, bias_kernel: BiasKernel
-) -> AttentionOutput:
+def packed_attention(inputs: AttentionInputs, causal_kernel: CausalKernel, bias_kernel: BiasKernel) -> AttentionOutput:
     """Exact attention from the two kernels; memory grows with T."""
     output = torch.zeros_like(inputs.query, memory_format=torch.contiguous_format)
     logsumexp = torch.full(inputs.query.shape[:3], float("-inf"), device=inputs.query.device)
@@ -74,9 +72,7 @@ def packed_attention(
         num_sinks = int((inputs.positions[row, real] < inputs.sink_tokens).sum())
         whole = _band((query, key, value), membership, num_sinks, inputs, bias_kernel)
         for lists in member_lists(membership[num_sinks:]):
-            _add_packed(
-                whole, (query, key, value), lists, causal_kernel, num_sinks=num_sinks, scale=inputs.scale
-            )
+            _add_packed(whole, (query, key, value), lists, causal_kernel, num_sinks=num_sinks, scale=inputs.scale)
         output[row].index_copy_(1, places, whole.output.to(output.dtype))
         logsumexp[row].index_copy_(1, places, whole.logsumexp)
     return AttentionOutput(output, logsumexp)
@@ -115,9 +111,7 @@ def _add_packed(
     part = AttentionOutput(output.transpose(0, 1), logsumexp.transpose(0, 1))
     # A token can be in several lists: merge first occurrences, then second ones, and so on.
     for chosen in [slice(None)] if lists.disjoint else _occurrences(places):
-        merge_rows_(
-            whole, places[chosen], AttentionOutput(*(tensor[:, chosen] for tensor in part)), sign=lists.sign
-        )
+        merge_rows_(whole, places[chosen], AttentionOutput(*(tensor[:, chosen] for tensor in part)), sign=lists.sign)
 
 
 def _occurrences(tokens: Tensor) -> list[Tensor]:
@@ -169,18 +163,14 @@ def _band(
             torch.cat(
                 [
                     tensor[:, :num_sinks].expand(count, -1, -1, -1),
-                    pad(tensor[:, max(0, begin) : end], (0, 0, *edge))
-                    .unfold(1, strip, BLOCK)
-                    .permute(1, 0, 3, 2),
+                    pad(tensor[:, max(0, begin) : end], (0, 0, *edge)).unfold(1, strip, BLOCK).permute(1, 0, 3, 2),
                 ],
                 dim=2,
             ).repeat_interleave(group, dim=1)
             for tensor in (key, value)
         )
         queries = pad(query[:, first:last], (0, 0, 0, spare)).unflatten(1, (count, BLOCK)).transpose(0, 1)
-        output, logsumexp = kernel(
-            queries.contiguous(), key_strips, value_strips, bias[:, None], inputs.scale
-        )
+        output, logsumexp = kernel(queries.contiguous(), key_strips, value_strips, bias[:, None], inputs.scale)
         parts.append((output.transpose(0, 1).flatten(1, 2), logsumexp.transpose(0, 1).flatten(1, 2)))
     output, logsumexp = (torch.cat(tensors, dim=1)[:, :num_queries] for tensors in zip(*parts))
     return AttentionOutput(output.float(), logsumexp.float().contiguous())

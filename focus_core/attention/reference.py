@@ -23,9 +23,7 @@ def masked_softmax(logits: Tensor, mask: Tensor, value: Tensor) -> AttentionOutp
     logits = logits.masked_fill(~(mask | empty), float("-inf"))
     logsumexp = logits.logsumexp(-1, keepdim=True)
     output = torch.exp(logits - logsumexp) @ value
-    return AttentionOutput(
-        output.masked_fill(empty, 0.0), logsumexp.masked_fill(empty, float("-inf")).squeeze(-1)
-    )
+    return AttentionOutput(output.masked_fill(empty, 0.0), logsumexp.masked_fill(empty, float("-inf")).squeeze(-1))
 
 
 def attention_logits(query: Tensor, key: Tensor, scale: float, softcap: float | None) -> Tensor:

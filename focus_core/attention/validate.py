@@ -28,9 +28,7 @@ def checked_positions(membership: Tensor, positions: Tensor | None) -> Tensor:
             "-1 for padding."
         )
     if positions.device != membership.device:
-        raise FocusError(
-            f"positions is on {positions.device}, membership on {membership.device}: use one device."
-        )
+        raise FocusError(f"positions is on {positions.device}, membership on {membership.device}: use one device.")
     # The position of the last real token before each one; it must be smaller.
     before = positions.clamp(min=-1).cummax(dim=1).values[:, :-1]
     if total > 1 and bool(((positions[:, 1:] >= 0) & (positions[:, 1:] <= before)).any()):
@@ -62,8 +60,7 @@ def checked_inputs(
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.ndim != 4 or not tensor.is_floating_point():
             raise FocusError(
-                f"{name} is {_shape(tensor)} {tensor.dtype}: pass floating point of shape "
-                "(batch, heads, tokens, size)."
+                f"{name} is {_shape(tensor)} {tensor.dtype}: pass floating point of shape (batch, heads, tokens, size)."
             )
         if tensor.dtype != query.dtype or tensor.device != query.device:
             raise FocusError(
@@ -78,13 +75,11 @@ def checked_inputs(
         )
     if key.shape[1] < 1 or heads % key.shape[1]:
         raise FocusError(
-            f"There are {heads} query heads and {key.shape[1]} key heads: "
-            "the first must be a multiple of the second."
+            f"There are {heads} query heads and {key.shape[1]} key heads: the first must be a multiple of the second."
         )
     if num_queries > key.shape[2]:
         raise FocusError(
-            f"There are {num_queries} queries and {key.shape[2]} keys: "
-            "the queries must be the last of the tokens."
+            f"There are {num_queries} queries and {key.shape[2]} keys: the queries must be the last of the tokens."
         )
     positions = checked_positions(membership, positions)
     if membership.shape[:2] != (batch, key.shape[2]) or membership.device != query.device:

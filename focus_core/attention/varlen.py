@@ -15,11 +15,7 @@ def cuda_obstacle(inputs: AttentionInputs) -> str | None:
         return "needs tensors on a CUDA device"
     if inputs.query.dtype not in (torch.float16, torch.bfloat16):
         return f"needs float16 or bfloat16 and got {inputs.query.dtype}"
-    if (
-        inputs.query.shape[3] > 256
-        or inputs.query.shape[3] % 8
-        or inputs.value.shape[3] != inputs.query.shape[3]
-    ):
+    if inputs.query.shape[3] > 256 or inputs.query.shape[3] % 8 or inputs.value.shape[3] != inputs.query.shape[3]:
         return "needs one head size for keys and values, a multiple of 8 and at most 256"
     return packed_obstacle(inputs)
 
@@ -46,9 +42,7 @@ def varlen(inputs: AttentionInputs) -> AttentionOutput:
     return packed_attention(inputs, _torch_varlen, efficient_attention)
 
 
-def efficient_attention(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float
-) -> AttentionOutput:
+def efficient_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float) -> AttentionOutput:
     """PyTorch's memory-efficient CUDA kernel, which takes a bias and returns the log-sum-exp.
 
     Its log-sum-exp is filled up to a multiple of 32 queries.

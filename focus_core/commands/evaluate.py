@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,16 +11,15 @@ from focus_core.commands.options import JsonOption, ModelOption, RoutersOption, 
 
 
 def evaluate(
-    data: Annotated[
-        list[Path], typer.Option("--data", "-d", help="Text file or folder; may be given several times.")
-    ],
+    data: Annotated[list[Path], typer.Option("--data", "-d", help="Text file or folder; may be given several times.")],
     model: ModelOption = "default",
     routers: RoutersOption = None,
     untrained: Annotated[bool, typer.Option("--untrained", help="Use untrained routers (seed 0).")] = False,
     length: Annotated[int, typer.Option(help="Context length T in tokens; the stride is the same.")] = 512,
     blocks: Annotated[int, typer.Option(help="Evenly spaced blocks to use; 0 for all.")] = 32,
     top_k: Annotated[
-        list[int] | None, typer.Option("--top-k", "-k", help="k to evaluate; may be repeated. Default: 1 and 2.")
+        list[int] | None,
+        typer.Option("--top-k", "-k", help="k to evaluate; may be repeated. Default: 1 and 2."),
     ] = None,
     window: Annotated[int | None, typer.Option("--window", "-w", help="Window; the routers' own if not given.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the JSON to this file.")] = None,
@@ -51,9 +50,11 @@ def evaluate(
         loaded = load_model(model, progress=progress)
         rows_of_text = token_blocks(loaded.tokenizer, texts, length, max_blocks=blocks or None)
         if not len(rows_of_text):
-            raise FocusError(f"The text is shorter than one block of {length} tokens: give more, or a smaller --length.")
+            raise FocusError(
+                f"The text is shorter than one block of {length} tokens: give more, or a smaller --length."
+            )
         focus = attach(loaded, routers, untrained=untrained)
-        changes = {} if window is None else {"window": window}
+        changes: dict[str, Any] = {} if window is None else {"window": window}
         with focus.routing("hard", **changes):
             config = focus.current.config
         plan = standard_settings(config.num_groups, tuple(top_k or (1, 2)))

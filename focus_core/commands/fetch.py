@@ -12,9 +12,7 @@ from focus_core.commands.options import JsonOption, ModelOption, print_json
 
 def fetch(
     model: ModelOption = "default",
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Check the SHA-256 of the weights again, too.")
-    ] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Check the SHA-256 of the weights again, too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Download a model once, so that everything else works without a network.

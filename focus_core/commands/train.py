@@ -11,9 +11,7 @@ from focus_core.commands.options import JsonOption, ModelOption, print_json
 
 
 def train(
-    data: Annotated[
-        list[Path], typer.Option("--data", "-d", help="Text file or folder; may be given several times.")
-    ],
+    data: Annotated[list[Path], typer.Option("--data", "-d", help="Text file or folder; may be given several times.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the routers.")] = Path("runs/routers"),
     model: ModelOption = "default",
     held_out: Annotated[

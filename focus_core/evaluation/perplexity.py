@@ -104,7 +104,11 @@ def evaluate(
     Raises:
         FocusError: settings that do not fit the routers.
     """
-    overrides = {**changes, **({"top_k": top_k} if top_k else {}), **({"balance": balance} if balance else {})}
+    overrides = {
+        **changes,
+        **({"top_k": top_k} if top_k else {}),
+        **({"balance": balance} if balance else {}),
+    }
     total, count = 0.0, 0
     with focus.routing(routing, **overrides):
         config = focus.current.config
@@ -140,5 +144,7 @@ def standard_settings(num_groups: int, top_ks: tuple[int, ...]) -> list[tuple[Mo
     """The rows that every report of routers shows: untouched, soft, and hard at each k, both balances."""
     rows: list[tuple[Mode, int | None, str | None]] = [("off", None, None), ("soft", None, "sequence")]
     for balance in ("calibrated", "sequence"):
-        rows += [("hard", top_k, balance) for top_k in top_ks if top_k <= num_groups]
+        for top_k in top_ks:
+            if top_k <= num_groups:
+                rows.append(("hard", top_k, balance))
     return rows

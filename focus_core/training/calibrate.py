@@ -16,8 +16,8 @@ ROUNDS = 200
 def calibrate(focus: FocusModel, blocks: Tensor, *, batch_rows: int = 16) -> None:
     """Set every router's potentials so that groups are balanced over a sample of text.
 
-    One forward pass under hard routing: each layer pools its scores over all tokens of the batch, solves Sinkhorn on the
-    pool, and routes with the result, so that the next layer is calibrated on the hidden states it will really see.
+    One forward pass under hard routing: each layer pools its scores over all tokens of the batch, solves
+    Sinkhorn on the pool, and routes with the result, so that the next layer is calibrated on what it will really see.
 
     Args:
         focus: model with trained routers; its potentials are overwritten.

@@ -187,13 +187,11 @@ def _resume(path: Path, focus: FocusModel, optimizer: torch.optim.Optimizer, run
         return 0
     try:
         with safe_open(path, "pt") as file:
-            metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}
+            metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
     except (SafetensorError, OSError) as error:
         raise FocusError(f"{path} is damaged: delete it to train from the start.") from error
     if metadata.get("run") != run:
-        raise FocusError(
-            f"{path} belongs to a run with other settings: repeat those, or give another output folder."
-        )
+        raise FocusError(f"{path} belongs to a run with other settings: repeat those, or give another output folder.")
     focus.routers.load_state_dict(
         {name[len("router.") :]: tensor for name, tensor in tensors.items() if name.startswith("router.")}
     )

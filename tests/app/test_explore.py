@@ -18,9 +18,7 @@ from workbench.verdicts import layer_verdict
 APP = Path(__file__).parents[2] / "workbench" / "app.py"
 TEXT = "Mara rowed to the island. " + "The water was grey and the wind was cold. " * 12 + "Mara rowed home."
 
-pytestmark = pytest.mark.skipif(
-    not default_model.is_cached(), reason="the default model has not been fetched"
-)
+pytestmark = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
 
 
 def start(**query: str) -> AppTest:

@@ -102,16 +102,12 @@ def test_the_token_table_holds_every_layer(make_trace):
         for token in range(4):
             groups = {int(g) for g in table[f"layer_{layer}_groups"][token].split()}
             assert groups == set(np.flatnonzero(trace.membership[row, token]))
-            assert table[f"layer_{layer}_weight"][token] == pytest.approx(
-                trace.assignment[row, token].max(), abs=1e-4
-            )
+            assert table[f"layer_{layer}_weight"][token] == pytest.approx(trace.assignment[row, token].max(), abs=1e-4)
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "  =1", "\n=2"])
 def test_csv_cells_that_would_run_as_formulas_are_defused(text):
-    rows = list(
-        csv.reader(io.StringIO(to_csv(pd.DataFrame({"text": [text]})).decode("utf-8-sig"), newline=""))
-    )
+    rows = list(csv.reader(io.StringIO(to_csv(pd.DataFrame({"text": [text]})).decode("utf-8-sig"), newline="")))
     assert rows[1] == ["'" + text]
 
 

@@ -130,10 +130,7 @@ def test_the_download_holds_every_token_and_no_formula(open_page):
     assert "".join(row["text"].removeprefix("'") for row in rows) == text
     assert all(f"layer_{layer}_groups" in rows[0] for layer in range(30))
     assert not any(
-        value.startswith(("=", "+", "-", "@"))
-        for row in rows
-        for value in row.values()
-        if not is_number(value)
+        value.startswith(("=", "+", "-", "@")) for row in rows for value in row.values() if not is_number(value)
     )
 
 

@@ -77,9 +77,7 @@ def problems(draw):
 def agree(tensors, membership, options, backend, dtype):
     query, key, value = (tensor.to(dtype) for tensor in tensors)
     result = focus_attention(query, key, value, membership, backend=backend, **options)
-    reference = focus_attention(
-        query.float(), key.float(), value.float(), membership, backend="dense", **options
-    )
+    reference = focus_attention(query.float(), key.float(), value.float(), membership, backend="dense", **options)
     assert result.output.dtype == dtype and result.logsumexp.dtype == torch.float32
     tolerance = dict(atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
     torch.testing.assert_close(result.output.float(), reference.output, **tolerance)
@@ -179,9 +177,7 @@ def test_sparse_passes_agree_whatever_they_cost(problem, dtype, small):
 
 @given(
     routing=st.integers(1, 5).flatmap(
-        lambda groups: st.lists(
-            st.lists(st.booleans(), min_size=groups, max_size=groups), min_size=1, max_size=12
-        )
+        lambda groups: st.lists(st.lists(st.booleans(), min_size=groups, max_size=groups), min_size=1, max_size=12)
     )
 )
 @settings(max_examples=60, deadline=None)

@@ -84,9 +84,7 @@ def test_against_the_definition(case, backend, monkeypatch):
                     logits = cap * torch.tanh(logits / cap)
                 expected = torch.softmax(logits, 0) @ value[b, h // 2, keys].double()
                 torch.testing.assert_close(output[b, h, row].double(), expected, atol=1e-5, rtol=1e-5)
-                torch.testing.assert_close(
-                    logsumexp[b, h, row].double(), logits.logsumexp(0), atol=1e-5, rtol=1e-5
-                )
+                torch.testing.assert_close(logsumexp[b, h, row].double(), logits.logsumexp(0), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -104,9 +102,7 @@ def test_counts_against_the_definition(case, elements, monkeypatch):
         everything = [pair for pair in pairs if kept(*pair, positions, groups, 10**9, 0, sliding)]
         local = [p for p in everything if positions[p[0]] - positions[p[1]] <= options["window"]]
         computed = [
-            p
-            for p in everything
-            if kept(*p, positions, groups, options["window"], options["sink_tokens"], sliding)
+            p for p in everything if kept(*p, positions, groups, options["window"], options["sink_tokens"], sliding)
         ]
         assert counts.causal[b] == len(everything)
         assert counts.local[b] == len(local)

@@ -7,9 +7,7 @@ import pytest
 import focus_core.bench as bench
 from focus_core.errors import FocusError
 
-SMALL = dict(
-    sizes=(48, 96), routings=((4, 1), (4, 2)), dtypes=("float32", "bfloat16"), repetitions=2, window=8
-)
+SMALL = dict(sizes=(48, 96), routings=((4, 1), (4, 2)), dtypes=("float32", "bfloat16"), repetitions=2, window=8)
 
 
 def test_points_hold_what_the_speed_page_needs(tmp_path):

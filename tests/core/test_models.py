@@ -127,9 +127,7 @@ def test_code_that_comes_with_a_model_is_not_run(folder):
 
 
 def test_encoders_are_refused(tmp_path):
-    config = BertConfig(
-        vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
-    )
+    config = BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
     BertForMaskedLM(config).save_pretrained(tmp_path)
     with pytest.raises(FocusError) as failure:
         load_model(tmp_path)
@@ -153,9 +151,7 @@ def test_folder_without_tokenizer(folder):
     assert "tokenizer" in one_sentence(failure)
 
 
-@pytest.mark.parametrize(
-    "name", ["./nowhere", "/no/where/else", "missing.gguf", "no-such-owner/no-such-model-0815"]
-)
+@pytest.mark.parametrize("name", ["./nowhere", "/no/where/else", "missing.gguf", "no-such-owner/no-such-model-0815"])
 def test_unknown_models(name):
     with pytest.raises(FocusError) as failure:
         load_model(name)

@@ -150,9 +150,7 @@ def test_a_text_past_the_models_limit_gives_no_warning(byte_tokenizer, caplog):
 
 def test_byte_pieces_of_sentencepiece():
     vocabulary = {"<unk>": 0, "▁bread": 1, "<0xF0>": 2, "<0x9F>": 3, "é": 4}
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>")))
     assert token_bytes(tokenizer, [1, 2, 3, 4]) == [b" bread", b"\xf0", b"\x9f", "é".encode()]
 
 

@@ -94,9 +94,7 @@ def all_sizes(trace: Trace, *, dark: bool, layer: int | None = None) -> go.Figur
     )
     if layer is not None:
         line = {"color": ink(middle), "width": 2}
-        figure.add_shape(
-            type="rect", xref="paper", x0=0, x1=1, yref="y", y0=layer - 0.5, y1=layer + 0.5, line=line
-        )
+        figure.add_shape(type="rect", xref="paper", x0=0, x1=1, yref="y", y0=layer - 0.5, y1=layer + 0.5, line=line)
     figure.update_layout(title=f"Group sizes in every layer (even split {even:.1%})")
     figure.update_xaxes(title="group", dtick=1, showgrid=False)
     figure.update_yaxes(title="layer", autorange="reversed", type="category", dtick=2, showgrid=False)

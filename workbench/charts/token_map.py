@@ -15,9 +15,7 @@ MAX_COLUMNS = 512
 _NUMBERED_COLUMNS = 40
 
 
-def pool_groups(
-    groups: np.ndarray, num_groups: int, columns: int = MAX_COLUMNS
-) -> tuple[np.ndarray, np.ndarray, int]:
+def pool_groups(groups: np.ndarray, num_groups: int, columns: int = MAX_COLUMNS) -> tuple[np.ndarray, np.ndarray, int]:
     """Reduce (L, T) groups to at most so many columns by majority.
 
     Args:
@@ -50,9 +48,7 @@ def token_map(trace: Trace, *, dark: bool, layer: int | None = None, token: int 
     groups, share, factor = pool_groups(trace.groups, num_groups)
     starts = np.arange(groups.shape[1]) * factor
     edges = np.linspace(0, 1, num_groups + 1)
-    scale = [
-        [edge, group_color(group)] for group in range(num_groups) for edge in (edges[group], edges[group + 1])
-    ]
+    scale = [[edge, group_color(group)] for group in range(num_groups) for edge in (edges[group], edges[group + 1])]
     if factor == 1:
         names = [html.escape(token_text(trace, i)) for i in range(num_tokens)]
         hover = "token %{x} %{text}<br>layer %{y}<br>group %{z}<extra></extra>"
@@ -106,11 +102,7 @@ def _point_out(
 ) -> None:
     line = {"color": "#FFFFFF" if dark else "#000000", "width": 2}
     if layer is not None:
-        figure.add_shape(
-            type="rect", xref="paper", x0=0, x1=1, yref="y", y0=layer - 0.5, y1=layer + 0.5, line=line
-        )
+        figure.add_shape(type="rect", xref="paper", x0=0, x1=1, yref="y", y0=layer - 0.5, y1=layer + 0.5, line=line)
     if token is not None:
         left = token // factor * factor - factor / 2
-        figure.add_shape(
-            type="rect", xref="x", x0=left, x1=left + factor, yref="paper", y0=0, y1=1, line=line
-        )
+        figure.add_shape(type="rect", xref="x", x0=left, x1=left + factor, yref="paper", y0=0, y1=1, line=line)

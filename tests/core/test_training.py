@@ -1,0 +1,91 @@
+"""Centroid-only training: what changes, what must not, and resuming."""
+
+import numpy as np
+import pytest
+import torch
+
+from focus_core import FocusConfig, FocusError, FocusModel, analyze, retrofit
+from focus_core.evaluation import evaluate
+from focus_core.storage import routers_hash
+from focus_core.training import TrainSettings, train
+
+CONFIG = FocusConfig(num_groups=4, top_k=1, window=4, sink_tokens=1, route_dim=8)
+
+
+def blocks(rows=12, length=48):
+    return np.random.default_rng(0).integers(1, 200, (rows, length))
+
+
+@pytest.mark.parametrize("objective", ["mass", "lm"])
+def test_training_lowers_the_loss_and_leaves_the_base_alone(tiny_llama, tmp_path, objective):
+    before = {name: tensor.clone() for name, tensor in tiny_llama.model.state_dict().items()}
+    focus = retrofit(tiny_llama.model, CONFIG)
+    settings = TrainSettings(steps=30, objective=objective, batch_size=12, learning_rate=0.05, autocast=False)
+    history = train(focus, blocks(), settings, tmp_path)
+    assert history[-1].loss < history[0].loss
+    for name, tensor in focus.detach().state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_an_interrupted_run_resumes_to_the_same_routers(tiny_llama, tmp_path):
+    settings = TrainSettings(steps=9, save_every=4)
+    whole = retrofit(tiny_llama.model, CONFIG)
+    train(whole, blocks(), settings, tmp_path / "whole")
+    expected = routers_hash(whole)
+    base = whole.detach()
+
+    def stop(step):
+        if step.step == 6:
+            raise KeyboardInterrupt
+
+    focus = retrofit(base, CONFIG)
+    with pytest.raises(KeyboardInterrupt):
+        train(focus, blocks(), settings, tmp_path / "parts", stop)
+    with pytest.raises(FocusError, match="other settings"):
+        train(focus, blocks(), TrainSettings(steps=10, save_every=4), tmp_path / "parts")
+    focus = retrofit(focus.detach(), CONFIG, seed=5)
+    assert train(focus, blocks(), settings, tmp_path / "parts")[0].step == 7
+    assert routers_hash(focus) == expected
+    assert FocusModel.from_pretrained(focus.detach(), tmp_path / "parts").trained
+
+
+def test_too_little_text_is_refused(tiny_llama, tmp_path):
+    with pytest.raises(FocusError, match="fewer than one batch"):
+        train(retrofit(tiny_llama.model, CONFIG), blocks(1), TrainSettings(), tmp_path)
+
+
+def test_evaluation_counts_what_a_dense_mask_keeps(tiny_llama, byte_tokenizer):
+    focus = retrofit(tiny_llama.model, CONFIG)
+    text = "".join(chr(97 + int(c) % 26) for c in blocks(1, 64)[0])
+    trace = analyze(focus, byte_tokenizer, text)
+    row = evaluate(focus, trace.input_ids[None], routing="hard")
+    distance = np.arange(64)[:, None] - np.arange(64)
+    distant = distance > CONFIG.window
+    shared = trace.membership[:, :, None] & trace.membership[:, None]
+    kept = (shared.any(-1) | (np.arange(64) < CONFIG.sink_tokens)) & distant
+    assert row.kept_share == pytest.approx(kept.sum() / (distant.sum() * len(trace.layers)))
+    assert row.exposure == pytest.approx(distant.sum() / (distance >= 0).sum())
+    shares = [np.bincount(groups, minlength=4).max() / 64 for groups in trace.groups]
+    assert row.largest_group_share == pytest.approx(max(shares))
+    off = evaluate(focus, trace.input_ids[None], routing="off")
+    everything = evaluate(focus, trace.input_ids[None], routing="hard", top_k=4)
+    assert everything.perplexity == pytest.approx(off.perplexity, rel=1e-5)
+    assert everything.kept_share == 1.0
+
+
+def test_the_default_model_end_to_end(default_model):
+    """The real 135M model: k = K and a wide window are the untouched model; a k of 1 is not."""
+    focus = retrofit(default_model.model, FocusConfig(window=16))
+    try:
+        ids = torch.tensor([default_model.tokenizer("The cat sat on the mat. " * 12)["input_ids"]])
+        with torch.inference_mode():
+            with focus.routing("off"):
+                expected = focus(ids, use_cache=False).logits
+            with focus.routing("hard", top_k=8):
+                assert torch.allclose(focus(ids, use_cache=False).logits, expected, atol=1e-4)
+            with focus.routing("hard", window=ids.shape[1]):
+                assert torch.allclose(focus(ids, use_cache=False).logits, expected, atol=1e-4)
+            with focus.routing("hard", top_k=1):
+                assert not torch.allclose(focus(ids, use_cache=False).logits, expected, atol=1e-2)
+    finally:
+        focus.detach()
