@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from focus_core.attention import kept_pairs
+from focus_core.config import FocusConfig
 from focus_core.progress import Progress, silent
 from focus_core.retrofitting import FocusModel, Mode, Observer
 from focus_core.router import top_k_membership
@@ -53,16 +54,18 @@ class Evaluation:
 class _Shares:
     """Counts pairs and group sizes while blocks pass through the layers."""
 
-    def __init__(self, focus: FocusModel, top_k: int, window: int, sink_tokens: int) -> None:
-        self.top_k, self.window, self.sink_tokens = top_k, window, sink_tokens
+    def __init__(self, focus: FocusModel, config: FocusConfig, *, count_pairs: bool) -> None:
+        self.config, self.count_pairs = config, count_pairs
         self.sizes = {layer: np.zeros(focus.config.num_groups) for layer in focus.layers}
         self.kept = self.distant = self.causal = self.computed = 0
 
     def __call__(self, layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None) -> None:
         groups = assignment.argmax(-1).reshape(-1)
         self.sizes[layer] += torch.bincount(groups, minlength=assignment.shape[-1]).cpu().numpy()
-        membership = top_k_membership(assignment, self.top_k)
-        counts = kept_pairs(membership, window=self.window, sink_tokens=self.sink_tokens)
+        if not self.count_pairs:
+            return
+        membership = top_k_membership(assignment, self.config.top_k)
+        counts = kept_pairs(membership, window=self.config.window, sink_tokens=self.config.sink_tokens)
         self.kept += int(counts.distant_kept.sum())
         self.distant += int(counts.distant.sum())
         self.causal += int(counts.causal.sum())
@@ -112,7 +115,7 @@ def evaluate(
     total, count = 0.0, 0
     with focus.routing(routing, **overrides):
         config = focus.current.config
-        shares = _Shares(focus, config.top_k, config.window, config.sink_tokens)
+        shares = _Shares(focus, config, count_pairs=routing == "hard")
         with focus.observe(Observer(on_assignment=shares)):
             for start in range(0, len(blocks), batch_size):
                 rows = torch.from_numpy(blocks[start : start + batch_size]).to(focus.model.device)
