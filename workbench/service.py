@@ -197,6 +197,9 @@ def _analysis(settings: Settings, routers_hash: str, text_hash: str, _text: str)
     check_length(base, _text)
     with base.lock:
         trace = _routed(base, settings, lambda focus: analyze(focus, base.tokenizer, _text))
+    # The name a person gave, not the folder of the cache it was loaded from.
+    provenance = dataclasses.replace(trace.provenance, model=base.info.name)
+    trace = dataclasses.replace(trace, provenance=provenance)
     for array in (trace.input_ids, trace.offsets, trace.scores, trace.assignment, trace.membership):
         array.setflags(write=False)
     raw = token_bytes(base.tokenizer, trace.input_ids)

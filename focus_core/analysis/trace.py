@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,7 +123,7 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str) -> Trace:
         membership=top_k_membership(assignment, config.top_k).numpy(),
         config=config,
         provenance=Provenance(
-            model=str(getattr(focus.model.config, "_name_or_path", "") or type(focus.model).__name__),
+            model=_model_name(focus),
             model_revision=weights_fingerprint(focus.model),
             routers=focus.name,
             routers_hash=routers_hash(focus),
@@ -130,3 +131,9 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str) -> Trace:
             base_matches=focus.base_matches,
         ),
     )
+
+
+def _model_name(focus: FocusModel) -> str:
+    """The hub id, or the last part of a folder's path: a trace is shown to others."""
+    name = str(getattr(focus.model.config, "_name_or_path", "") or type(focus.model).__name__)
+    return Path(name).name if Path(name).exists() else name
