@@ -39,7 +39,7 @@ def analyze(
     with terminal_progress() as progress:
         loaded = load_model(model, progress=progress)
     focus = attach(loaded, routers, untrained=untrained)
-    with focus.routing("hard", top_k=top_k or focus.config.top_k):
+    with focus.routing("hard", top_k=focus.config.top_k if top_k is None else top_k):
         trace = run_analysis(focus, loaded.tokenizer, text)
     if json_output:
         report = {

@@ -109,7 +109,7 @@ def evaluate(
     """
     overrides = {
         **changes,
-        **({"top_k": top_k} if top_k else {}),
+        **({} if top_k is None else {"top_k": top_k}),
         **({"balance": balance} if balance else {}),
     }
     total, count = 0.0, 0
