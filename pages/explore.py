@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import streamlit as st
@@ -16,8 +15,9 @@ from workbench.guard import guarded
 from workbench.reach import PairShares, pair_shares, partners, relations, repeated_words
 from workbench.service import Analysis
 from workbench.theme import is_dark
-from workbench.tokens import ambiguous, context, groups_by_layer, page_of, paginate, to_csv, token_table
+from workbench.tokens import ambiguous, context, groups_by_layer, page_of, paginate, token_table
 from workbench.verdicts import layer_verdict, reach_verdict, repeats_verdict
+from workbench.widgets.export import chart, downloads
 from workbench.widgets.strip import strip_data, token_strip
 
 VIEWS = {
@@ -217,19 +217,38 @@ def _views(analysis: Analysis, row: int) -> None:
                 on_select=partial(_select_row, "repeats", table["last"].tolist()),
                 selection_mode="single-row",
             )
-            _download(to_csv(table), f"returning-words-layer-{trace.layers[row]}.csv")
+            downloads(table, analysis.origin, name=f"returning-words-layer-{trace.layers[row]}")
     elif view == "map":
-        st.plotly_chart(token_map(trace, dark=dark, layer=row, token=_selected()), theme=None, key="map")
-        st.caption("The token table holds the same numbers, token by token.")
+        figure = token_map(trace, dark=dark, layer=row, token=_selected())
+        chart(
+            figure,
+            token_table(trace, analysis.token_bytes),
+            analysis.origin,
+            name="token-layer-map",
+            alt=f"First group of each of {len(trace.tokens)} tokens in each of {len(trace.layers)} layers.",
+        )
     elif view == "sizes":
-        left, right = st.columns(2)
-        left.plotly_chart(layer_sizes(trace, row, dark=dark), theme=None, key="layer_sizes")
-        right.plotly_chart(all_sizes(trace, dark=dark, layer=row), theme=None, key="all_sizes")
         table = size_table(trace)
-        with left.expander("Table"):
-            st.dataframe(table, hide_index=True, column_config={"first share": PERCENT, "member share": PERCENT})
+        shares = {"first share": PERCENT, "member share": PERCENT}
+        left, right = st.columns(2)
         with left:
-            _download(to_csv(table), "group-sizes.csv")
+            chart(
+                layer_sizes(trace, row, dark=dark),
+                table.loc[table["layer"].eq(trace.layers[row])],
+                analysis.origin,
+                name=f"group-sizes-layer-{trace.layers[row]}",
+                alt=f"Share of tokens in each group of layer {trace.layers[row]}.",
+                column_config=shares,
+            )
+        with right:
+            chart(
+                all_sizes(trace, dark=dark, layer=row),
+                table,
+                analysis.origin,
+                name="group-sizes",
+                alt="Share of tokens in each group of every layer.",
+                column_config=shares,
+            )
     elif view == "ambiguous":
         table = ambiguous(trace, row)
         if not len(table):
@@ -249,7 +268,7 @@ def _views(analysis: Analysis, row: int) -> None:
             on_select=partial(_select_row, "close_calls", table["token"].tolist()),
             selection_mode="single-row",
         )
-        _download(to_csv(table), f"close-calls-layer-{trace.layers[row]}.csv")
+        downloads(table, analysis.origin, name=f"close-calls-layer-{trace.layers[row]}")
     else:
         _token_table(analysis, row)
 
@@ -268,7 +287,7 @@ def _token_table(analysis: Analysis, row: int) -> None:
             *(f"layer_{layer}_{name}" for name in ("groups", "weight", "margin")),
         ],
     )
-    _download(lambda: to_csv(token_table(trace, analysis.token_bytes)), "tokens.csv")
+    downloads(lambda: token_table(trace, analysis.token_bytes), analysis.origin, name="tokens")
 
 
 def _select_row(table: str, tokens: list[int]) -> None:
@@ -276,19 +295,6 @@ def _select_row(table: str, tokens: list[int]) -> None:
     rows = st.session_state[table]["selection"]["rows"]
     if rows and rows[0] < len(tokens):
         _select(tokens[rows[0]])
-
-
-def _download(data: bytes | Callable[[], bytes], name: str) -> None:
-    st.download_button(
-        "Download CSV",
-        data,
-        file_name=name,
-        mime="text/csv",
-        icon=":material/download:",
-        on_click="ignore",
-        key=f"download_{name}",
-        help="Comma-separated, UTF-8; cells that a spreadsheet would run as a formula are defused.",
-    )
 
 
 def _empty_state() -> None:

@@ -34,7 +34,7 @@ def open_page(title: str, question: str) -> Analysis | None:
     _prepare(inputs.settings.model)
     with st.spinner("Routing the text through every layer …", show_time=True):
         analysis = service.analysis(inputs.settings, inputs.text)
-    provenance_badge(analysis.trace, inputs.text_name, service.STATES[inputs.settings.states])
+    provenance_badge(analysis.trace, inputs.text_name, service.STATES[analysis.states])
     return analysis
 
 

@@ -27,6 +27,7 @@ from focus_core.progress import Progress
 from focus_core.resources import data_dir
 from focus_core.router import top_k_membership
 from focus_core.storage import CONFIG, saved_config
+from focus_core.tables import origin, text_hash
 from focus_core.text import encode, token_bytes
 from workbench.tokens import Cell, build_cells
 
@@ -92,11 +93,18 @@ class Analysis:
         trace: the routing.
         token_bytes: bytes of each token.
         cells: the text cut into drawn cells.
+        states: a key of `STATES`, whose hidden states were routed.
     """
 
     trace: Trace
     token_bytes: list[bytes]
     cells: list[Cell]
+    states: str
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Model, routers, settings and text, for tables and reports that leave the app."""
+        return origin(self.trace, STATES[self.states])
 
 
 def shipped_routers() -> list[str]:
@@ -178,8 +186,7 @@ def analysis(settings: Settings, text: str) -> Analysis:
     run = settings
     if settings.states == "untouched":
         run = dataclasses.replace(settings, top_k=settings.num_groups, window=0, sink_tokens=0)
-    text_hash = _sha256(text.encode("utf-8", "surrogatepass"))
-    found = _analysis(run, _fingerprint(settings.routers), text_hash, text)
+    found = _analysis(run, _fingerprint(settings.routers), text_hash(text), text)
     return found if run is settings else _at_setting(found, settings)
 
 
@@ -192,7 +199,7 @@ def _at_setting(found: Analysis, settings: Settings) -> Analysis:
 
 
 @st.cache_resource(max_entries=32, show_spinner=False)
-def _analysis(settings: Settings, routers_hash: str, text_hash: str, _text: str) -> Analysis:
+def _analysis(settings: Settings, routers_hash: str, text_sha256: str, _text: str) -> Analysis:
     base = load_base(settings.model)
     check_length(base, _text)
     with base.lock:
@@ -203,7 +210,7 @@ def _analysis(settings: Settings, routers_hash: str, text_hash: str, _text: str)
     for array in (trace.input_ids, trace.offsets, trace.scores, trace.assignment, trace.membership):
         array.setflags(write=False)
     raw = token_bytes(base.tokenizer, trace.input_ids)
-    return Analysis(trace, raw, build_cells(_text, np.asarray(trace.offsets)))
+    return Analysis(trace, raw, build_cells(_text, np.asarray(trace.offsets)), settings.states)
 
 
 def _routed(base: Base, settings: Settings, work: Callable[[FocusModel], Trace]) -> Trace:
@@ -224,8 +231,4 @@ def _fingerprint(routers: str) -> str:
     if routers == UNTRAINED:
         return UNTRAINED
     files = sorted(path for path in router_folder(routers).iterdir() if path.suffix in (".json", ".safetensors"))
-    return _sha256(b"".join(path.name.encode() + path.read_bytes() for path in files))
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()

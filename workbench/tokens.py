@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +14,6 @@ from focus_core.analysis import Trace
 PAGE_TOKENS = 800
 """Tokens drawn on one page of the strip."""
 
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 _JOINERS = {"\u200d", "\u200c"}
 
 
@@ -179,7 +176,7 @@ def groups_by_layer(trace: Trace, token: int) -> pd.DataFrame:
 
 
 def token_table(trace: Trace, token_bytes: Sequence[bytes], rows: Sequence[int] | None = None) -> pd.DataFrame:
-    """One row per token: what it is, its groups and margin in every layer, and the settings.
+    """One row per token: what it is, its groups and margin in every layer.
 
     Args:
         trace: the routing.
@@ -202,41 +199,7 @@ def token_table(trace: Trace, token_bytes: Sequence[bytes], rows: Sequence[int] 
         first = np.take_along_axis(trace.assignment[row], order[:, :1], axis=1)[:, 0]
         columns[f"layer_{layer}_weight"] = np.round(first, 4)
         columns[f"layer_{layer}_margin"] = np.round(margins(trace, row), 4)
-    provenance = trace.provenance
-    columns |= {
-        "model": provenance.model,
-        "model_revision": provenance.model_revision,
-        "routers": provenance.routers,
-        "routers_hash": provenance.routers_hash,
-        "routers_trained": provenance.trained,
-        "num_groups": trace.config.num_groups,
-        "top_k": trace.config.top_k,
-        "window": trace.config.window,
-        "sink_tokens": trace.config.sink_tokens,
-        "balance": trace.config.balance,
-        "text_sha256": hashlib.sha256(trace.text.encode("utf-8", "surrogatepass")).hexdigest(),
-    }
     return pd.DataFrame(columns)
-
-
-def to_csv(table: pd.DataFrame) -> bytes:
-    """A table as CSV that spreadsheets open safely: UTF-8 with a mark, no cell that would run as a formula.
-
-    Strings that start with =, +, -, @ or a control character get a leading apostrophe (OWASP, CSV injection).
-    """
-    safe = table.copy()
-    for name in safe.columns:
-        if not pd.api.types.is_numeric_dtype(safe[name]) and not pd.api.types.is_bool_dtype(safe[name]):
-            safe[name] = [_defused(value) for value in safe[name]]
-    return safe.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC).encode("utf-8-sig")
-
-
-def _defused(value: object) -> object:
-    if isinstance(value, str):
-        value = value.replace("\x00", "␀")
-        if value.lstrip(" ").startswith(_FORMULA_STARTS):
-            return "'" + value
-    return value
 
 
 def _joined(groups: Sequence[int] | np.ndarray) -> str:
