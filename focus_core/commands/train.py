@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from focus_core.commands.options import JsonOption, ModelOption, print_json
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from focus_core.evaluation import Evaluation
+    from focus_core.retrofitting import FocusModel, Mode
+    from focus_core.training import TrainSettings
+    from focus_core.training.log import RunLog
+    from focus_core.training.loop import Step
 
 
 def train(
@@ -30,31 +40,35 @@ def train(
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 0.01,
     seed: Annotated[int, typer.Option(help="Seed of routers and block order.")] = 0,
     eval_blocks: Annotated[int, typer.Option(help="Held-out blocks to evaluate; 0 for none.")] = 8,
+    eval_top_k: Annotated[
+        list[int] | None, typer.Option(help="k to evaluate at; may be repeated. Default: 1 to K.")
+    ] = None,
     json_output: JsonOption = False,
 ) -> None:
     """Train routers on your text; the model's own weights stay as they are.
 
     Stop with Ctrl-C and repeat the command to go on where it stopped. At
     the end the routers are evaluated on held-out text, untouched, soft and
-    hard at each k, and everything is written to the output folder.
+    hard at each k, beside untrained ones that were calibrated alike.
+    Everything is written to the output folder: routers, training.json, and
+    progress.jsonl, a line for every step, while the run goes on.
 
     Example: focus train --data book.txt --data more/ --out runs/mine
     """
     import rich
-    from tqdm import tqdm
 
     from focus_core.commands.table import evaluation_table
     from focus_core.config import FocusConfig
     from focus_core.errors import FocusError
-    from focus_core.evaluation import evaluate, standard_settings
+    from focus_core.evaluation import standard_settings
     from focus_core.models import load_model
     from focus_core.progress import terminal_progress
     from focus_core.results import record_run, text_records
     from focus_core.retrofitting import retrofit
     from focus_core.text import find_texts, read_text, token_blocks
     from focus_core.training import TrainSettings
-    from focus_core.training import train as run_training
-    from focus_core.training.loop import Step
+    from focus_core.training.log import RunLog, read_log
+    from focus_core.training.loop import CHECKPOINT, calibration_blocks
 
     if recipe not in ("focus", "paper"):
         raise FocusError(f"recipe is {recipe!r}: choose focus or paper.")
@@ -66,6 +80,8 @@ def train(
     files = find_texts(data)
     held_files = find_texts(held_out) if held_out else []
     texts = [read_text(path) for path in files]
+    log = RunLog(out, fresh=not (out / CHECKPOINT).is_file())
+    log.phase("loading")
     with terminal_progress() as progress:
         loaded = load_model(model, progress=progress)
     blocks = token_blocks(loaded.tokenizer, texts, length)
@@ -75,7 +91,41 @@ def train(
         cut = max(1, len(blocks) // 20)
         blocks, held = blocks[:-cut], blocks[-cut:]
     focus = retrofit(loaded.model, config, seed=seed)
-    with tqdm(total=steps, unit="step", desc="Training") as bar:
+    _train(focus, blocks, settings, out, log)
+    rows, untrained = [], []
+    if eval_blocks > 0:
+        stride = max(1, len(held) // eval_blocks)
+        sample = held[::stride][:eval_blocks]
+        plan = standard_settings(groups, tuple(eval_top_k or range(1, groups + 1)))
+        rows, untrained = _measure(focus, sample, plan, calibration_blocks(blocks, seed), log, seed)
+    report = {
+        "model": {"name": loaded.info.name, "revision": loaded.info.revision},
+        "settings": {"config": config, "training": settings, "length": length, "stride": length},
+        "data": text_records(files),
+        "held_out": text_records(held_files),
+        "held_out_blocks": min(len(held), eval_blocks),
+        "final_loss": read_log(out).steps[-1].loss,
+        "results": rows,
+        "untrained": untrained,
+    }
+    record = record_run(out / "training.json", report)
+    (out / CHECKPOINT).unlink(missing_ok=True)
+    log.phase("finished")
+    if json_output:
+        print_json(record)
+    else:
+        rich.print(evaluation_table(rows, f"Held-out text, T={length}, w={config.window}"))
+        rich.print(evaluation_table(untrained, "The same with untrained routers, calibrated on the training text"))
+        rich.print(f"Routers written to {out}. Look at them with: focus app, or measure: focus eval --routers {out}")
+
+
+def _train(focus: FocusModel, blocks: np.ndarray, settings: TrainSettings, out: Path, log: RunLog) -> None:
+    """Train with a bar in the terminal and every step in the log."""
+    from tqdm import tqdm
+
+    from focus_core.training import train
+
+    with tqdm(total=settings.steps, unit="step", desc="Training") as bar:
 
         def show(step: Step) -> None:
             bar.n = step.step
@@ -83,27 +133,40 @@ def train(
                 f"loss {step.loss:.4f}, largest group {step.largest_group_share:.1%}, "
                 f"{step.tokens_per_second:,.0f} tokens/s"
             )
+            log.step(step)
 
-        history = run_training(focus, blocks, settings, out, show)
-    rows = []
-    if eval_blocks > 0:
-        stride = max(1, len(held) // eval_blocks)
-        sample = held[::stride][:eval_blocks]
-        plan = standard_settings(groups, tuple(range(1, groups + 1)))
-        for mode, k, balance in tqdm(plan, desc="Evaluating", unit="setting"):
-            rows.append(evaluate(focus, sample, routing=mode, top_k=k, balance=balance))
-    report = {
-        "model": {"name": loaded.info.name, "revision": loaded.info.revision},
-        "settings": {"config": config, "training": settings, "length": length, "stride": length},
-        "data": text_records(files),
-        "held_out": text_records(held_files),
-        "held_out_blocks": min(len(held), eval_blocks),
-        "final_loss": history[-1].loss if history else None,
-        "results": rows,
-    }
-    record = record_run(out / "training.json", report)
-    if json_output:
-        print_json(record)
-    else:
-        rich.print(evaluation_table(rows, f"Held-out text, T={length}, w={config.window}"))
-        rich.print(f"Routers written to {out}. Look at them with: focus app, or measure: focus eval --routers {out}")
+        def phase(name: str) -> None:
+            log.phase(name, 0, settings.steps)
+
+        train(focus, blocks, settings, out, show, on_phase=phase, keep_checkpoint=True)
+
+
+def _measure(
+    focus: FocusModel,
+    sample: np.ndarray,
+    plan: list[tuple[Mode, int | None, str | None]],
+    pool: Tensor,
+    log: RunLog,
+    seed: int,
+) -> tuple[list[Evaluation], list[Evaluation]]:
+    """The plan's rows with the trained routers, and its hard ones with untrained routers calibrated on the same pool.
+
+    The untrained rows say what balanced groups are worth without training.
+    """
+    from tqdm import tqdm
+
+    from focus_core.evaluation import evaluate
+    from focus_core.retrofitting import retrofit
+    from focus_core.training.calibrate import calibrate
+
+    hard = [row for row in plan if row[0] == "hard"]
+    results: list[Evaluation] = []
+    with tqdm(total=len(plan) + len(hard), desc="Evaluating", unit="setting") as bar:
+        for number, (mode, k, balance) in enumerate(plan + hard):
+            log.phase("evaluating", number, len(plan) + len(hard))
+            if number == len(plan):
+                focus = retrofit(focus.detach(), focus.config, seed=seed)
+                calibrate(focus, pool)
+            results.append(evaluate(focus, sample, routing=mode, top_k=k, balance=balance))
+            bar.update()
+    return results[: len(plan)], results[len(plan) :]

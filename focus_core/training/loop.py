@@ -89,6 +89,9 @@ def train(
     settings: TrainSettings,
     folder: Path,
     on_step: Callable[[Step], None] = lambda step: None,
+    *,
+    on_phase: Callable[[str], None] = lambda phase: None,
+    keep_checkpoint: bool = False,
 ) -> list[Step]:
     """Train the routers, calibrate their potentials, and write routers and a log to a folder.
 
@@ -100,7 +103,10 @@ def train(
         blocks: (N, T) int64 training blocks.
         settings: see `TrainSettings`.
         folder: output; created if needed.
-        on_step: called after every step; an exception it raises stops the run after a checkpoint.
+        on_step: called after every step; a KeyboardInterrupt it raises stops the run after a checkpoint.
+        on_phase: called with "training" and "calibrating" when these begin.
+        keep_checkpoint: leave the last checkpoint, for a caller whose run is not over with this; called again, training
+            finds all steps done.
 
     Returns:
         The steps done in this call.
@@ -124,6 +130,7 @@ def train(
     history: list[Step] = []
     objective, device = OBJECTIVES[settings.objective], focus.model.device
     focus.model.eval()
+    on_phase("training")
     try:
         for step in range(done, settings.steps):
             started, largest = time.perf_counter(), _LargestGroup()
@@ -147,12 +154,20 @@ def train(
     except KeyboardInterrupt:
         _save(folder / CHECKPOINT, focus, optimizer, run, done)
         raise
-    order = np.random.default_rng(settings.seed).permutation(len(blocks))
-    calibrate(focus, torch.from_numpy(blocks[np.sort(order[:16])]))
+    _save(folder / CHECKPOINT, focus, optimizer, run, done)
+    on_phase("calibrating")
+    calibrate(focus, calibration_blocks(blocks, settings.seed))
     focus.trained = True
     focus.save_pretrained(folder)
-    (folder / CHECKPOINT).unlink(missing_ok=True)
+    if not keep_checkpoint:
+        (folder / CHECKPOINT).unlink(missing_ok=True)
     return history
+
+
+def calibration_blocks(blocks: np.ndarray, seed: int) -> Tensor:
+    """The 16 training blocks that potentials are estimated on, (N, T) int64."""
+    order = np.random.default_rng(seed).permutation(len(blocks))
+    return torch.from_numpy(blocks[np.sort(order[:16])])
 
 
 def _batch(num_blocks: int, step: int, settings: TrainSettings) -> np.ndarray:
