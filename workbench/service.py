@@ -29,6 +29,7 @@ from focus_core.router import top_k_membership
 from focus_core.storage import CONFIG, saved_config
 from focus_core.tables import origin, text_hash
 from focus_core.text import encode, token_bytes
+from workbench import jobs
 from workbench.tokens import Cell, build_cells
 
 UNTRAINED = "untrained"
@@ -121,6 +122,13 @@ def router_folder(routers: str) -> Path:
     """
     if routers in shipped_routers():
         return data_dir() / "routers" / routers
+    if routers.startswith(jobs.RUN):
+        found = jobs.finished_routers().get(routers)
+        if found is None:
+            raise FocusError(
+                f"There is no finished run {routers[len(jobs.RUN) :]!r} on this machine: choose other routers."
+            )
+        return found
     folder = Path(routers).expanduser()
     if not (folder / CONFIG).is_file():
         raise FocusError(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from workbench import service, state, texts
+from workbench import jobs, service, state, texts
 
 _SOURCES = {"sample": "Sample", "paste": "Paste", "upload": "Upload"}
 
@@ -156,7 +156,7 @@ def _settings() -> service.Settings:
 
 
 def _routers() -> str:
-    options = [*service.shipped_routers(), service.UNTRAINED]
+    options = [*service.shipped_routers(), *jobs.finished_routers(), service.UNTRAINED]
     current = st.session_state["routers"]
     if not current:
         st.session_state["routers"] = current = options[0]
@@ -166,9 +166,8 @@ def _routers() -> str:
         format_func=lambda name: "untrained (seed 0)" if name == service.UNTRAINED else name,
         key="routers",
         accept_new_options=True,
-        help="The learned part: which group a token joins. Choose the shipped ones, untrained ones for "
-        "comparison, "
-        "or type the path of a folder that focus train wrote.",
+        help="The learned part: which group a token joins. Choose the shipped ones, a run of the Train page, "
+        "untrained ones for comparison, or type the path of a folder that focus train wrote.",
         persist_state="session",
     )
 
