@@ -47,15 +47,17 @@ class Routing:
 
 @dataclass
 class Observer:
-    """Callbacks into the routing of a forward pass; either may be None.
+    """Callbacks into the routing of a forward pass; any may be None.
 
     Attributes:
+        on_states: called with (layer, hidden_states, valid), the states the router reads.
         on_scores: called with (layer, router, scores, valid) before groups are assigned.
         on_assignment: called with (layer, scores, assignment, valid) after.
     """
 
     on_scores: Callable[[int, Router, Tensor, Tensor | None], None] | None = None
     on_assignment: Callable[[int, Tensor, Tensor, Tensor | None], None] | None = None
+    on_states: Callable[[int, Tensor, Tensor | None], None] | None = None
 
 
 class FocusModel(nn.Module):
@@ -256,6 +258,8 @@ class _Before:
         valid = None
         if attention_mask is not None:
             valid = attention_mask[:, seen : seen + num_queries].to(hidden_states.device, torch.bool)
+        if focus._observer.on_states is not None:
+            focus._observer.on_states(self.layer, hidden_states, valid)
         router = focus.router(self.layer)
         scores = router(hidden_states)
         if focus._observer.on_scores is not None:

@@ -1,0 +1,116 @@
+"""Groupings of the same hidden states that owe nothing to training: balanced k-means and untrained routers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from sklearn.cluster import KMeans
+from torch import Tensor
+from torch.nn import functional as F
+
+from focus_core.config import FocusConfig
+from focus_core.progress import Progress, silent
+from focus_core.retrofitting import FocusModel, Observer
+from focus_core.router import Router
+from focus_core.sinkhorn import sinkhorn
+
+UNTRAINED_SEEDS = (1, 2, 3)
+"""Seeds of the untrained routers; 0 is the one that the workbench offers for choice."""
+
+_MOVES = (12, 12, 12, 12, 60)  # Sinkhorn rounds of each; only the last assignment has to be well balanced
+_LARGEST = 6e4  # within float16
+
+
+class StateGroups(NamedTuple):
+    """Groupings of n tokens in L layers.
+
+    Attributes:
+        kmeans: (L, n) int64 balanced k-means of the hidden states.
+        untrained: (S, L, n) int64 first groups of untrained routers of S seeds, balanced over these tokens.
+    """
+
+    kmeans: np.ndarray
+    untrained: np.ndarray
+
+
+def state_groups(
+    focus: FocusModel,
+    documents: Sequence[tuple[np.ndarray, np.ndarray]],
+    *,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> StateGroups:
+    """Run documents through the model and group the states that enter each layer's attention.
+
+    The states are those of the routing in force, the ones the routers themselves read.
+
+    Args:
+        focus: model with routers.
+        documents: (input_ids (T,), tokens (m,)) of each document; only the chosen tokens are grouped, all together.
+        seed: of k-means.
+        progress: told the share done.
+
+    Returns:
+        n is the number of chosen tokens of all documents, in order.
+    """
+    kept: dict[int, list[Tensor]] = {layer: [] for layer in focus.layers}
+    chosen = torch.empty(0, dtype=torch.long)
+
+    def keep(layer: int, states: Tensor, valid: Tensor | None) -> None:
+        rows = states[0, chosen.to(states.device)].float().clamp(-_LARGEST, _LARGEST)
+        kept[layer].append(rows.to("cpu", torch.float16))  # half the memory; k-means needs no more
+
+    with torch.inference_mode(), focus.observe(Observer(on_states=keep)):
+        for index, (input_ids, tokens) in enumerate(documents):
+            progress("Reading hidden states", 0.6 * index / len(documents))
+            chosen = torch.from_numpy(tokens)
+            row = torch.from_numpy(input_ids)[None].to(focus.model.device)
+            focus.model.base_model(input_ids=row, use_cache=False)
+    config = focus.current.config
+    kmeans, untrained = [], []
+    for index, layer in enumerate(focus.layers):
+        progress("Grouping hidden states", 0.6 + 0.4 * index / len(focus.layers))
+        states = torch.cat(kept.pop(layer)).float()
+        points = F.layer_norm(states, states.shape[-1:]).numpy()
+        kmeans.append(balanced_kmeans(points, config.num_groups, seed=seed))
+        untrained.append([_untrained(states, config, layer, number) for number in UNTRAINED_SEEDS])
+    return StateGroups(np.stack(kmeans), np.asarray(untrained).transpose(1, 0, 2))
+
+
+def balanced_kmeans(states: np.ndarray, num_groups: int, *, seed: int = 0) -> np.ndarray:
+    """k-means with groups of about equal size.
+
+    Starts from scikit-learn's k-means, then alternates balanced assignment (optimal transport of squared distances
+    with a little entropy, by Sinkhorn) and means.
+
+    Args:
+        states: (n, d) float32, n at least `num_groups`.
+        num_groups: K.
+        seed: of the start.
+
+    Returns:
+        (n,) int64.
+    """
+    points = torch.from_numpy(states - states.mean(0))
+    start = KMeans(num_groups, n_init="auto", max_iter=20, random_state=seed).fit(points.numpy()).cluster_centers_
+    centres = torch.from_numpy(np.asarray(start, dtype=np.float32))
+    groups = torch.zeros(len(points), dtype=torch.long)
+    for rounds in _MOVES:
+        distances = torch.cdist(points, centres) ** 2
+        scale = float((distances.mean(1) - distances.amin(1)).mean()) or 1.0
+        groups = sinkhorn(-distances[None], temperature=0.05 * scale, rounds=rounds)[0].argmax(-1)
+        counts = torch.bincount(groups, minlength=num_groups)
+        sums = torch.zeros_like(centres).index_add_(0, groups, points)
+        centres = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], centres)
+    return groups.numpy()
+
+
+def _untrained(states: Tensor, config: FocusConfig, layer: int, seed: int) -> np.ndarray:
+    """(n,) first groups of a router as `retrofit` initialises them, balanced over all the tokens at once."""
+    router = Router(states.shape[-1], config, torch.Generator().manual_seed(1000 * seed + layer))
+    with torch.inference_mode():
+        scores = router(states[None])
+        return router.assign(scores, config.replace(balance="sequence"))[0].argmax(-1).numpy()
