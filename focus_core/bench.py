@@ -6,6 +6,7 @@ where it stopped. Sparse and full attention alternate within a point: their rati
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import platform
@@ -13,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ from focus_core.errors import FocusError
 
 SCHEMA = "focus-bench/1"
 CHECKED_QUERIES = 64
+STEADY_SECONDS = 1.0  # short calls repeat for about this long
+MOST_REPETITIONS = 64
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -45,7 +49,7 @@ class BenchSettings:
         head_dim: size of a head.
         window: local window w.
         sink_tokens: tokens that all see.
-        repetitions: timed runs of a point, after one warm-up.
+        repetitions: timed runs of a point after one warm-up, at least; short runs are repeated for a second.
         route_dim: width of the routing space, for the routing cost.
         width: width of the hidden states, for the routing cost; default heads * head_dim.
         device: "cpu" or "cuda".
@@ -116,7 +120,7 @@ def run_bench(
         What the file holds: ``schema``, ``machine``, ``settings`` and ``points``. A point gives tokens,
         num_groups, top_k, dtype, backend and ``backend_used``; ``full_s`` and ``sparse_s`` with median,
         minimum, maximum and all runs, in seconds; ``speedup`` of the medians, ``kept_share``, ``bound``
-        (1 / kept share), ``share_of_bound``; ``working_bytes``, peak memory beyond inputs and output (None
+        (1 / kept share), ``share_of_bound``; ``date``; ``working_bytes``, peak memory beyond inputs and output (None
         where it cannot be read), and ``input_bytes`` of query, key and value; ``error_output`` and
         ``error_logsumexp``, the largest deviations from the float32 reference on a subsample of queries;
         ``routing_s``, seconds for projection, calibrated softmax, Sinkhorn, top-k and the sort. A point that
@@ -131,7 +135,7 @@ def run_bench(
     measured = {_identity(point) for point in record["points"]}
     for done, point in enumerate(wanted):
         if _identity(point) not in measured:
-            result = measure_point(settings, **point)
+            result = measure_point(settings, **point) | {"date": datetime.now(UTC).date().isoformat()}
             record["points"].append(result)
             _save(path, record)
             if progress is not None:
@@ -181,7 +185,7 @@ def measure_point(
         point |= {name: _spread(times) for name, times in runs.items()}
         point["speedup"] = point["full_s"]["median"] / point["sparse_s"]["median"]
         point["share_of_bound"] = point["speedup"] * kept_share
-        point["working_bytes"] = _working_bytes(sparse, settings.device)
+        point["working_bytes"] = working_bytes(sparse, settings.device)
         point |= _errors(inputs, sparse())
         point["routing_s"] = _routing_cost(settings, tokens, num_groups, top_k)
     return point
@@ -211,9 +215,12 @@ def _problem(settings: BenchSettings, tokens: int, num_groups: int, top_k: int, 
 
 
 def _alternate(calls: dict[str, Callable[[], Any]], repetitions: int, device: str) -> dict[str, list[float]]:
-    """Seconds of each call, taken in turn after one warm-up each."""
+    """Seconds of each call, taken in turn after one warm-up each; short calls more often, for a steady median."""
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for repetition in range(repetitions + 1):
+    started = time.perf_counter()
+    for repetition in range(max(MOST_REPETITIONS, repetitions + 1)):
+        if repetition > repetitions and time.perf_counter() - started > STEADY_SECONDS:
+            break
         for name, call in calls.items():
             _synchronize(device)
             start = time.perf_counter()
@@ -233,25 +240,30 @@ def _spread(times: list[float]) -> dict[str, Any]:
     return {"median": statistics.median(times), "min": min(times), "max": max(times), "runs": times}
 
 
-def _working_bytes(call: Callable[[], Any], device: str) -> int | None:
+def working_bytes(call: Callable[[], Any], device: str) -> int | None:
     """Peak memory of one call beyond what was held before it and what it returns.
 
     On CUDA from the allocator; on Linux CPUs from the peak of the resident set, which the kernel resets on
-    request; None where neither can be read.
+    request, after freed memory has been given back; None where neither can be read.
     """
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         result = call()
         peak = torch.cuda.max_memory_allocated(device)
-        return max(0, peak - before - sum(tensor.nbytes for tensor in result))
+        return max(0, peak - before - _bytes(result))
     try:
+        ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
         before = _status_bytes("VmRSS")
-    except OSError:
+    except (OSError, AttributeError):  # not Linux, or a C library without malloc_trim
         return None
     result = call()
-    return max(0, _status_bytes("VmHWM") - before - sum(tensor.nbytes for tensor in result))
+    return max(0, _status_bytes("VmHWM") - before - _bytes(result))
+
+
+def _bytes(result: Any) -> int:
+    return sum(tensor.nbytes for tensor in (result if isinstance(result, tuple) else (result,)))
 
 
 def _status_bytes(name: str) -> int:

@@ -10,10 +10,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from focus_core.commands.align import align
 from focus_core.commands.analyze import analyze
 from focus_core.commands.app import app as app_command
+from focus_core.commands.bench import bench
 from focus_core.commands.evaluate import evaluate
 from focus_core.commands.fetch import fetch
+from focus_core.commands.report import report
 from focus_core.commands.train import train
 from focus_core.errors import FocusError
 
@@ -79,6 +82,9 @@ app.command("fetch")(fetch)
 app.command("train")(train)
 app.command("eval")(evaluate)
 app.command("analyze")(analyze)
+app.command("align")(align)
+app.command("bench")(bench)
+app.command("report")(report)
 app.command("app")(app_command)
 
 if __name__ == "__main__":

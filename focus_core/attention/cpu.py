@@ -11,10 +11,17 @@ from focus_core.attention.cpu_masked import write_masked
 from focus_core.attention.cpu_parts import add_band, add_lists
 from focus_core.attention.inputs import AttentionInputs, AttentionOutput
 from focus_core.attention.lists import MemberLists, member_lists
-from focus_core.attention.merge import merge_rows_
+from focus_core.attention.merge import merge_rows_, take_rows
 
 HEAD_ELEMENTS = 1 << 24
 """Query elements processed at a time: key/value heads are taken one after another in long texts."""
+
+KEPT_BYTES = 31 << 20
+"""A block that is allocated, never touched, and freed at the start of a call.
+
+Freeing it tells the C library to keep up to twice as much freed memory (glibc's dynamic thresholds, mallopt(3),
+which end at 32 MiB) instead of giving each step's buffers back to the system and faulting them in again.
+"""
 
 MOST_GROUPS = 4
 """Most groups of a token for which lists are built; inclusion and exclusion needs 2^k - 1 passes a token."""
@@ -42,6 +49,7 @@ def cpu(inputs: AttentionInputs) -> AttentionOutput:
     passes, or the kernel over all pairs under a bias (short texts, routings that keep most pairs, the model's
     own sliding window). float32 or bfloat16; the log-sum-exp and all merges of several parts in float32.
     """
+    torch.empty(KEPT_BYTES, dtype=torch.uint8)
     output = torch.empty_like(inputs.query, memory_format=torch.contiguous_format)
     logsumexp = torch.full(inputs.query.shape[:3], float("-inf"))
     if inputs.has_padding:
@@ -150,7 +158,7 @@ def _add_sinks(whole: AttentionOutput, heads: Heads, membership: Tensor, num_sin
     bias.masked_fill_(torch.arange(num_sinks) > queries[:, None], FAR)
     rows = heads.rows(queries)
     part = folded(
-        heads.query.index_select(1, rows),
+        take_rows(heads.query, rows),
         heads.key[:, :num_sinks],
         heads.value[:, :num_sinks],
         heads.scale,

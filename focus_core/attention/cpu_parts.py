@@ -13,9 +13,9 @@ from focus_core.attention.cpu_heads import Heads
 from focus_core.attention.cpu_kernel import FAR, SMALL_TILE_ROWS, block_tokens, flash, folded
 from focus_core.attention.inputs import AttentionOutput
 from focus_core.attention.lists import MemberLists
-from focus_core.attention.merge import merge_, merge_rows_
+from focus_core.attention.merge import merge_, merge_rows_, take_rows
 
-BUCKET_PAIRS = 200_000
+BUCKET_PAIRS = 600_000
 """Pairs that may be wasted on filling to save the calls of one more bucket."""
 
 BUCKET_TOKENS = 1 << 13
@@ -120,14 +120,14 @@ def _causal_pass(heads: Heads, index: Tensor, first: int) -> Iterator[tuple[Tens
     count, total = index.shape
     batch = (kv_heads * count, -1, heads.query.shape[2])
     flat = index.clamp(min=0).flatten()
-    key, value = (tensor.index_select(1, flat).view(batch) for tensor in (heads.key, heads.value))
+    key, value = (take_rows(tensor, flat).view(batch) for tensor in (heads.key, heads.value))
     block, span = block_tokens(total, group, kv_heads * count)
     bias = _causal_bias(block, -(-min(span, total) // block) * block, group, heads.query.dtype)
     for begin in range(first // span * span, total, span):
         end = min(begin + span, total)
         begin_query = max(first, begin)
         rows = heads.rows(index[:, begin_query:end])
-        query = heads.query.index_select(1, rows.clamp(min=0).flatten()).view(batch)
+        query = take_rows(heads.query, rows.clamp(min=0).flatten()).view(batch)
         parts = []
         for a in range(begin, end, block):
             b = min(a + block, end)
@@ -161,7 +161,7 @@ def _merge_lists(whole: AttentionOutput, rows: Tensor, part: AttentionOutput, li
         one = AttentionOutput(part.output[:, number], part.logsumexp[:, number])
         real = (chosen >= 0).nonzero()[:, 0]
         if real.numel() < chosen.numel():
-            one = AttentionOutput(*(tensor.index_select(1, real) for tensor in one))
+            one = AttentionOutput(take_rows(one.output, real), one.logsumexp.index_select(1, real))
         merge_rows_(whole, chosen[real], one, sign=lists.sign)
 
 

@@ -1,8 +1,9 @@
-"""Evaluations as a table for the terminal."""
+"""Evaluations and benchmarks as tables for the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.table import Table
 
@@ -24,5 +25,58 @@ def evaluation_table(rows: Sequence[Evaluation], title: str) -> Table:
             f"{row.kept_share:.1%}",
             f"{row.causal_kept_share:.1%}",
             largest,
+        )
+    return table
+
+
+def bench_table(record: dict[str, Any]) -> Table:
+    """One line per measured point: times, speed-up beside its bound, exactness, memory.
+
+    Args:
+        record: from `focus_core.bench.run_bench`.
+    """
+    machine = record["machine"]
+    table = Table(title=f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}")
+    for name in ("tokens", "K/k", "dtype", "full ms", "sparse ms", "speed-up", "kept", "error", "MiB"):
+        table.add_column(name, justify="left" if name == "dtype" else "right")
+    for point in record["points"]:
+        start = (f"{point['tokens']:,}", f"{point['num_groups']}/{point['top_k']}", point["dtype"])
+        if "failure" in point:
+            table.add_row(*start, point["failure"])
+            continue
+        memory = point["working_bytes"]
+        table.add_row(
+            *start,
+            f"{point['full_s']['median'] * 1e3:,.1f}",
+            f"{point['sparse_s']['median'] * 1e3:,.1f}",
+            f"{point['speedup']:.2f} of {point['bound']:.2f}",
+            f"{point['kept_share']:.1%}",
+            f"{point['error_output']:.0e}",
+            "" if memory is None else f"{memory / 2**20:,.0f}",
+        )
+    return table
+
+
+def model_bench_table(record: dict[str, Any]) -> Table:
+    """One line per length and routing of a whole model.
+
+    Args:
+        record: what `focus bench --model` writes.
+    """
+    machine = record["machine"]
+    table = Table(title=f"{record['model']['name']}, {machine['device']}, {machine['threads']} threads")
+    for name in ("task", "tokens", "routing", "seconds", "tokens/s", "speed-up", "MiB", "error"):
+        table.add_column(name, justify="left" if name in ("task", "routing") else "right")
+    for row in record["results"]:
+        memory, error = row.get("memory_bytes"), row.get("error")
+        table.add_row(
+            row["task"],
+            f"{row['tokens']:,}",
+            "untouched" if row["top_k"] is None else f"k = {row['top_k']}",
+            f"{row['seconds']['median']:.4g}",
+            f"{row['tokens_per_second']:,.1f}",
+            f"{row['speedup']:.2f}",
+            "" if memory is None else f"{memory / 2**20:,.0f}",
+            "" if error is None else f"{error:.0e}",
         )
     return table

@@ -21,7 +21,7 @@ def test_points_hold_what_the_speed_page_needs(tmp_path):
         assert point["backend_used"] in ("cpu", "chunked")
         assert point["bound"] == pytest.approx(1 / point["kept_share"]) and point["bound"] >= 1
         assert point["speedup"] == pytest.approx(point["full_s"]["median"] / point["sparse_s"]["median"])
-        assert len(point["sparse_s"]["runs"]) == 2
+        assert len(point["sparse_s"]["runs"]) == len(point["full_s"]["runs"]) >= 2
         tolerance = 1e-4 if point["dtype"] == "float32" else 2e-2
         assert point["error_output"] < tolerance and point["error_logsumexp"] < tolerance
         assert set(point["routing_s"]) == {"projection", "calibrated", "sinkhorn_10_rounds", "top_k", "sort"}

@@ -73,6 +73,16 @@ def test_fetch_of_a_folder(tiny_llama, tmp_path):
     assert (found["source"], found["folder"]) == ("folder", str(tmp_path))
 
 
+def test_bench_writes_what_it_measured_and_goes_on_from_there(tmp_path):
+    out = tmp_path / "bench.json"
+    command = ("bench", "--size", "64", "--dtype", "float32", "--repetitions", "1", "--out", str(out), "--json")
+    first = json.loads(focus(*command, "--routing", "4/1").stdout)
+    record = json.loads(focus(*command, "--routing", "4/1", "--routing", "4/2").stdout)
+    assert record["points"][0] == first["points"][0] and len(record["points"]) == 2
+    assert json.loads(out.read_text()) == record
+    assert focus("bench", "--routing", "4").stderr == "routing is '4': write it as 8/2.\n"
+
+
 def test_a_users_error_is_one_sentence_and_status_2():
     result = focus("fetch", "--model", "./nowhere")
     assert (result.returncode, result.stdout) == (2, "")

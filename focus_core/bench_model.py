@@ -1,0 +1,182 @@
+"""How fast a whole routed model reads a text and writes the next token, against the untouched model.
+
+The routed and the untouched model are the same object in two modes, and take turns within a point.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicCache
+
+from focus_core.bench import working_bytes
+from focus_core.errors import FocusError
+from focus_core.progress import Progress, silent
+from focus_core.retrofitting import FocusModel, Observer
+from focus_core.router import top_k_membership
+
+
+@dataclass(frozen=True)
+class ModelBenchSettings:
+    """What to measure.
+
+    Attributes:
+        prefill: lengths in tokens to read at once.
+        decode: lengths of the cache to write the next tokens after.
+        top_k: k of each routed run; the untouched model is always measured.
+        repetitions: timed readings of a length, after one warm-up.
+        steps: timed tokens after each cache.
+        seed: of the token ids.
+    """
+
+    prefill: tuple[int, ...] = (2048, 4096, 8192)
+    decode: tuple[int, ...] = (4096, 16384, 32768)
+    top_k: tuple[int, ...] = (1, 2)
+    repetitions: int = 3
+    steps: int = 10
+    seed: int = 0
+
+
+@torch.inference_mode()
+def run_model_bench(
+    focus: FocusModel, settings: ModelBenchSettings, progress: Progress = silent
+) -> list[dict[str, Any]]:
+    """Time reading and writing, routed and untouched.
+
+    Token ids are random: only the number of kept pairs depends on them. Beyond the model's own positions the
+    output means nothing, the time does.
+
+    Args:
+        focus: model with routers.
+        settings: what to measure.
+        progress: told what is being measured.
+
+    Returns:
+        One row per length and routing: ``task`` ("prefill" or "decode"), ``tokens``, ``routing``, ``top_k``,
+        ``seconds`` with median, minimum and maximum, ``tokens_per_second``, ``speedup`` over the untouched model,
+        ``memory_bytes`` (prefill: peak beyond what was held before, cache included), and ``error``: largest difference
+        of a logit from the same routing computed by the reference backend (prefill of the shortest length only).
+
+    Raises:
+        FocusError: a k that the routers do not have.
+    """
+    for top_k in settings.top_k:
+        if not 1 <= top_k <= focus.config.num_groups:
+            raise FocusError(f"top_k is {top_k}: these routers take 1 to {focus.config.num_groups}.")
+    vocabulary = focus.model.config.get_text_config().vocab_size
+    generator = torch.Generator().manual_seed(settings.seed)
+    longest = max((*settings.prefill, *settings.decode))
+    ids = torch.randint(vocabulary, (1, longest + settings.steps), generator=generator).to(focus.model.device)
+    rows: list[dict[str, Any]] = []
+    points = len(settings.prefill) + len(settings.decode)
+    for index, tokens in enumerate(settings.prefill):
+        progress(f"Reading {tokens:,} tokens", index / points)
+        rows += _prefill(focus, ids[:, :tokens], settings, check=tokens == min(settings.prefill))
+    for index, tokens in enumerate(settings.decode):
+        progress(f"Writing after {tokens:,} tokens", (len(settings.prefill) + index) / points)
+        rows += _decode(focus, ids, tokens, settings)
+    return rows
+
+
+Call = Callable[[], Any]
+
+
+def _modes(settings: ModelBenchSettings) -> list[int | None]:
+    """k of each run, None for the untouched model."""
+    return [None, *settings.top_k]
+
+
+def _mode(focus: FocusModel, top_k: int | None, **options: Any) -> Any:
+    return focus.routing("off") if top_k is None else focus.routing("hard", top_k=top_k, **options)
+
+
+def _prefill(focus: FocusModel, ids: Tensor, settings: ModelBenchSettings, *, check: bool) -> list[dict[str, Any]]:
+    def read() -> Tensor:
+        cache = DynamicCache(config=focus.model.config)
+        return focus(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+
+    times: dict[int | None, list[float]] = {top_k: [] for top_k in _modes(settings)}
+    memory: dict[int | None, int | None] = {}
+    for repetition in range(settings.repetitions + 1):
+        for top_k, seconds in times.items():
+            with _mode(focus, top_k):
+                if repetition == 0:
+                    memory[top_k] = working_bytes(read, focus.model.device.type)
+                else:
+                    seconds.append(_timed(read, focus.model.device))
+    rows = [
+        _row("prefill", ids.shape[1], top_k, seconds, ids.shape[1], times[None]) | {"memory_bytes": memory[top_k]}
+        for top_k, seconds in times.items()
+    ]
+    if check:
+        for row, top_k in zip(rows[1:], settings.top_k):
+            with _mode(focus, top_k):
+                ours = read()
+            with _mode(focus, top_k, backend="chunked"):
+                row["error"] = float((ours - read()).abs().max())
+    return rows
+
+
+def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSettings) -> list[dict[str, Any]]:
+    """Seconds per written token after one shared cache, filled under the first k."""
+    assignments: dict[int, list[Tensor]] = {layer: [] for layer in focus.layers}
+
+    def keep(layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None) -> None:
+        assignments[layer].append(assignment)
+
+    filled = DynamicCache(config=focus.model.config)
+    with _mode(focus, settings.top_k[0]), focus.observe(Observer(on_assignment=keep)):
+        focus(input_ids=ids[:, :tokens], past_key_values=filled, use_cache=True, logits_to_keep=1)
+    times: dict[int | None, list[float]] = {top_k: [] for top_k in _modes(settings)}
+    for top_k, seconds in times.items():
+        cache = copy.deepcopy(filled)
+        for layer, parts in assignments.items():
+            _set_routing(cache, layer, None if top_k is None else top_k_membership(torch.cat(parts, 1), top_k))
+        with _mode(focus, top_k):
+            for step in range(settings.steps + 1):
+                token = ids[:, tokens + step - 1 : tokens + step]
+
+                def write(token: Tensor = token, cache: Cache = cache) -> None:
+                    focus(input_ids=token, past_key_values=cache, use_cache=True)
+
+                taken = _timed(write, focus.model.device)
+                if step:
+                    seconds.append(taken)
+    return [_row("decode", tokens, top_k, seconds, 1, times[None]) for top_k, seconds in times.items()]
+
+
+def _set_routing(cache: Any, layer: int, membership: Tensor | None) -> None:
+    """The same keys under another k: routing does not change them, only which of them are read."""
+    cache.layers[layer].routing = membership
+
+
+def _timed(call: Call, device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def _row(
+    task: str, tokens: int, top_k: int | None, seconds: list[float], produced: int, untouched: list[float]
+) -> dict[str, Any]:
+    median = statistics.median(seconds)
+    return {
+        "task": task,
+        "tokens": tokens,
+        "routing": "off" if top_k is None else "hard",
+        "top_k": top_k,
+        "seconds": {"median": median, "min": min(seconds), "max": max(seconds)},
+        "tokens_per_second": produced / median,
+        "speedup": statistics.median(untouched) / median,
+    }
