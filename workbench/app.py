@@ -19,5 +19,7 @@ st.set_page_config(page_title="Focus workbench", page_icon="🔆", layout="wide"
 st.navigation(
     [
         st.Page(PAGES / "explore.py", title="Explore", icon=":material/search:", default=True),
+        st.Page(PAGES / "layers.py", title="Layers", icon=":material/layers:"),
+        st.Page(PAGES / "train.py", title="Train", icon=":material/model_training:"),
     ]
 ).run()

@@ -38,6 +38,27 @@ def open_page(title: str, question: str) -> Analysis | None:
     return analysis
 
 
+def open_bare_page(title: str, question: str) -> sidebar.Inputs:
+    """Draw the head of a page that needs no analysed text; the sidebar stays, so that nothing chosen is lost.
+
+    Args:
+        title: of the page.
+        question: the one it answers.
+
+    Returns:
+        What is chosen in the sidebar; nothing is loaded.
+
+    Raises:
+        FocusError: routers that are not there or an unreadable file.
+    """
+    state.restore()
+    st.header(title, help=question, anchor=False)
+    try:
+        return sidebar.draw()
+    finally:
+        state.publish()
+
+
 def _prepare(model: str) -> None:
     """Fetch what is missing, with its size and progress, and load the model."""
     if service.needs_fetch(model):

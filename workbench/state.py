@@ -55,8 +55,10 @@ SETTINGS: dict[str, Setting] = {
     "source": Setting("sample", _words),
     "sample": Setting("", _words),
     "layer": Setting(-1, _whole_number),
+    "other": Setting(-1, _whole_number),
     "token": Setting(-1, _whole_number),
     "view": Setting("", _words),
+    "run": Setting("", _words),
 }
 """Every setting in the URL, by its name there, which is also its key in the session state.
 

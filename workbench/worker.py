@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import sys
@@ -29,8 +28,6 @@ def main(folder: Path) -> int:
         signal.signal(number, signal.default_int_handler)
     try:
         arguments = json.loads((folder / JOB).read_text(encoding="utf-8"))["arguments"]
-        if arguments[0] == "train" and hasattr(os, "nice"):
-            os.nice(5)  # the app stays quick; a measurement must not be slowed down
         status = _run(arguments)
     except KeyboardInterrupt:
         status = _INTERRUPTED

@@ -1,0 +1,190 @@
+"""Train: routers for your own text."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from focus_core.training.log import read_log
+from workbench import jobs, state
+from workbench.charts.quality import frontier
+from workbench.charts.training import training_curves
+from workbench.frame import open_bare_page
+from workbench.guard import guarded
+from workbench.jobs import Job
+from workbench.markup import plain
+from workbench.run_verdicts import training_verdict
+from workbench.theme import is_dark
+from workbench.training import history_table, results_table, share_done, training_origin
+from workbench.widgets.export import chart
+from workbench.widgets.train_form import train_form
+
+QUESTION = (
+    "Routers learn which tokens belong together, while the model's own weights stay as they are. A run works in the "
+    "background: close the page or the app, and it goes on."
+)
+POLL_SECONDS = 1.5
+NEXT = "_next_run"
+PERCENT = st.column_config.NumberColumn(format="percent")
+RESULT_COLUMNS = {
+    "perplexity": st.column_config.NumberColumn(format="%.2f"),
+    "relative": st.column_config.NumberColumn("× untouched", format="%.3f"),
+    **{name: PERCENT for name in ("distant kept", "all kept", "largest group", "exposure")},
+}
+
+
+def main() -> None:
+    """Draw the page."""
+    inputs = open_bare_page("Train: can routers learn your text?", QUESTION)
+    if NEXT in st.session_state:
+        st.session_state["run"] = st.session_state.pop(NEXT)
+    runs = jobs.jobs("train")
+    if runs:
+        job = _choose(runs)
+        run_every = POLL_SECONDS if job.is_alive else None
+        st.fragment(_watch, run_every=run_every)(job.name, job.state)
+    else:
+        _empty_state()
+    state.publish()
+    with st.expander("Start a new run", expanded=not runs, icon=":material/add:"):
+        started = train_form(inputs.settings.model)
+    if started is not None:
+        st.session_state[NEXT] = started.name
+        st.rerun()
+
+
+def _choose(runs: list[Job]) -> Job:
+    by_name = {job.name: job for job in runs}
+    alive = [job.name for job in runs if job.is_alive]
+    if st.session_state.get("run") not in by_name:
+        st.session_state["run"] = (alive or list(by_name))[0]
+    name = st.selectbox(
+        "Run",
+        list(by_name),
+        format_func=lambda name: f"{name} · {by_name[name].state}",
+        key="run",
+        help="All runs on this machine, newest first. One works at a time.",
+        persist_state="session",
+    )
+    return by_name[name]
+
+
+def _watch(name: str, seen: str) -> None:
+    """One run: its verdict, buttons, curves and results. Drawn again every moment while the run works."""
+    with guarded():
+        job = jobs.find(name)
+        if job is None or (job.state != seen and not job.is_alive):
+            st.rerun()  # the list of runs and of routers has changed
+        progress, results = read_log(job.folder), results_table(job)
+        st.markdown(f"#### {training_verdict(job, progress, results)}")
+        if job.state == jobs.FAILED:
+            st.error(plain(job.last_words or "It said nothing."), icon=":material/error:")
+        if job.is_alive:
+            st.progress(share_done(job, progress), text=progress.phase or "starting")
+        _buttons(job)
+        _describe(job)
+        history = history_table(progress.steps)
+        if len(history):
+            figure = training_curves(
+                history,
+                num_groups=int(job.about["num_groups"]),
+                steps=int(job.about["steps"]),
+                objective=str(job.about["objective"]),
+                dark=is_dark(),
+            )
+            alt = f"Loss, largest group and pace over {len(history)} steps."
+            chart(figure, history, training_origin(job), name=f"training-{name}", alt=alt)
+        if job.state == jobs.FINISHED and len(results):
+            _results(job, results)
+
+
+def _buttons(job: Job) -> None:
+    with st.container(horizontal=True):
+        if job.is_alive:
+            st.button(
+                "Stop",
+                icon=":material/stop:",
+                on_click=jobs.stop,
+                args=(job,),
+                disabled=job.state == jobs.STOPPING,
+                help="Write a checkpoint and end. The run can be resumed, today or next week.",
+            )
+            return
+        if job.is_resumable and st.button(
+            "Resume",
+            type="primary",
+            icon=":material/play_arrow:",
+            help="Go on from the last checkpoint, to the same routers as without the stop.",
+        ):
+            jobs.resume(job)
+            st.rerun()
+        if f"{jobs.RUN}{job.name}" in jobs.finished_routers() and st.button(
+            "Use these routers",
+            type="primary",
+            icon=":material/check:",
+            on_click=_use,
+            args=(job.name,),
+            help="Choose them in the sidebar, for all pages.",
+        ):
+            st.rerun()
+        with st.popover("Delete", icon=":material/delete:", help="Delete the run with its routers and its log."):
+            st.markdown(f"Delete **{plain(job.name)}**, its routers and its log? This cannot be undone.")
+            if st.button("Delete for good", type="primary", help="There is no copy."):
+                jobs.delete(job)
+                st.rerun()
+
+
+def _use(name: str) -> None:
+    st.session_state["routers"] = f"{jobs.RUN}{name}"
+
+
+def _describe(job: Job) -> None:
+    about = job.about
+    with st.expander("Settings and text"):
+        settings = {key: value for key, value in about.items() if key != "texts"}
+        st.markdown(" · ".join(f"{key.replace('_', ' ')} **{plain(str(value))}**" for key, value in settings.items()))
+        st.dataframe(about.get("texts", []), hide_index=True, key=f"texts_{job.name}")
+        st.caption(
+            "Of the text only name, size and hash are shown. A copy of pasted or uploaded text is kept in the run's "
+            "folder, readable by you alone, until the run has finished."
+        )
+        st.code(str(job.folder), language=None)
+
+
+def _results(job: Job, results: pd.DataFrame) -> None:
+    st.markdown("##### Held-out text, before and after")
+    columns = ["kind", "k", "balance", "perplexity", "relative", "distant kept", "largest group", "remark"]
+    shown = results[results["routing"] != "soft"]
+    left, right = st.columns([1, 1], gap="medium")
+    with left:
+        st.dataframe(shown, hide_index=True, column_order=columns, column_config=RESULT_COLUMNS, key=f"held_{job.name}")
+        st.caption(
+            "untouched: full attention. untrained: the same routers before training, calibrated on the same text. "
+            "sequence: balanced over the whole text as published, so it sees the future."
+        )
+    with right:
+        chart(
+            frontier(results, dark=is_dark()),
+            results,
+            training_origin(job),
+            name=f"held-out-{job.name}",
+            alt="Perplexity against the share of distant pairs kept, trained and untrained routers.",
+            column_config=RESULT_COLUMNS,
+        )
+
+
+def _empty_state() -> None:
+    st.info("**No run yet.** Give a text below and press Start training.", icon=":material/model_training:")
+    st.markdown(
+        "What you will see:\n"
+        "1. **Live curves**: the loss, the largest group against the even split 1/K, and the pace.\n"
+        "2. **Held-out perplexity** at the end: untouched, with trained and with untrained routers, each with the "
+        "share of pairs it keeps.\n"
+        "3. **Your routers in the sidebar**, for every page.\n\n"
+        "A run works in a process of its own: it survives a reload and a restart of the app, and can be stopped and "
+        "resumed."
+    )
+
+
+with guarded():
+    main()
