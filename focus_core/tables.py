@@ -9,7 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from focus_core.analysis.trace import Trace
+from focus_core.analysis.trace import Provenance, Trace
+from focus_core.config import FocusConfig
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
@@ -21,7 +22,11 @@ def origin(trace: Trace, states: str) -> dict[str, Any]:
         trace: the routing.
         states: whose hidden states were routed, "untouched model" or "routed model".
     """
-    provenance, config = trace.provenance, trace.config
+    return described(trace.provenance, trace.config, states, text_hash(trace.text))
+
+
+def described(provenance: Provenance, config: FocusConfig, states: str, text_sha256: str) -> dict[str, Any]:
+    """`origin` from its parts, where there is no trace of the whole text."""
     return {
         "model": provenance.model,
         "model_revision": provenance.model_revision,
@@ -34,7 +39,7 @@ def origin(trace: Trace, states: str) -> dict[str, Any]:
         "sink_tokens": config.sink_tokens,
         "balance": config.balance,
         "states": states,
-        "text_sha256": text_hash(trace.text),
+        "text_sha256": text_sha256,
     }
 
 

@@ -1,0 +1,189 @@
+"""From accumulated sums to a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from focus_core.report.model import Card, Document, Example, Interval, Report, TagShare, Together, TokenCount
+from focus_core.report.statistics import Occurrence, Statistics
+from focus_core.results import stamp
+
+RESAMPLES = 1000
+MIN_UNITS = 10
+"""Fewest stretches or documents for an interval; ten stretches are about 200 words."""
+TOP_TOKENS = 10
+
+Spell = Callable[[Sequence[int]], list[str]]
+"""From token ids to the texts they stand for."""
+
+
+def build_report(
+    statistics: Statistics,
+    spell: Spell,
+    *,
+    layers: Sequence[int],
+    documents: Sequence[Document],
+    origin: dict[str, Any],
+    title: str,
+    block_length: int,
+    tag_names: Sequence[str] = (),
+    tagger: str = "no parts of speech",
+    top_tokens: int = TOP_TOKENS,
+) -> Report:
+    """Make the cards of every group.
+
+    Shares get 95% percentile intervals from 1,000 bootstrap resamples of documents if there are at least 10, else of
+    stretches of text, which say how far the numbers hold within this text and nothing about other texts.
+
+    Args:
+        statistics: sums over all blocks.
+        spell: names of token types.
+        layers: (L,) numbers of the layers in the model.
+        documents: the texts.
+        origin: see `focus_core.tables.described`.
+        title: of the report.
+        block_length: tokens that were routed at once.
+        tag_names: (G,) names of the parts of speech; empty to leave them out.
+        tagger: who said what part of speech a word is, or why there are none.
+        top_tokens: token types listed per card.
+    """
+    num_tokens = int(statistics.counts[0].sum())
+    min_count = max(2, min(20, num_tokens // 2000))
+    totals = statistics.counts[0].sum(0)
+    ids = np.flatnonzero(totals)
+    texts = dict(zip(ids.tolist(), spell(ids.tolist())))
+    words = statistics.unit_tags[:, 0].sum((0, 1)) if len(tag_names) else np.zeros(0, np.int64)
+    weights = _resamples(statistics)
+    names = [document.name for document in documents]
+    cards: list[Card] = []
+    for row, layer in enumerate(layers):
+        sizes = _shares(statistics.units[:, row], statistics.units[:, row].sum(-1), weights)
+        tags = _tag_shares(statistics.unit_tags[:, row], words, tag_names, weights)
+        for group, count in enumerate(statistics.counts[row].sum(-1).tolist()):
+            cell = row * len(sizes) + group
+            frequent, typical = _top(statistics.counts[row, group], totals, texts, min_count, top_tokens)
+            cards.append(
+                Card(
+                    layer=layer,
+                    group=group,
+                    count=count,
+                    share=sizes[group],
+                    members=int(statistics.members[row, group]),
+                    confidence=float(statistics.weight[row, group]) / count if count else None,
+                    frequent=frequent,
+                    typical=typical,
+                    random=tuple(_example(found, names) for found in statistics.random[cell]),
+                    strongest=tuple(_example(found, names) for found in statistics.strongest[cell]),
+                    tags=tags[group],
+                    persistence=_together(statistics, cell, row, layers),
+                )
+            )
+    return Report(
+        title=title,
+        origin=dict(origin),
+        documents=tuple(documents),
+        num_tokens=num_tokens,
+        num_words=int(words.sum()),
+        seed=statistics.seed,
+        block_length=block_length,
+        intervals=_about_intervals(statistics, weights),
+        tagger=tagger,
+        min_count=min_count,
+        cards=tuple(cards),
+        made=stamp({})["made"],
+    )
+
+
+def _resamples(statistics: Statistics) -> np.ndarray | None:
+    """(B, U) how often each unit is drawn; None if there are too few to resample."""
+    used = np.flatnonzero(statistics.units[:, 0].sum(-1))
+    if len(used) < MIN_UNITS:
+        return None
+    rng = np.random.default_rng([statistics.seed, len(used)])
+    weights = np.zeros((RESAMPLES, len(statistics.units)))
+    weights[:, used] = rng.multinomial(len(used), np.full(len(used), 1 / len(used)), size=RESAMPLES)
+    return weights
+
+
+def _about_intervals(statistics: Statistics, weights: np.ndarray | None) -> str:
+    if weights is None:
+        return "none: the text is too short for them (descriptive only)"
+    units = int((weights.sum(0) > 0).sum())
+    how = f"95% percentile bootstrap, {RESAMPLES:,} resamples"
+    if statistics.by_document:
+        return f"{how} of {units:,} documents"
+    return f"{how} of {units:,} stretches of text: within this text, not for others"
+
+
+def _shares(units: np.ndarray, totals: np.ndarray, weights: np.ndarray | None) -> list[Interval]:
+    """Shares of each column of (U, C) counts in (U,) or (U, C) totals, with intervals."""
+    whole = units.sum(0) / np.maximum(totals.sum(0), 1)
+    if weights is None:
+        return [Interval(float(value)) for value in whole]
+    drawn = weights @ units / np.maximum(weights @ totals.reshape(len(totals), -1), 1)
+    low, high = np.quantile(drawn, (0.025, 0.975), axis=0)
+    return [Interval(*map(float, values)) for values in zip(whole, low, high)]
+
+
+def _tag_shares(
+    counts: np.ndarray, words: np.ndarray, names: Sequence[str], weights: np.ndarray | None
+) -> list[tuple[TagShare, ...]]:
+    """Parts of speech in each group, from (U, K, G) counts; intervals only where a group has 20 words or more."""
+    if not len(names):
+        return [()] * counts.shape[1]
+    cards = []
+    for group in range(counts.shape[1]):
+        inside = counts[:, group]
+        total = int(inside.sum())
+        shares = _shares(inside, inside.sum(-1), weights if total >= 20 else None)
+        found = [
+            TagShare(names[tag], count, shares[tag], float(words[tag] / max(1, words.sum())))
+            for tag, count in enumerate(inside.sum(0).tolist())
+            if count
+        ]
+        cards.append(tuple(sorted(found, key=lambda share: -share.count)))
+    return cards
+
+
+def _top(
+    counts: np.ndarray, totals: np.ndarray, texts: dict[int, str], min_count: int, top: int
+) -> tuple[tuple[TokenCount, ...], tuple[TokenCount, ...]]:
+    """The commonest token types of a group, and those most typical of it."""
+    ids = np.flatnonzero(counts)
+    here, size, everything = counts[ids].astype(float), max(1, counts.sum()), max(1, totals.sum())
+    pmi = np.log2(here * everything / (size * totals[ids].astype(float)))
+
+    def listed(order: np.ndarray) -> tuple[TokenCount, ...]:
+        return tuple(
+            TokenCount(texts[int(ids[i])], int(ids[i]), int(here[i]), int(totals[ids[i]]), float(pmi[i]))
+            for i in order[:top]
+        )
+
+    typical = np.lexsort((ids, -here, -pmi))
+    return listed(np.lexsort((ids, -here))), listed(typical[here[typical] >= min_count])
+
+
+def _together(statistics: Statistics, cell: int, row: int, layers: Sequence[int]) -> tuple[Together, ...]:
+    """How often two tokens of a group share a group in each other layer, beside any two tokens."""
+    num_groups = statistics.members.shape[1]
+    flows = statistics.joint[cell].reshape(len(layers), num_groups).astype(float)
+    sizes = statistics.counts.sum(-1).astype(float)
+    observed, chance = _pair_rate(flows), _pair_rate(sizes)
+    return tuple(
+        Together(layer, float(observed[other]), float(chance[other]))
+        for other, layer in enumerate(layers)
+        if other != row and flows[other].sum() >= 2
+    )
+
+
+def _pair_rate(counts: np.ndarray) -> np.ndarray:
+    """(...) probability that two different tokens, drawn from (..., K) counts, are in one group."""
+    total = counts.sum(-1)
+    return (counts * (counts - 1)).sum(-1) / np.maximum(total * (total - 1), 1)
+
+
+def _example(found: Occurrence, names: Sequence[str]) -> Example:
+    return Example(names[found.document], found.start, found.before, found.token, found.after, found.weight)

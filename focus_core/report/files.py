@@ -1,0 +1,41 @@
+"""A report as files: what it consists of, and a folder of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from focus_core.report.frames import report_frames
+from focus_core.report.html import to_html, to_json
+from focus_core.report.model import Report
+from focus_core.report.show import visible
+from focus_core.tables import to_csv, to_parquet
+
+TABLES = ("cards", "tokens", "examples", "tags", "persistence")
+FILES = ("report.html", "report.json", *(f"{name}.{kind}" for name in TABLES for kind in ("csv", "parquet")))
+"""Every file that a report may have."""
+
+
+def report_files(report: Report) -> dict[str, bytes]:
+    """The report in every format, by file name: HTML, JSON, and each table as CSV and Parquet.
+
+    CSV is for people: control characters are made visible and formulas defused. JSON and Parquet hold exact values.
+    """
+    files = {"report.html": to_html(report).encode(), "report.json": to_json(report)}
+    for name, table in report_frames(report).items():
+        readable = table.copy()
+        for column in readable.columns[readable.dtypes.map(lambda dtype: dtype.kind not in "biuf")]:
+            readable[column] = [visible(value) if isinstance(value, str) else value for value in readable[column]]
+        files[f"{name}.csv"] = to_csv(readable)
+        files[f"{name}.parquet"] = to_parquet(table)
+    return files
+
+
+def write_files(files: dict[str, bytes], folder: Path) -> list[Path]:
+    """Write files to a folder, each whole or not at all; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, data in files.items():
+        partial = folder / f"{name}.partial"
+        partial.write_bytes(data)
+        written.append(partial.replace(folder / name))
+    return written

@@ -1,0 +1,150 @@
+"""The report as one HTML file: no scripts, nothing fetched, all text escaped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from functools import cache
+from typing import Any, Literal
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from focus_core.report.model import Card, Interval, Report
+from focus_core.report.show import visible, visible_token
+
+Theme = Literal["auto", "light", "dark"]
+
+_TAGS_SHOWN = 6
+_PLOT_WIDTH, _PLOT_HEIGHT = 240, 44
+
+
+def to_html(report: Report, theme: Theme = "auto") -> str:
+    """A page that opens without a network, prints well, and runs nothing.
+
+    Its content security policy forbids scripts and requests, should an escape ever be forgotten.
+
+    Args:
+        report: the cards.
+        theme: "auto" follows the reader's own setting.
+    """
+    return _template().render(
+        report=report,
+        theme=theme,
+        origin=_origin(report),
+        layers=[(layer, report.of_layer(layer)) for layer in report.layers],
+        even=1 / max(1, report.origin["num_groups"]),
+        tags_shown=_TAGS_SHOWN,
+    )
+
+
+def card_title(card: Card) -> str:
+    """What a card is called: "Layer 3, group 5"."""
+    return f"Layer {card.layer}, group {card.group}"
+
+
+def summary(report: Report) -> str:
+    """The report in one sentence."""
+    filled = [card for card in report.cards if card.count]
+    if not filled:
+        return "No group of the chosen layers has a token."
+    large = max(card.share.value for card in report.cards)
+    small = min(card.share.value for card in report.cards)
+    even = 1 / max(1, report.origin["num_groups"])
+    start = (
+        f"{len(report.layers)} {'layer' if len(report.layers) == 1 else 'layers'}, {len(report.cards)} groups: they "
+        f"hold {small:.1%} to {large:.1%} of {report.num_tokens:,} tokens (an even split is {even:.1%})"
+    )
+    known = [card for card in filled if card.persistence and card.count >= 2]
+    if not known:
+        return f"{start}."
+    lasting = max(known, key=lambda card: _next(card).observed - _next(card).chance)
+    other = _next(lasting)
+    return (
+        f"{start}; the most lasting is {card_title(lasting).lower()}: two of its tokens share a group in layer "
+        f"{other.layer} too {other.observed:.0%} of the time, any two tokens {other.chance:.0%}."
+    )
+
+
+def _next(card: Card) -> Any:
+    """The entry for the following layer, the preceding one for the last."""
+    later = [other for other in card.persistence if other.layer > card.layer]
+    return later[0] if later else card.persistence[-1]
+
+
+def _origin(report: Report) -> list[tuple[str, str]]:
+    origin, made = report.origin, report.made
+    trained = "trained" if origin["routers_trained"] else "UNTRAINED: their groups mean nothing"
+    names = ", ".join(document.name for document in report.documents[:5])
+    more = len(report.documents) - 5
+    characters = sum(document.characters for document in report.documents)
+    return [
+        ("Text", f"{names}{f' and {more:,} more' if more > 0 else ''}: {characters:,} characters"),
+        ("Tokens", f"{report.num_tokens:,}, routed in blocks of up to {report.block_length:,}"),
+        ("Text SHA-256", origin["text_sha256"]),
+        ("Model", f"{origin['model']} @ {origin['model_revision']}"),
+        ("Routers", f"{origin['routers']} @ {origin['routers_hash']}, {trained}"),
+        (
+            "Settings",
+            f"K {origin['num_groups']}, k {origin['top_k']}, window {origin['window']}, sinks {origin['sink_tokens']}, "
+            f"balance {origin['balance']}, hidden states of the {origin['states']}",
+        ),
+        ("Intervals", report.intervals),
+        ("Parts of speech", report.tagger),
+        ("Seed", str(report.seed)),
+        ("Made", f"{made['date']} on {made['device']}"),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in made["versions"].items())),
+    ]
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
+
+
+def _interval(share: Interval) -> str:
+    return "" if share.low is None or share.high is None else f"{share.low:.1%}–{share.high:.1%}"
+
+
+def _lines(text: str) -> str:
+    """A note: its lines stay lines, everything else that cannot be seen is marked."""
+    return "\n".join(visible(line) for line in text.replace("\r\n", "\n").split("\n"))
+
+
+def _css(value: float | None, largest: float = 1.0) -> str:
+    """A share as a CSS length; only digits, whatever comes in."""
+    return f"{100 * min(max((value or 0.0) / max(largest, 1e-9), 0.0), 1.0):.2f}%"
+
+
+def _points(card: Card, kind: str) -> str:
+    """A polyline of one curve of the persistence plot; the x axis is the layer."""
+    first, last = card.persistence[0].layer, card.persistence[-1].layer
+    return " ".join(
+        f"{(other.layer - first) / max(1, last - first) * _PLOT_WIDTH:.1f},"
+        f"{(1 - getattr(other, kind)) * _PLOT_HEIGHT:.1f}"
+        for other in card.persistence
+    )
+
+
+def to_json(report: Report) -> bytes:
+    """The whole report as JSON in ASCII: exact values, every unusual character escaped."""
+    return (json.dumps(dataclasses.asdict(report), indent=1, allow_nan=False) + "\n").encode("ascii")
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("focus_core.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "visible": visible,
+        "token": visible_token,
+        "lines": _lines,
+        "percent": _percent,
+        "interval": _interval,
+        "css": _css,
+    }
+    environment.globals |= {"card_title": card_title, "summary": summary, "points": _points, "next_layer": _next}
+    return environment.get_template("template.html")

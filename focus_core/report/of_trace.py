@@ -1,0 +1,80 @@
+"""The report of one text that is routed already."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from focus_core.analysis.trace import Trace
+from focus_core.report.build import Spell, build_report
+from focus_core.report.corpus import Section
+from focus_core.report.model import Document, Report
+from focus_core.report.statistics import Block, Statistics
+from focus_core.report.stream import TagSection
+from focus_core.tables import origin, text_hash
+from focus_core.text import Encoding
+
+
+def report_of_trace(
+    trace: Trace,
+    spell: Spell,
+    *,
+    vocabulary: int,
+    name: str,
+    states: str,
+    tag: TagSection | None = None,
+    tag_names: tuple[str, ...] = (),
+    tagger: str = "no parts of speech",
+    examples: int = 5,
+    seed: int = 0,
+) -> Report:
+    """All cards of a text; the same numbers as streaming it in one block.
+
+    Args:
+        trace: the routing.
+        spell: names of token types.
+        vocabulary: V, token types of the model.
+        name: what to call the text.
+        states: whose hidden states were routed, "untouched model" or "routed model".
+        tag: finds words and parts of speech; None for none.
+        tag_names: parts of speech that `tag` knows.
+        tagger: who `tag` is, or why there are no parts of speech.
+        examples: of each kind, per card.
+        seed: of the random examples and the intervals.
+    """
+    none = np.zeros(0, dtype=np.int64)
+    encoding = Encoding(trace.input_ids, trace.offsets, trace.tokens)
+    words, tags = (none, none) if tag is None else tag(Section(0, 0, 0, trace.text), encoding)
+    statistics = Statistics(
+        len(trace.layers),
+        trace.config.num_groups,
+        vocabulary,
+        characters=len(trace.text),
+        num_tags=len(tag_names),
+        examples=examples,
+        seed=seed,
+    )
+    statistics.add(
+        Block(
+            document=0,
+            text=trace.text,
+            text_start=0,
+            corpus_start=0,
+            input_ids=trace.input_ids,
+            offsets=trace.offsets,
+            assignment=trace.assignment,
+            membership=trace.membership,
+            tagged=words,
+            tags=tags,
+        )
+    )
+    return build_report(
+        statistics,
+        spell,
+        layers=trace.layers,
+        documents=(Document(name, len(trace.text), text_hash(trace.text)),),
+        origin=origin(trace, states),
+        title=f"What the groups are: {name}",
+        block_length=len(trace.tokens),
+        tag_names=tag_names,
+        tagger=tagger,
+    )

@@ -1,0 +1,257 @@
+"""Sums over routed tokens, from which cards are made: memory does not grow with the length of the corpus."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from focus_core.errors import FocusError
+
+MAX_UNITS = 1024
+"""Most stretches (or documents) that intervals resample."""
+CHARACTERS_PER_UNIT = 120
+"""Length of the stretches of a short corpus, about a sentence each."""
+CONTEXT = 60
+"""Characters of context on either side of an example."""
+
+_LARGEST_TABLE = 2**31  # bytes of the count of token types
+
+
+class Occurrence(NamedTuple):
+    """A token that may become an example.
+
+    Attributes:
+        rank: the smallest stay; for random examples a random number, for the strongest the negated weight.
+        tie: decides between equal ranks; a random number.
+        token_id: in the vocabulary.
+        weight: soft assignment to its first group.
+        document: index of the text.
+        start: character in that text.
+        before: text in front of it.
+        token: its characters.
+        after: text behind it.
+    """
+
+    rank: float
+    tie: float
+    token_id: int
+    weight: float
+    document: int
+    start: int
+    before: str
+    token: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """Routed tokens of one document, T of them.
+
+    Attributes:
+        document: its index in the corpus.
+        text: the text that `offsets` point into.
+        text_start: where that text starts in the document.
+        corpus_start: where that text starts in the whole corpus, counted in characters.
+        input_ids: (T,) int64.
+        offsets: (T, 2) int64 characters of each token in `text`.
+        assignment: (L, T, K) float32 soft assignment.
+        membership: (L, T, K) bool groups joined.
+        tagged: (n,) int64 tokens that stand for a word, as indices into the block; empty without tags.
+        tags: (n,) int64 code of each of these words' part of speech.
+    """
+
+    document: int
+    text: str
+    text_start: int
+    corpus_start: int
+    input_ids: np.ndarray
+    offsets: np.ndarray
+    assignment: np.ndarray
+    membership: np.ndarray
+    tagged: np.ndarray
+    tags: np.ndarray
+
+
+class Statistics:
+    """Running sums over the blocks of a corpus.
+
+    Everything is a count, a sum in the order of the blocks, or a sample that keeps the smallest of random numbers
+    drawn for each block; so the result is the same however often the work was interrupted.
+
+    Args:
+        num_layers: L.
+        num_groups: K.
+        vocabulary: V, token types.
+        characters: in the whole corpus.
+        num_documents: in the corpus.
+        num_tags: G, parts of speech; 0 for none.
+        examples: of each kind, per card.
+        seed: of the random examples.
+
+    Attributes:
+        counts: (L, K, V) int32 tokens of each type by first group.
+        joint: (L K, L K) int64 tokens in first group a of one layer and b of another.
+        members: (L, K) int64 tokens that joined the group.
+        weight: (L, K) float64 sum of the assignment to the first group.
+        units: (U, L, K) int32 tokens by stretch of text and first group.
+        unit_tags: (U, L, K, G) int32 words by stretch, first group and part of speech.
+        random: for each layer and group the random examples, unsorted.
+        strongest: and those of the largest assignment, one of each token type.
+
+    Raises:
+        FocusError: the counts would need too much memory.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_groups: int,
+        vocabulary: int,
+        *,
+        characters: int,
+        num_documents: int = 1,
+        num_tags: int = 0,
+        examples: int = 5,
+        seed: int = 0,
+    ) -> None:
+        if num_layers * num_groups * vocabulary * 4 > _LARGEST_TABLE:
+            raise FocusError(
+                f"Counting {vocabulary:,} token types in {num_groups} groups of {num_layers} layers needs more than "
+                "2 GiB: choose fewer layers."
+            )
+        self.by_document = num_documents >= 10
+        self.num_documents = num_documents
+        self.characters = max(1, characters)
+        self.examples = examples
+        self.seed = seed
+        self.blocks = 0
+        wanted = num_documents if self.by_document else characters // CHARACTERS_PER_UNIT
+        num_units = max(1, min(MAX_UNITS, wanted))
+        cells = num_layers * num_groups
+        self.counts = np.zeros((num_layers, num_groups, vocabulary), np.int32)
+        self.joint = np.zeros((cells, cells), np.int64)
+        self.members = np.zeros((num_layers, num_groups), np.int64)
+        self.weight = np.zeros((num_layers, num_groups))
+        self.units = np.zeros((num_units, num_layers, num_groups), np.int32)
+        self.unit_tags = np.zeros((num_units, num_layers, num_groups, num_tags), np.int32)
+        self.random: list[list[Occurrence]] = [[] for _ in range(cells)]
+        self.strongest: list[list[Occurrence]] = [[] for _ in range(cells)]
+
+    def add(self, block: Block) -> None:
+        """Count the tokens of one block; blocks must come in the order of the corpus."""
+        num_layers, num_tokens, num_groups = block.assignment.shape
+        groups = block.assignment.argmax(-1)
+        weights = np.take_along_axis(block.assignment, groups[..., None], -1)[..., 0]
+        layer = np.arange(num_layers)[:, None]
+        np.add.at(self.counts, (layer, groups, block.input_ids[None]), 1)
+        one_hot = (groups[..., None] == np.arange(num_groups)).transpose(1, 0, 2).reshape(num_tokens, -1)
+        one_hot = one_hot.astype(np.float32)  # exact: a block has far fewer than 2^24 tokens
+        self.joint += (one_hot.T @ one_hot).astype(np.int64)
+        self.members += block.membership.sum(1)
+        np.add.at(self.weight, (layer, groups), weights.astype(np.float64))
+        unit = self._units(block)
+        np.add.at(self.units, (unit[None], layer, groups), 1)
+        if len(block.tagged):
+            place = (unit[block.tagged][None], layer, groups[:, block.tagged], block.tags[None])
+            np.add.at(self.unit_tags, place, 1)
+        draws = np.random.default_rng([self.seed, self.blocks]).random((2, num_layers, num_tokens))
+        self._sample(block, groups, weights, draws)
+        self.blocks += 1
+
+    def _units(self, block: Block) -> np.ndarray:
+        """(T,) the stretch of the corpus, or the document, that each token belongs to."""
+        num_units = len(self.units)
+        if self.by_document:
+            return np.full(len(block.input_ids), block.document * num_units // self.num_documents)
+        position = block.corpus_start + block.offsets[:, 0]
+        return np.minimum(position * num_units // self.characters, num_units - 1)
+
+    def _sample(self, block: Block, groups: np.ndarray, weights: np.ndarray, draws: np.ndarray) -> None:
+        num_groups, keep = self.members.shape[1], self.examples
+        for cell in range(len(self.random)):
+            layer, group = divmod(cell, num_groups)
+            inside = np.flatnonzero(groups[layer] == group)
+            if not len(inside) or not keep:
+                continue
+            draw, tie, weight = draws[0, layer, inside], draws[1, layer, inside], weights[layer, inside]
+            held = self.random[cell]
+            limit = held[-1].rank if len(held) == keep else np.inf
+            chosen = [i for i in _smallest(draw, keep) if draw[i] < limit]
+            if chosen:
+                found = [_occurrence(block, int(inside[i]), draw[i], tie[i], weight[i]) for i in chosen]
+                self.random[cell] = sorted([*held, *found])[:keep]
+            held = self.strongest[cell]
+            limit = held[-1].rank if len(held) == keep else np.inf
+            able = np.flatnonzero(-weight <= limit)
+            able = able[np.lexsort((tie[able], -weight[able]))]
+            _, first = np.unique(block.input_ids[inside[able]], return_index=True)  # the best of each token type
+            chosen = able[np.sort(first)[:keep]]
+            if len(chosen):
+                found = [_occurrence(block, int(inside[i]), -weight[i], tie[i], weight[i]) for i in chosen]
+                best: dict[int, Occurrence] = {}
+                for occurrence in sorted([*held, *found]):
+                    best.setdefault(occurrence.token_id, occurrence)
+                self.strongest[cell] = list(best.values())[:keep]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The sums by name, to be saved; the same arrays, not copies."""
+        return {
+            "counts": self.counts,
+            "joint": self.joint,
+            "members": self.members,
+            "weight": self.weight,
+            "units": self.units,
+            "unit_tags": self.unit_tags,
+        }
+
+    def samples(self) -> str:
+        """Examples and number of blocks as JSON, to be saved beside `arrays`."""
+        return json.dumps({"blocks": self.blocks, "random": self.random, "strongest": self.strongest})
+
+    def restore(self, arrays: dict[str, np.ndarray], samples: str) -> None:
+        """Go on from what `arrays` and `samples` gave.
+
+        Raises:
+            FocusError: they do not fit these sums.
+        """
+        try:
+            values: dict[str, Any] = json.loads(samples)
+            random, strongest = (
+                [[Occurrence(*o) for o in cell] for cell in values[n]] for n in ("random", "strongest")
+            )
+            blocks = int(values["blocks"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise FocusError("The saved state of the report is damaged: delete it and start again.") from error
+        own = self.arrays()
+        if {n: (a.shape, a.dtype) for n, a in arrays.items()} != {n: (a.shape, a.dtype) for n, a in own.items()}:
+            raise FocusError("The saved state of the report does not fit its settings: delete it and start again.")
+        for name, array in arrays.items():
+            own[name][...] = array
+        self.random, self.strongest, self.blocks = random, strongest, blocks
+
+
+def _smallest(values: np.ndarray, count: int) -> Sequence[int]:
+    if len(values) <= count:
+        return range(len(values))
+    return np.argpartition(values, count - 1)[:count].tolist()
+
+
+def _occurrence(block: Block, token: int, rank: float, tie: float, weight: float) -> Occurrence:
+    start, end = (int(edge) for edge in block.offsets[token])
+    while start < end - 1 and block.text[start] == " ":
+        start += 1
+    return Occurrence(
+        rank=float(rank),
+        tie=float(tie),
+        token_id=int(block.input_ids[token]),
+        weight=float(weight),
+        document=block.document,
+        start=block.text_start + start,
+        before=block.text[max(0, start - CONTEXT) : start],
+        token=block.text[start:end],
+        after=block.text[end : end + CONTEXT],
+    )

@@ -1,0 +1,249 @@
+"""Route a corpus of any length block by block; stop at any time and go on from there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from torch import Tensor
+
+from focus_core.errors import FocusError
+from focus_core.progress import Progress, silent
+from focus_core.report.corpus import Corpus, Section, sections
+from focus_core.report.statistics import Block, Statistics
+from focus_core.retrofitting import FocusModel, Observer
+from focus_core.router import top_k_membership
+from focus_core.text import Encoding, encode
+
+STATE = "report.state.safetensors"
+"""What an interrupted report left behind, in its output folder."""
+
+_FORMAT = "1"
+_TOKENS_BETWEEN_SAVES = 16_384
+
+
+@dataclass(frozen=True)
+class StreamSettings:
+    """How a corpus is routed and sampled.
+
+    Attributes:
+        top_k: k of the memberships.
+        states: "untouched" (the routers read the untouched model's hidden states) or "routed" (each layer sees only
+            what hard routing at this k left of the layers before it).
+        block_length: tokens routed at once; a block never crosses a section or a document.
+        batch_size: blocks of full length in one forward pass.
+        layers: layers to report, None for all.
+        examples: of each kind, per card.
+        seed: of the random examples and the intervals.
+        bfloat16: compute the model in bfloat16 (autocast); routers stay in float32.
+    """
+
+    top_k: int
+    states: str = "untouched"
+    block_length: int = 2048
+    batch_size: int = 1
+    layers: tuple[int, ...] | None = None
+    examples: int = 5
+    seed: int = 0
+    bfloat16: bool = False
+
+
+TagSection = Callable[[Section, Encoding], tuple[np.ndarray, np.ndarray]]
+"""From a section to the tokens that stand for its words and the codes of the words' parts of speech."""
+
+
+def collect(
+    focus: FocusModel,
+    tokenizer: Any,
+    corpus: Corpus,
+    settings: StreamSettings,
+    folder: Path,
+    *,
+    fingerprint: dict[str, Any],
+    tag: TagSection | None = None,
+    num_tags: int = 0,
+    progress: Progress = silent,
+) -> Statistics:
+    """Route a corpus and sum up what its groups are.
+
+    Work is saved to `folder` after every section or so, and taken up from there if it was made from the same texts,
+    model, routers and settings. The state stays there until `forget` removes it.
+
+    Args:
+        focus: model with routers.
+        tokenizer: its tokenizer.
+        corpus: the texts.
+        settings: see there.
+        folder: where the state is kept.
+        fingerprint: what else the result depends on (model, routers), as plain values.
+        tag: finds words and parts of speech; None for none.
+        num_tags: parts of speech that `tag` knows.
+        progress: told the share of the corpus that is done.
+
+    Raises:
+        FocusError: settings out of range, or a state of another report in the folder.
+    """
+    layers = chosen_layers(focus, settings)
+    limit = getattr(focus.model.config.get_text_config(), "max_position_embeddings", None) or settings.block_length
+    if not 1 <= settings.block_length <= limit:
+        raise FocusError(f"A block of {settings.block_length:,} tokens does not fit: choose 1 to {limit:,}.")
+    if settings.batch_size < 1 or settings.examples < 0:
+        raise FocusError("Batch size must be at least 1, and the number of examples cannot be negative.")
+    statistics = Statistics(
+        len(layers),
+        focus.config.num_groups,
+        max(len(tokenizer), getattr(tokenizer, "vocab_size", 0)),
+        characters=corpus.characters,
+        num_documents=len(corpus.documents),
+        num_tags=num_tags,
+        examples=settings.examples,
+        seed=settings.seed,
+    )
+    made_from = {**asdict(settings), **fingerprint, "num_tags": num_tags, "corpus": corpus.sha256}
+    key = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+    done = _load(folder / STATE, key, statistics)
+    num_tokens, since = int(statistics.counts[0].sum()), 0
+    for number, section in enumerate(sections(corpus, done), done + 1):
+        share = section.corpus_start / max(1, corpus.characters)
+        for block in _blocks(focus, tokenizer, section, settings, layers, tag):
+            statistics.add(block)
+            num_tokens, since = num_tokens + len(block.input_ids), since + len(block.input_ids)
+            inside = int(block.offsets[-1, 1]) / max(1, corpus.characters)
+            progress(f"Routing {corpus.documents[section.document].name}: {num_tokens:,} tokens", share + inside)
+        if since >= _TOKENS_BETWEEN_SAVES:
+            _save(folder / STATE, key, statistics, number)
+            since = 0
+    if not num_tokens:
+        raise FocusError("The texts hold no tokens: give at least one word.")
+    return statistics
+
+
+def forget(folder: Path) -> None:
+    """Remove the state of a report that is written."""
+    (folder / STATE).unlink(missing_ok=True)
+
+
+def chosen_layers(focus: FocusModel, settings: StreamSettings) -> tuple[int, ...]:
+    """The layers a report is about.
+
+    Raises:
+        FocusError: a layer without a router.
+    """
+    if settings.layers is None:
+        return focus.layers
+    missing = sorted(set(settings.layers) - set(focus.layers))
+    if missing:
+        raise FocusError(f"Layer {missing[0]} has no router: choose from {min(focus.layers)} to {max(focus.layers)}.")
+    return tuple(sorted(set(settings.layers)))
+
+
+def _blocks(
+    focus: FocusModel,
+    tokenizer: Any,
+    section: Section,
+    settings: StreamSettings,
+    layers: tuple[int, ...],
+    tag: TagSection | None,
+) -> Iterator[Block]:
+    if not section.text.strip():
+        return
+    encoding = encode(tokenizer, section.text)
+    none = np.zeros(0, dtype=np.int64)
+    words, tags = (none, none) if tag is None else tag(section, encoding)
+    for start, assignment in _routed(focus, encoding.input_ids, settings, layers):
+        end = start + assignment.shape[1]
+        inside = (words >= start) & (words < end)
+        yield Block(
+            document=section.document,
+            text=section.text,
+            text_start=section.start,
+            corpus_start=section.corpus_start,
+            input_ids=encoding.input_ids[start:end],
+            offsets=encoding.offsets[start:end],
+            assignment=assignment.numpy(),
+            membership=top_k_membership(assignment, settings.top_k).numpy(),
+            tagged=words[inside] - start,
+            tags=tags[inside],
+        )
+
+
+def _routed(
+    focus: FocusModel, input_ids: np.ndarray, settings: StreamSettings, layers: tuple[int, ...]
+) -> Iterator[tuple[int, Tensor]]:
+    """(start, (L, T, K) soft assignment) of each block, blocks of full length several at once."""
+    length, full = settings.block_length, len(input_ids) // settings.block_length
+    batches = [
+        range(first * length, min(first + settings.batch_size, full) * length, length)
+        for first in range(0, full, settings.batch_size)
+    ]
+    if full * length < len(input_ids):
+        batches.append(range(full * length, len(input_ids), length))
+    # k = K, no window and no sinks is the untouched model: every pair shares a group.
+    untouched = {"top_k": focus.config.num_groups, "window": 0, "sink_tokens": 0}
+    changes: dict[str, Any] = untouched if settings.states == "untouched" else {"top_k": settings.top_k}
+    for batch in batches:
+        rows = torch.from_numpy(np.stack([input_ids[start : start + length] for start in batch]))
+        seen: dict[int, Tensor] = {}
+
+        def record(
+            layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, seen: dict[int, Tensor] = seen
+        ) -> None:
+            seen[layer] = assignment.float().cpu()
+
+        with (
+            torch.inference_mode(),
+            focus.routing("hard", **changes),
+            focus.observe(Observer(on_assignment=record)),
+            _precision(focus, settings),
+        ):
+            focus.model.base_model(input_ids=rows.to(focus.model.device), use_cache=False)
+        for index, start in enumerate(batch):
+            yield start, torch.stack([seen[layer][index] for layer in layers])
+
+
+def _precision(focus: FocusModel, settings: StreamSettings) -> AbstractContextManager[Any]:
+    return torch.autocast(focus.model.device.type, torch.bfloat16) if settings.bfloat16 else nullcontext()
+
+
+def _save(path: Path, key: str, statistics: Statistics, sections_done: int) -> None:
+    """Write the state, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {
+        "format": _FORMAT,
+        "made_from": key,
+        "sections": str(sections_done),
+        "samples": statistics.samples(),
+    }
+    arrays = {name: array for name, array in statistics.arrays().items() if array.size}
+    partial = path.with_name(path.name + ".partial")
+    save_file(arrays, partial, metadata=metadata)
+    partial.replace(path)
+
+
+def _load(path: Path, key: str, statistics: Statistics) -> int:
+    """Restore a saved state; the number of sections that are done, 0 if there is none."""
+    if not path.is_file():
+        return 0
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != _FORMAT or metadata.get("made_from") != key:
+                raise FocusError(
+                    f"{path.parent} holds an unfinished report on other texts or settings: repeat its command to "
+                    f"finish it, delete {path.name}, or choose another folder."
+                )
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise FocusError(f"{path} is damaged: delete it and start again.") from error
+    arrays |= {name: array for name, array in statistics.arrays().items() if not array.size}
+    statistics.restore(arrays, metadata["samples"])
+    return int(metadata["sections"])
