@@ -191,7 +191,7 @@ def align(
         within = ref.within_type_scores(tags, sample.types, sample.groups, num_tags, num_groups, repeats, rng)
     layers = []
     for row, layer in enumerate(sample.layers):
-        progress(f"Scoring layer {layer}", 0.3 + 0.7 * row / len(sample.layers))
+        progress("Scoring layers", 0.3 + 0.7 * row / len(sample.layers))
         groups = sample.groups[row]
         table = contingency(tags, groups, num_tags, num_groups)
         measures = agreement(table)
