@@ -1,0 +1,79 @@
+"""Which group of one routing corresponds to which group of another.
+
+Group numbers mean nothing across layers, routers or texts. Two routings of the same tokens are compared by pairing
+groups so that as many tokens as possible lie in paired groups (the Hungarian method).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from focus_core.analysis.agreement import contingency
+from focus_core.analysis.trace import Trace
+
+
+def match_groups(table: np.ndarray) -> np.ndarray:
+    """Pair the columns of a contingency table with its rows, so that the paired cells hold the most tokens.
+
+    Args:
+        table: (R, C) counts of tokens in group r of one routing and group c of the other.
+
+    Returns:
+        (C,) int64: the row paired with each column. Columns without a partner (C > R) get numbers from R on.
+    """
+    rows, columns = linear_sum_assignment(table, maximize=True)
+    partner = np.full(table.shape[1], -1, dtype=np.int64)
+    partner[columns] = rows
+    alone = partner < 0
+    partner[alone] = table.shape[0] + np.arange(alone.sum())
+    return partner
+
+
+def matched_share(table: np.ndarray) -> float:
+    """Share of tokens in paired cells: 1 where the routings are the same up to the numbering."""
+    rows, columns = linear_sum_assignment(table, maximize=True)
+    return float(table[rows, columns].sum() / max(1, table.sum()))
+
+
+def overlap(first: Trace, first_row: int, second: Trace, second_row: int) -> np.ndarray:
+    """(K_first, K_second) counts of the tokens of one text by first group in a layer of each of two traces.
+
+    Args:
+        first: a trace.
+        first_row: row of its traced layers.
+        second: another trace of the same tokens, or the same one.
+        second_row: row of its traced layers.
+    """
+    sizes = first.config.num_groups, second.config.num_groups
+    return contingency(first.groups[first_row], second.groups[second_row], *sizes)
+
+
+def renumbered(trace: Trace, row: int, numbers: np.ndarray) -> Trace:
+    """One layer of a trace with its groups under other numbers.
+
+    Args:
+        trace: the routing, K groups.
+        row: row of its traced layers; the result has this layer alone.
+        numbers: (K,) distinct new number of each group, such as `match_groups` gives.
+
+    Returns:
+        A trace of one layer. Numbers that no group got are groups with no weight and no members.
+    """
+    num_groups = max(int(numbers.max()) + 1, 2)
+
+    def moved(array: np.ndarray, fill: float) -> np.ndarray:
+        result = np.full((1, array.shape[1], num_groups), fill, dtype=array.dtype)
+        result[0][:, numbers] = array[row]
+        return result
+
+    return dataclasses.replace(
+        trace,
+        layers=(trace.layers[row],),
+        scores=moved(trace.scores, -np.inf),
+        assignment=moved(trace.assignment, 0.0),
+        membership=moved(trace.membership, False),
+        config=trace.config.replace(num_groups=num_groups, layers=None),
+    )

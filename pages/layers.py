@@ -1,0 +1,151 @@
+"""Layers: do groups persist?"""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from focus_core.analysis.persistence import chance_band
+from workbench import cached, state
+from workbench.charts.layers import agreement_map, churn_line, flow_map
+from workbench.frame import open_page
+from workbench.guard import guarded
+from workbench.persistence import (
+    agreement_table,
+    flow_table,
+    flow_verdict,
+    step_table,
+    token_churn,
+    verdict,
+)
+from workbench.service import Analysis
+from workbench.theme import is_dark
+from workbench.widgets.export import chart, downloads
+
+QUESTION = (
+    "Every layer has a router of its own, and its group numbers mean nothing elsewhere. This page asks whether tokens "
+    "that are together in one layer stay together in others."
+)
+SHARE = st.column_config.NumberColumn(format="percent")
+THREE = st.column_config.NumberColumn(format="%.3f")
+LISTED = 25
+
+
+def main() -> None:
+    """Draw the page."""
+    analysis = open_page("Layers: do groups persist?", QUESTION)
+    if analysis is None:
+        _empty_state()
+        return
+    _layers(analysis)
+
+
+@st.fragment
+def _layers(analysis: Analysis) -> None:
+    with guarded():
+        trace = analysis.trace
+        with st.spinner("Comparing every layer with every other …", show_time=True):
+            agreement, churn = cached.layer_agreement(analysis), cached.churn(analysis)
+        st.markdown(f"#### {verdict(trace, churn, agreement)}")
+        if len(trace.layers) > 1:
+            row, other = _two_layers(list(trace.layers))
+            band = chance_band(trace.groups[row], trace.groups[other], trace.config.num_groups)
+            st.markdown(flow_verdict(trace, row, other, band, float(agreement[row, other])))
+            _maps(analysis, agreement, row, other)
+            st.divider()
+            steps = step_table(trace, churn, agreement)
+            chart(
+                churn_line(steps, dark=is_dark()),
+                steps,
+                analysis.origin,
+                name="churn-by-layer",
+                alt="Share of tokens that change their matched group at each step between layers, beside chance.",
+                column_config={"tokens that change": SHARE, "by chance": SHARE, "AMI": THREE},
+            )
+            _tokens(analysis, churn, row)
+        state.publish()
+
+
+def _two_layers(layers: list[int]) -> tuple[int, int]:
+    if st.session_state.get("layer") not in layers:
+        st.session_state["layer"] = layers[len(layers) // 2]
+    if st.session_state.get("other") not in layers:
+        st.session_state["other"] = layers[min(layers.index(st.session_state["layer"]) + 1, len(layers) - 1)]
+    left, right = st.columns(2, gap="medium")
+    first = left.select_slider(
+        "Layer",
+        layers,
+        key="layer",
+        help="The layer whose groups are followed; the rows of the flow chart.",
+        persist_state="session",
+    )
+    second = right.select_slider(
+        "Compared with layer",
+        layers,
+        key="other",
+        help="The layer where their tokens are looked up; the columns of the flow chart.",
+        persist_state="session",
+    )
+    return layers.index(first), layers.index(second)
+
+
+def _maps(analysis: Analysis, agreement, row: int, other: int) -> None:
+    trace, dark = analysis.trace, is_dark()
+    left, right = st.columns(2, gap="medium")
+    with left:
+        chart(
+            agreement_map(trace, agreement, row, other, dark=dark),
+            agreement_table(trace, agreement),
+            analysis.origin,
+            name="layer-agreement",
+            alt=f"Adjusted mutual information of the groups of {len(trace.layers)} layers, each with each.",
+            column_config={"AMI": THREE},
+        )
+        st.caption(
+            "AMI, adjusted mutual information: 0 is what independent groups of the same sizes give on average, "
+            "1 is the same groups whatever their numbers."
+        )
+    with right:
+        chart(
+            flow_map(trace, row, other, dark=dark),
+            flow_table(trace, row, other),
+            analysis.origin,
+            name=f"flow-{trace.layers[row]}-{trace.layers[other]}",
+            alt=f"Share of each group of layer {trace.layers[row]} in each group of layer {trace.layers[other]}.",
+            column_config={"share of group": SHARE},
+        )
+        st.caption(
+            "Each row adds up to 100%. Columns are ordered so that matched groups lie on the diagonal: the pairing "
+            "that holds the most tokens (Hungarian method)."
+        )
+
+
+def _tokens(analysis: Analysis, churn, row: int) -> None:
+    table = token_churn(analysis.trace, churn, row)
+    steps = len(churn.changed)
+    st.markdown(
+        f"**Churn of a token**: the share of the {steps} steps between neighbouring layers at which it leaves its "
+        "matched group."
+    )
+    columns = {"churn": SHARE, "changes": st.column_config.NumberColumn(help=f"Of {steps} steps.")}
+    left, right = st.columns(2, gap="medium")
+    with left:
+        st.markdown("Most stable")
+        st.dataframe(table.head(LISTED), hide_index=True, height=320, key="stable", column_config=columns)
+    with right:
+        st.markdown("Least stable")
+        st.dataframe(table.iloc[::-1].head(LISTED), hide_index=True, height=320, key="unstable", column_config=columns)
+    downloads(table, analysis.origin, name="token-churn")
+
+
+def _empty_state() -> None:
+    st.info("**Paste or upload a text in the sidebar**, or take a sample.", icon=":material/edit_note:")
+    st.markdown(
+        "What you will see:\n"
+        "1. **Agreement of layers**: every layer against every other, with the chance level.\n"
+        "2. **Flow**: where the tokens of each group of one layer are in another, groups matched.\n"
+        "3. **Churn**: how often tokens leave their group on the way up, and which ones do so most and least."
+    )
+
+
+with guarded():
+    main()

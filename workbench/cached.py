@@ -1,0 +1,49 @@
+"""Results that a page keeps between reruns, under everything they depend on."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import streamlit as st
+
+from focus_core.analysis import persistence
+from workbench.service import Analysis
+
+_ENTRIES = 32
+
+
+def setting_key(analysis: Analysis) -> str:
+    """Identifies an analysis at its setting: model, routers, text, whose states, and every setting."""
+    return json.dumps([analysis.origin, analysis.trace.config.to_json()])
+
+
+def groups_key(analysis: Analysis) -> str:
+    """Identifies the groups of an analysis: as `setting_key`, less k, w and sinks where they change no assignment."""
+    if analysis.states != "untouched":
+        return setting_key(analysis)
+    free = ("top_k", "window", "sink_tokens")
+    settings = json.loads(analysis.trace.config.to_json())
+    return json.dumps(
+        [{name: value for name, value in part.items() if name not in free} for part in (analysis.origin, settings)]
+    )
+
+
+def layer_agreement(analysis: Analysis) -> np.ndarray:
+    """`focus_core.analysis.persistence.layer_agreement` of an analysis."""
+    return _layer_agreement(groups_key(analysis), analysis.trace.groups, analysis.trace.config.num_groups)
+
+
+def churn(analysis: Analysis) -> persistence.Churn:
+    """`focus_core.analysis.persistence.churn` of an analysis."""
+    return _churn(groups_key(analysis), analysis.trace.groups, analysis.trace.config.num_groups)
+
+
+@st.cache_data(max_entries=_ENTRIES, show_spinner=False)
+def _layer_agreement(key: str, _groups: np.ndarray, _num_groups: int) -> np.ndarray:
+    return persistence.layer_agreement(_groups, _num_groups)
+
+
+@st.cache_data(max_entries=_ENTRIES, show_spinner=False)
+def _churn(key: str, _groups: np.ndarray, _num_groups: int) -> persistence.Churn:
+    return persistence.churn(_groups, _num_groups)
