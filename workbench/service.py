@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import streamlit as st
@@ -45,6 +45,7 @@ MAX_TOKENS = 16_384
 
 _MAX_CHARACTERS_PER_TOKEN = 40
 _fetching = threading.Lock()
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ def _analysis(settings: Settings, routers_hash: str, text_sha256: str, _text: st
     base = load_base(settings.model)
     check_length(base, _text)
     with base.lock:
-        trace = _routed(base, settings, lambda focus: analyze(focus, base.tokenizer, _text))
+        trace = routed(base, settings, lambda focus: analyze(focus, base.tokenizer, _text))
     # The name a person gave, not the folder of the cache it was loaded from.
     provenance = dataclasses.replace(trace.provenance, model=base.info.name)
     trace = dataclasses.replace(trace, provenance=provenance)
@@ -221,8 +222,8 @@ def _analysis(settings: Settings, routers_hash: str, text_sha256: str, _text: st
     return Analysis(trace, raw, build_cells(_text, np.asarray(trace.offsets)), settings.states)
 
 
-def _routed(base: Base, settings: Settings, work: Callable[[FocusModel], Trace]) -> Trace:
-    """Attach routers, work, take them off again."""
+def routed(base: Base, settings: Settings, work: Callable[[FocusModel], Result]) -> Result:
+    """Attach routers, work, take them off again. The caller holds the model's lock."""
     config = router_config(settings.routers, settings.num_groups)
     if settings.routers == UNTRAINED:
         focus = retrofit(base.model, config, seed=0)

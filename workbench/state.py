@@ -58,6 +58,8 @@ SETTINGS: dict[str, Setting] = {
     "other": Setting(-1, _whole_number),
     "token": Setting(-1, _whole_number),
     "view": Setting("", _words),
+    "tags": Setting("upos", _words),
+    "subword": Setting("last", _words),
     "run": Setting("", _words),
 }
 """Every setting in the URL, by its name there, which is also its key in the session state.

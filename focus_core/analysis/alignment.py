@@ -152,6 +152,7 @@ def align(
     *,
     tag_set: str = "upos",
     more: Mapping[str, np.ndarray] | None = None,
+    sharing: bool = True,
     repeats: int = REPEATS,
     seed: int = 0,
     progress: Progress = silent,
@@ -163,6 +164,7 @@ def align(
         tag_set: "upos" or "coarse".
         more: further reference groupings of the same words, (L, n), or (S, L, n) whose S scores are averaged;
             see `focus_core.analysis.states`.
+        sharing: whether to compute the lift of pairs, the only part that depends on k.
         repeats: B, permutations and resamples.
         seed: of everything random.
         progress: told the share done.
@@ -201,7 +203,7 @@ def align(
             name: float(np.mean([ami(contingency(tags, each, num_tags, num_groups)) for each in value]))
             for name, value in given.items()
         }
-        lift, lift_band = _sharing(sample, tags, row, num_tags, rng, 0 if descriptive else repeats // 5)
+        lift, lift_band = pair_lift(sample, row, tag_set, repeats=repeats // 5, seed=seed) if sharing else (None, None)
         chance = own = gaps = None
         if not descriptive:
             chance = ref.permuted_scores(table, repeats, rng)
@@ -276,18 +278,26 @@ def _unseen(types: np.ndarray, folds: np.ndarray) -> float:
     return float((np.bincount(pairs[:, 0], minlength=int(types.max()) + 1)[types] < 2).mean())
 
 
-def _sharing(
-    sample: WordSample, tags: np.ndarray, row: int, num_tags: int, rng: np.random.Generator, repeats: int
+def pair_lift(
+    sample: WordSample, row: int, tag_set: str, *, repeats: int = 200, seed: int = 0
 ) -> tuple[float | None, Band | None]:
+    """Lift of same-tag pairs sharing a group in one layer, and that of shuffled groups.
+
+    Returns:
+        None twice at k = 1, where first groups say it all, and at k = K, where all pairs share; no band where the
+        text is too short for tests.
+    """
     membership = sample.membership[row]
     if membership[0].sum() < 2 or membership.all():
         return None, None
+    tags, num_tags = sample.codes(tag_set), len(TAG_SETS[tag_set])
     codes, overlap = membership_sets(membership)
     table = contingency(tags, codes, num_tags, len(overlap))
     lift = float(sharing_lift(table, overlap))
-    if not repeats:
+    if len(sample) < MIN_WORDS:
         return lift, None
-    return lift, _band(sharing_lift(ref.permuted_tables(table, repeats, rng), overlap))
+    tables = ref.permuted_tables(table, repeats, np.random.default_rng(seed))
+    return lift, _band(sharing_lift(tables, overlap))
 
 
 def _band(values: np.ndarray) -> Band:

@@ -70,11 +70,11 @@ def tag_text(text: str) -> TaggedText:
 
 
 def english_share(tagged: TaggedText) -> float:
-    """Share of the alphabetic words that are English function words (spaCy's stop words); NaN without any."""
+    """Share of the alphabetic words that are English function words (spaCy's stop words); 0 without any."""
     from spacy.lang.en.stop_words import STOP_WORDS
 
     words = [word.lower() for word in tagged.words if word.isalpha()]
-    return sum(word in STOP_WORDS for word in words) / len(words) if words else float("nan")
+    return sum(word in STOP_WORDS for word in words) / len(words) if words else 0.0
 
 
 def _pieces(text: str) -> list[tuple[int, str]]:

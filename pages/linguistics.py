@@ -1,0 +1,264 @@
+"""Linguistics: do groups track parts of speech?"""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from focus_core.analysis.alignment import MIN_WORDS, Alignment, pair_lift
+from focus_core.analysis.alignment_verdicts import layer_sentence, verdicts
+from focus_core.analysis.group_profile import group_purity, top_words
+from focus_core.analysis.sample import WordSample
+from focus_core.analysis.states import StateGroups
+from focus_core.analysis.tagging import ENGLISH_SHARE, english_share
+from focus_core.analysis.words import SUBWORD_RULES, TAG_SETS
+from workbench import cached, linguistics, state
+from workbench.charts.linguistics import ami_by_layer, residual_map
+from workbench.frame import open_page
+from workbench.guard import guarded
+from workbench.markup import plain
+from workbench.service import Analysis
+from workbench.theme import is_dark
+from workbench.widgets.export import chart, downloads
+
+QUESTION = (
+    "Groups that look like parts of speech may only follow spelling, or chance. This page compares the groups of your "
+    "text's words with their parts of speech, and every agreement with what it has to beat."
+)
+SETS = {"upos": "Universal tags (17)", "coarse": "Five classes"}
+RULES = {"last": "last subword", "first": "first subword", "all": "every subword"}
+READY = "linguistics_clusterings"
+THREE = st.column_config.NumberColumn(format="%.3f")
+PERCENT = st.column_config.NumberColumn(format="percent")
+
+
+def main() -> None:
+    """Draw the page."""
+    analysis = open_page("Linguistics: do groups track parts of speech?", QUESTION)
+    if analysis is None:
+        _empty_state()
+        return
+    _linguistics(analysis)
+
+
+@st.fragment
+def _linguistics(analysis: Analysis) -> None:
+    with guarded():
+        tag_set, rule, compare = _choices()
+        with st.spinner("Tagging words …", show_time=True):
+            words = linguistics.sample(analysis, st.session_state["model"], rule)
+        wanted = (cached.groups_key(analysis), rule)
+        ready = compare and st.session_state.get(READY) == wanted
+        waiting = st.empty()
+        grouped = _clusterings(analysis, words) if ready else None
+        with st.spinner("Comparing every layer with its references …", show_time=True):
+            found = linguistics.alignment(analysis, words, tag_set, grouped)
+        _verdict(analysis, words, found, waiting=compare and not ready)
+        row = _layer(analysis) if len(words.layers) > 1 else 0
+        st.markdown(f"**{layer_sentence(found, row)}**{_lift(words, row, tag_set)}")
+        _layers(analysis, found, row)
+        left, right = st.columns([3, 2], gap="medium")
+        with left:
+            _cells(analysis, words, row, tag_set)
+        with right:
+            _purity(analysis, words, row, found)
+        _words(analysis, words, row)
+        _measures(analysis, found)
+        state.publish()
+        if compare and not ready:  # the page above can be read meanwhile; then it is drawn again with two lines more
+            with waiting:
+                _clusterings(analysis, words)
+            st.session_state[READY] = wanted
+            st.rerun()
+
+
+def _choices() -> tuple[str, str, bool]:
+    state.choose("tags", list(TAG_SETS))
+    state.choose("subword", list(SUBWORD_RULES))
+    left, middle, right = st.columns([2, 2, 3], gap="medium", vertical_alignment="bottom")
+    tag_set = left.segmented_control(
+        "Tags",
+        list(SETS),
+        format_func=lambda name: SETS[name],
+        key="tags",
+        required=True,
+        help="Universal part-of-speech tags, or nominal, verbal, modifier, function word and other.",
+        persist_state="session",
+    )
+    rule = middle.selectbox(
+        "A word's group is that of its",
+        list(RULES),
+        format_func=lambda name: RULES[name],
+        key="subword",
+        help="In a causal model only the last subword has seen the whole word. The others show whether it matters; "
+        "with every subword each of them counts as a word.",
+        persist_state="session",
+    )
+    compare = right.toggle(
+        "Compare with clusterings of the same hidden states",
+        value=True,
+        key="compare_states",
+        help="Balanced k-means and untrained routers on the hidden states that these routers read. Runs the model "
+        "once more; the rest of the page is drawn before.",
+    )
+    return tag_set or "upos", rule, compare
+
+
+def _clusterings(analysis: Analysis, words: WordSample) -> StateGroups:
+    with st.spinner("Clustering the same hidden states …", show_time=True):
+        chosen = st.session_state
+        return linguistics.clusterings(analysis, words, chosen["model"], chosen["routers"])
+
+
+def _verdict(analysis: Analysis, words: WordSample, found: Alignment, *, waiting: bool) -> None:
+    first, *others = verdicts(found)
+    st.markdown(f"#### {first}")
+    if others:
+        st.markdown("\n".join(f"- {sentence}" for sentence in others))
+    if waiting:
+        st.caption("Untrained routers and k-means are on their way.")
+    text = linguistics.tagged(analysis)
+    share = english_share(text)
+    if share < ENGLISH_SHARE:
+        st.warning(
+            f"The tagger is English only, and this does not look like English prose ({share:.0%} of its words are "
+            "English function words; in novels 50% to 60% are): its tags, and all that follows, mean little here.",
+            icon=":material/translate:",
+        )
+    if found.descriptive:
+        st.info(
+            f"This text has {found.num_words} tagged words. Under {MIN_WORDS}, intervals and tests would say more "
+            "about luck than about the routers, so they are left out.",
+            icon=":material/info:",
+        )
+    drawn = ""
+    if not found.descriptive:
+        drawn = f" Intervals: bootstrap over {found.num_blocks} sentences, **within this text**."
+    st.caption(
+        f"n = {found.num_words:,} words ({words.coverage:.1%} of {words.num_words:,} have tokens; {words.exact:.0%} of "
+        f"them begin and end where tokens do), tags {plain(str(words.tagger))}, first group of the {RULES[words.rule]}."
+        f"{drawn} Token identity is learnt on the other half of the text; {found.unseen:.0%} of the words occur in "
+        "one half only."
+    )
+
+
+def _layer(analysis: Analysis) -> int:
+    layers = list(analysis.trace.layers)
+    if st.session_state.get("layer") not in layers:
+        st.session_state["layer"] = layers[len(layers) // 2]
+    layer = st.select_slider(
+        "Layer",
+        layers,
+        key="layer",
+        help="The layer whose groups are shown below; the verdict above is about all of them.",
+        persist_state="session",
+    )
+    return layers.index(layer)
+
+
+def _lift(words: WordSample, row: int, tag_set: str) -> str:
+    lift, band = pair_lift(words, row, tag_set)
+    if lift is None:
+        return ""
+    by_chance = "" if band is None else f" (shuffled: {band.low:.2f} to {band.high:.2f})"
+    k = int(words.membership[0, 0].sum())
+    return f" At k = {k}, pairs of the same tag share a group {lift:.2f} times as often as all pairs{by_chance}."
+
+
+def _layers(analysis: Analysis, found: Alignment, row: int) -> None:
+    best = max(found.layers, key=lambda layer: layer.measures.ami)
+    chart(
+        ami_by_layer(found, dark=is_dark(), row=row),
+        linguistics.layer_table(found),
+        analysis.origin | {"tags": found.tag_set},
+        name=f"alignment-{found.tag_set}",
+        alt=f"AMI of groups with tags in {len(found.layers)} layers beside its references; highest "
+        f"{best.measures.ami:.2f} in layer {best.layer}, ceiling {found.ceiling:.2f}.",
+    )
+
+
+def _cells(analysis: Analysis, words: WordSample, row: int, tag_set: str) -> None:
+    tests = linguistics.cells(analysis, words, tag_set)
+    table = linguistics.cell_table(tests, words, row, tag_set)
+    chart(
+        residual_map(table, dark=is_dark(), tag_set=tag_set),
+        table,
+        analysis.origin | {"tags": tag_set},
+        name=f"residuals-{tag_set}-layer-{words.layers[row]}",
+        alt=f"Adjusted residuals of groups and tags in layer {words.layers[row]}.",
+        column_config={"expected": st.column_config.NumberColumn(format="%.1f"), "residual": THREE, "q": THREE},
+    )
+    st.caption(
+        "Adjusted Pearson residuals, standard normal by chance. A dot: not significant (exact permutation test, false "
+        "discovery rate 5% over all layers, groups and tags). Blank: fewer than 5 words expected."
+    )
+
+
+def _purity(analysis: Analysis, words: WordSample, row: int, found: Alignment) -> None:
+    layer = words.layers[row]
+    table = group_purity(words, row, blocks=None if found.descriptive else words.sentences)
+    st.markdown(f"**Groups of layer {layer} as word classes**")
+    st.dataframe(
+        table.dropna(axis=1, how="all"),
+        hide_index=True,
+        key="purity",
+        column_config={
+            "words": st.column_config.NumberColumn(format="localized"),
+            "category": st.column_config.TextColumn(help="The largest of the six classes that the paper reports."),
+            "purity": st.column_config.NumberColumn(format="percent", help="Share of the group in that class."),
+            "low": PERCENT,
+            "high": PERCENT,
+            "base rate": st.column_config.NumberColumn(format="percent", help="Share of all words in that class."),
+        },
+    )
+    downloads(table, analysis.origin, name=f"group-purity-layer-{layer}")
+
+
+def _words(analysis: Analysis, words: WordSample, row: int) -> None:
+    layer = words.layers[row]
+    top = top_words(words, row)
+    st.markdown(f"**Words of each group of layer {layer}** (in brackets: how often in the group)")
+    st.dataframe(
+        linguistics.word_lists(top),
+        hide_index=True,
+        key="top_words",
+        column_config={
+            "group": st.column_config.NumberColumn(width="small"),
+            "most associated (PMI)": st.column_config.TextColumn(
+                help="Highest log ratio of the frequency in the group over that in the text, of words that the group "
+                "has three times or more."
+            ),
+        },
+    )
+    downloads(top, analysis.origin, name=f"top-words-layer-{layer}")
+
+
+def _measures(analysis: Analysis, found: Alignment) -> None:
+    table = linguistics.layer_table(found)
+    with st.expander("All measures of every layer"):
+        st.markdown(
+            "Only AMI and ARI are corrected for chance. Homogeneity, V and many-to-one accuracy grow with the number "
+            "of groups: compare them between layers, not between routers of different K."
+        )
+        names = ["layer", "AMI", "ARI", "homogeneity", "completeness", "V", "many-to-one", "one-to-one", "selectivity"]
+        shown = table[names]
+        st.dataframe(
+            shown, hide_index=True, key="measures", column_config={name: THREE for name in names if name != "layer"}
+        )
+        downloads(table, analysis.origin | {"tags": found.tag_set}, name=f"measures-{found.tag_set}")
+
+
+def _empty_state() -> None:
+    st.info("**Paste or upload an English text in the sidebar**, or take a sample.", icon=":material/edit_note:")
+    st.markdown(
+        "What you will see:\n"
+        "1. **A verdict**: in which layers do groups follow parts of speech, beyond chance, beyond balance, and beyond "
+        "what spelling alone would give?\n"
+        "2. **Every layer** beside its reference lines, with intervals.\n"
+        "3. **One layer's groups**: which tags each holds too many of, and its words.\n\n"
+        f"Intervals and tests need at least {MIN_WORDS} words. For a corpus or a treebank with gold tags, run "
+        "`focus align`."
+    )
+
+
+with guarded():
+    main()
