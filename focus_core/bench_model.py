@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
 
+from focus_core.attention import kept_pairs
 from focus_core.bench import working_bytes
 from focus_core.errors import FocusError
 from focus_core.progress import Progress, silent
@@ -33,7 +34,6 @@ class ModelBenchSettings:
         top_k: k of each routed run; the untouched model is always measured.
         repetitions: timed readings of a length, after one warm-up.
         steps: timed tokens after each cache.
-        seed: of the token ids.
     """
 
     prefill: tuple[int, ...] = (2048, 4096, 8192)
@@ -41,28 +41,29 @@ class ModelBenchSettings:
     top_k: tuple[int, ...] = (1, 2)
     repetitions: int = 3
     steps: int = 10
-    seed: int = 0
 
 
 @torch.inference_mode()
 def run_model_bench(
-    focus: FocusModel, settings: ModelBenchSettings, progress: Progress = silent
+    focus: FocusModel, input_ids: Tensor, settings: ModelBenchSettings, progress: Progress = silent
 ) -> list[dict[str, Any]]:
     """Time reading and writing, routed and untouched.
 
-    Token ids are random: only the number of kept pairs depends on them. Beyond the model's own positions the
-    output means nothing, the time does.
+    Beyond the model's own positions the output means nothing, the time does.
 
     Args:
         focus: model with routers.
+        input_ids: (N,) int64, a real text, which decides how many pairs are kept; repeated where it is too short.
         settings: what to measure.
         progress: told what is being measured.
 
     Returns:
-        One row per length and routing: ``task`` ("prefill" or "decode"), ``tokens``, ``routing``, ``top_k``,
-        ``seconds`` with median, minimum and maximum, ``tokens_per_second``, ``speedup`` over the untouched model,
-        ``memory_bytes`` (prefill: peak beyond what was held before, cache included), and ``error``: largest difference
-        of a logit from the same routing computed by the reference backend (prefill of the shortest length only).
+        One row per length and routing: ``task`` ("prefill" or "decode"), ``tokens``, ``routing``, ``top_k``;
+        ``kept_share`` of the causal pairs when reading, of the keys that the written token reads when writing, mean
+        over layers; ``seconds`` with median, minimum and maximum; ``tokens_per_second``; ``speedup`` over the
+        untouched model; for reading ``memory_bytes``, the peak beyond what was held before, cache included; and for
+        the shortest length ``error``, the largest difference of a logit from the same routing through the reference
+        backend.
 
     Raises:
         FocusError: a k that the routers do not have.
@@ -70,10 +71,8 @@ def run_model_bench(
     for top_k in settings.top_k:
         if not 1 <= top_k <= focus.config.num_groups:
             raise FocusError(f"top_k is {top_k}: these routers take 1 to {focus.config.num_groups}.")
-    vocabulary = focus.model.config.get_text_config().vocab_size
-    generator = torch.Generator().manual_seed(settings.seed)
-    longest = max((*settings.prefill, *settings.decode))
-    ids = torch.randint(vocabulary, (1, longest + settings.steps), generator=generator).to(focus.model.device)
+    longest = max((*settings.prefill, *settings.decode)) + settings.steps
+    ids = input_ids.repeat(-(-longest // input_ids.numel()))[None, :longest].to(focus.model.device)
     rows: list[dict[str, Any]] = []
     points = len(settings.prefill) + len(settings.decode)
     for index, tokens in enumerate(settings.prefill):
@@ -104,15 +103,19 @@ def _prefill(focus: FocusModel, ids: Tensor, settings: ModelBenchSettings, *, ch
 
     times: dict[int | None, list[float]] = {top_k: [] for top_k in _modes(settings)}
     memory: dict[int | None, int | None] = {}
+    kept: dict[int | None, float] = {None: 1.0}
     for repetition in range(settings.repetitions + 1):
         for top_k, seconds in times.items():
             with _mode(focus, top_k):
                 if repetition == 0:
                     memory[top_k] = working_bytes(read, focus.model.device.type)
+                    if top_k is not None:
+                        kept[top_k] = _pairs_kept(focus, read, top_k)
                 else:
                     seconds.append(_timed(read, focus.model.device))
     rows = [
-        _row("prefill", ids.shape[1], top_k, seconds, ids.shape[1], times[None]) | {"memory_bytes": memory[top_k]}
+        _row("prefill", ids.shape[1], top_k, kept[top_k], seconds, ids.shape[1], times[None])
+        | {"memory_bytes": memory[top_k]}
         for top_k, seconds in times.items()
     ]
     if check:
@@ -149,7 +152,38 @@ def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSet
                 taken = _timed(write, focus.model.device)
                 if step:
                     seconds.append(taken)
-    return [_row("decode", tokens, top_k, seconds, 1, times[None]) for top_k, seconds in times.items()]
+    return [
+        _row("decode", tokens, top_k, _keys_kept(focus, assignments, top_k), seconds, 1, times[None])
+        for top_k, seconds in times.items()
+    ]
+
+
+def _pairs_kept(focus: FocusModel, read: Call, top_k: int) -> float:
+    """Share of causal pairs that are computed, mean over layers."""
+    shares: list[float] = []
+
+    def count(layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None) -> None:
+        config = focus.current.config
+        counts = kept_pairs(top_k_membership(assignment, top_k), window=config.window, sink_tokens=config.sink_tokens)
+        shares.append(float(counts.kept_share[0]))
+
+    with focus.observe(Observer(on_assignment=count)):
+        read()
+    return sum(shares) / len(shares)
+
+
+def _keys_kept(focus: FocusModel, assignments: dict[int, list[Tensor]], top_k: int | None) -> float:
+    """Share of all keys that the last token reads, mean over layers."""
+    if top_k is None:
+        return 1.0
+    shares = []
+    for parts in assignments.values():
+        membership = top_k_membership(torch.cat(parts, 1)[0], top_k)
+        kept = (membership & membership[-1]).any(-1)
+        kept[: focus.config.sink_tokens] = True
+        kept[-focus.config.window - 1 :] = True
+        shares.append(float(kept.float().mean()))
+    return sum(shares) / len(shares)
 
 
 def _set_routing(cache: Any, layer: int, membership: Tensor | None) -> None:
@@ -168,7 +202,7 @@ def _timed(call: Call, device: torch.device) -> float:
 
 
 def _row(
-    task: str, tokens: int, top_k: int | None, seconds: list[float], produced: int, untouched: list[float]
+    task: str, tokens: int, top_k: int | None, kept: float, seconds: list[float], produced: int, untouched: list[float]
 ) -> dict[str, Any]:
     median = statistics.median(seconds)
     return {
@@ -176,6 +210,7 @@ def _row(
         "tokens": tokens,
         "routing": "off" if top_k is None else "hard",
         "top_k": top_k,
+        "kept_share": kept,
         "seconds": {"median": median, "min": min(seconds), "max": max(seconds)},
         "tokens_per_second": produced / median,
         "speedup": statistics.median(untouched) / median,

@@ -45,6 +45,9 @@ def bench(
         typer.Option("--model", "-m", metavar="MODEL", help="Measure a whole model instead: reading and writing."),
     ] = None,
     routers: RoutersOption = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", "-d", help="With --model: the text to read. Default: the sample story.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda; auto takes a GPU if there is one.")] = "auto",
     seed: Annotated[int, typer.Option(help="Seed of tensors and routing.")] = 0,
     json_output: JsonOption = False,
@@ -92,7 +95,7 @@ def bench(
         seed=seed,
     )
     if model is not None:
-        _whole_model(model, routers, device, dtypes, out, json_output)
+        _whole_model(model, routers, data, device, dtypes, out, json_output)
         return
     total = len(list(settings.points()))
     with terminal_progress() as progress:
@@ -112,9 +115,16 @@ def bench(
 
 
 def _whole_model(
-    model: str, routers: str | None, device: str, dtypes: list[str] | None, out: Path, json_output: bool
+    model: str,
+    routers: str | None,
+    data: Path | None,
+    device: str,
+    dtypes: list[str] | None,
+    out: Path,
+    json_output: bool,
 ) -> None:
     import rich
+    import torch
 
     from focus_core.bench import DTYPES, describe_machine
     from focus_core.bench_model import ModelBenchSettings, run_model_bench
@@ -123,7 +133,9 @@ def _whole_model(
     from focus_core.errors import FocusError
     from focus_core.models import load_model
     from focus_core.progress import terminal_progress
-    from focus_core.results import record_run
+    from focus_core.resources import data_dir
+    from focus_core.results import record_run, text_records
+    from focus_core.text import encode, find_texts, read_text
 
     dtype = dtypes[0] if dtypes else "float32"
     if dtype not in DTYPES or len(dtypes or [dtype]) > 1:
@@ -132,12 +144,15 @@ def _whole_model(
     with terminal_progress() as progress:
         loaded = load_model(model, dtype=DTYPES[dtype], device=device, progress=progress)
         focus = attach(loaded, routers, untrained=False)
-        rows = run_model_bench(focus, settings, progress)
+        files = [data_dir() / "samples" / "story.txt"] if data is None else find_texts([data])
+        text = "\n\n".join(read_text(file) for file in files)
+        rows = run_model_bench(focus, torch.from_numpy(encode(loaded.tokenizer, text).input_ids), settings, progress)
     report = {
         "schema": "focus-bench-model/1",
         "machine": describe_machine(device),
         "model": {"name": loaded.info.name, "revision": loaded.info.revision},
         "settings": {"measured": settings, "config": focus.config, "routers": focus.name, "dtype": dtype},
+        "data": text_records(files),
         "results": rows,
     }
     record = record_run(out, report)

@@ -65,7 +65,7 @@ def model_bench_table(record: dict[str, Any]) -> Table:
     """
     machine = record["machine"]
     table = Table(title=f"{record['model']['name']}, {machine['device']}, {machine['threads']} threads")
-    for name in ("task", "tokens", "routing", "seconds", "tokens/s", "speed-up", "MiB", "error"):
+    for name in ("task", "tokens", "routing", "kept", "seconds", "tokens/s", "speed-up", "MiB", "error"):
         table.add_column(name, justify="left" if name in ("task", "routing") else "right")
     for row in record["results"]:
         memory, error = row.get("memory_bytes"), row.get("error")
@@ -73,6 +73,7 @@ def model_bench_table(record: dict[str, Any]) -> Table:
             row["task"],
             f"{row['tokens']:,}",
             "untouched" if row["top_k"] is None else f"k = {row['top_k']}",
+            f"{row['kept_share']:.1%}",
             f"{row['seconds']['median']:.4g}",
             f"{row['tokens_per_second']:,.1f}",
             f"{row['speedup']:.2f}",

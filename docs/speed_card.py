@@ -1,0 +1,159 @@
+"""Write docs/speed.md and the README's speed table from the recorded benchmarks.
+
+    python docs/speed_card.py
+
+Every figure comes from `data/results/bench-*.json` (focus bench).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "data" / "results"
+MARKS = ("<!-- speed: python docs/speed_card.py -->", "<!-- end of speed -->")
+
+
+def setting(record: dict[str, Any]) -> str:
+    """One sentence on machine and shape."""
+    machine, settings = record["machine"], record["settings"]
+    dates = sorted(point["date"] for point in record["points"])
+    return (
+        f"{machine['device']}, {machine['threads']} threads, {machine['instructions']}, torch {machine['torch']}, "
+        f"{dates[-1]}; {settings['heads']} query heads and {settings['kv_heads']} key/value heads of "
+        f"{settings['head_dim']}, w = {settings['window']}, {settings['sink_tokens']} sinks, random balanced routing, "
+        f"at least {settings['repetitions']} alternating runs a point."
+    )
+
+
+def kernel_table(record: dict[str, Any]) -> str:
+    """Every point: times, speed-up beside its bound, exactness, memory."""
+    lines = [
+        "| tokens | K | k | dtype | full, ms | sparse, ms (min-max) | speed-up | bound | of the bound | pairs kept "
+        "| largest error, output | log-sum-exp | working memory, MiB (inputs) |",
+        "|" + "---|" * 13,
+    ]
+    for point in sorted(record["points"], key=_order):
+        full, sparse = point["full_s"], point["sparse_s"]
+        memory = "" if point["working_bytes"] is None else f"{point['working_bytes'] / 2**20:.0f}"
+        lines.append(
+            f"| {point['tokens']:,} | {point['num_groups']} | {point['top_k']} | {point['dtype']} "
+            f"| {full['median'] * 1e3:,.1f} | {sparse['median'] * 1e3:,.1f} ({sparse['min'] * 1e3:,.1f}-"
+            f"{sparse['max'] * 1e3:,.1f}) | {point['speedup']:.2f} | {point['bound']:.2f} "
+            f"| {point['share_of_bound']:.0%} | {point['kept_share']:.1%} | {point['error_output']:.1e} "
+            f"| {point['error_logsumexp']:.1e} | {memory} ({point['input_bytes'] / 2**20:.0f}) |"
+        )
+    return "\n".join(lines)
+
+
+def routing_table(record: dict[str, Any]) -> str:
+    """What routing itself costs a layer, on its own line."""
+    lines = [
+        "| tokens | K | k | projection, ms | calibrated softmax | Sinkhorn, 10 rounds | top-k | sort |",
+        "|" + "---|" * 8,
+    ]
+    for point in sorted(record["points"], key=_order):
+        if point["dtype"] == "float32":
+            costs = " | ".join(f"{seconds * 1e3:.2f}" for seconds in point["routing_s"].values())
+            lines.append(f"| {point['tokens']:,} | {point['num_groups']} | {point['top_k']} | {costs} |")
+    return "\n".join(lines)
+
+
+def model_table(record: dict[str, Any]) -> str:
+    """Reading and writing of a whole model."""
+    lines = [
+        "| task | tokens | routing | kept | seconds (min-max) | tokens/s | speed-up | memory, MiB | logit error |",
+        "|" + "---|" * 9,
+    ]
+    names = {"prefill": "read", "decode": "write the next token"}
+    for row in record["results"]:
+        seconds, memory, error = row["seconds"], row.get("memory_bytes"), row.get("error")
+        routing = "untouched" if row["top_k"] is None else f"k = {row['top_k']}"
+        lines.append(
+            f"| {names[row['task']]} | {row['tokens']:,} | {routing} | {row['kept_share']:.1%} "
+            f"| {seconds['median']:.3f} ({seconds['min']:.3f}-{seconds['max']:.3f}) | {row['tokens_per_second']:,.1f} "
+            f"| {row['speedup']:.2f} | {'' if memory is None else f'{memory / 2**20:,.0f}'} "
+            f"| {'' if error is None else f'{error:.0e}'} |"
+        )
+    return "\n".join(lines)
+
+
+def readme_table(record: dict[str, Any]) -> str:
+    """Speed-up over full attention by length, with the bound in brackets."""
+    points = {
+        (point["tokens"], point["num_groups"], point["top_k"]): point
+        for point in record["points"]
+        if point["dtype"] == "bfloat16"
+    }
+    routings = sorted({key[1:] for key in points})
+    lines = [
+        "| tokens | " + " | ".join(f"K = {groups}, k = {top_k}" for groups, top_k in routings) + " |",
+        "|---|" + "---|" * len(routings),
+    ]
+    for tokens in sorted({key[0] for key in points}):
+        cells = [points[tokens, *routing] for routing in routings]
+        lines.append(f"| {tokens:,} | " + " | ".join(f"{c['speedup']:.2f} (of {c['bound']:.2f})" for c in cells) + " |")
+    worst = max(point["error_output"] for point in points.values())
+    return "\n".join(lines) + (
+        f"\n\nSpeed-up of one attention call over PyTorch's full causal flash attention, bfloat16, largest deviation "
+        f"from the float32 definition {worst:.0e}; in brackets the bound 1 / share of pairs kept. {setting(record)}"
+    )
+
+
+def _order(point: dict[str, Any]) -> tuple[Any, ...]:
+    return point["num_groups"], point["top_k"], point["dtype"], point["tokens"]
+
+
+def main() -> None:
+    """Write both files."""
+    kernel = json.loads((RESULTS / "bench-cpu.json").read_text(encoding="utf-8"))
+    model = json.loads((RESULTS / "bench-model-cpu.json").read_text(encoding="utf-8"))
+    made, measured = model["made"], model["settings"]
+    text = f"""# Speed
+
+Written by `python docs/speed_card.py` from recorded runs. Nothing here is projected.
+
+## One attention call
+
+```bash
+focus bench --out bench.json
+```
+
+{setting(kernel)} "Error" is the largest deviation from the float32 definition over queries spread over the text.
+Working memory is the peak beyond inputs and output. 1 / bound is the share of causal pairs that are computed.
+
+{kernel_table(kernel)}
+
+Routing itself, for one layer of this model's width, in float32:
+
+{routing_table(kernel)}
+
+## The whole model
+
+```bash
+focus bench --model default --out bench-model.json
+```
+
+{model["model"]["name"]}, routers {measured["routers"]}, w = {measured["config"]["window"]}, {measured["dtype"]};
+{model["machine"]["device"]}, {model["machine"]["threads"]} threads, torch {made["versions"]["torch"]}, transformers
+{made["versions"]["transformers"]}, {made["date"][:10]}. Reading: median of {measured["measured"]["repetitions"]} runs.
+Writing: median of {measured["measured"]["steps"]} tokens after a cache of that length, filled under
+k = {measured["measured"]["top_k"][0]}; past the model's own positions only the time means anything. The text is
+{model["data"][0]["name"]}, repeated to length. "Kept" is the share of causal pairs when reading, of the keys that the
+written token reads when writing; memory is the peak beyond what was held before, key/value cache included. The logit
+error is against the same routing through the reference backend.
+
+{model_table(model)}
+"""
+    (ROOT / "docs" / "speed.md").write_text(text, encoding="utf-8")
+    readme = ROOT / "README.md"
+    pattern = re.compile(f"{re.escape(MARKS[0])}.*{re.escape(MARKS[1])}", re.DOTALL)
+    block = f"{MARKS[0]}\n{readme_table(kernel)}\n{MARKS[1]}"
+    readme.write_text(pattern.sub(lambda _: block, readme.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
