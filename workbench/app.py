@@ -20,6 +20,7 @@ st.navigation(
     [
         st.Page(PAGES / "explore.py", title="Explore", icon=":material/search:", default=True),
         st.Page(PAGES / "layers.py", title="Layers", icon=":material/layers:"),
+        st.Page(PAGES / "balance.py", title="Balance", icon=":material/balance:"),
         st.Page(PAGES / "linguistics.py", title="Linguistics", icon=":material/translate:"),
         st.Page(PAGES / "train.py", title="Train", icon=":material/model_training:"),
     ]

@@ -7,7 +7,8 @@ import json
 import numpy as np
 import streamlit as st
 
-from focus_core.analysis import persistence
+from focus_core.analysis import balance, persistence
+from focus_core.config import FocusConfig
 from workbench.service import Analysis
 
 _ENTRIES = 32
@@ -39,6 +40,11 @@ def churn(analysis: Analysis) -> persistence.Churn:
     return _churn(groups_key(analysis), analysis.trace.groups, analysis.trace.config.num_groups)
 
 
+def balancing(analysis: Analysis) -> balance.Balancing:
+    """`focus_core.analysis.balance.balancing` of an analysis, at its routers' temperature and rounds."""
+    return _balancing(groups_key(analysis), analysis.trace.scores, analysis.trace.config)
+
+
 @st.cache_data(max_entries=_ENTRIES, show_spinner=False)
 def _layer_agreement(key: str, _groups: np.ndarray, _num_groups: int) -> np.ndarray:
     return persistence.layer_agreement(_groups, _num_groups)
@@ -47,3 +53,8 @@ def _layer_agreement(key: str, _groups: np.ndarray, _num_groups: int) -> np.ndar
 @st.cache_data(max_entries=_ENTRIES, show_spinner=False)
 def _churn(key: str, _groups: np.ndarray, _num_groups: int) -> persistence.Churn:
     return persistence.churn(_groups, _num_groups)
+
+
+@st.cache_data(max_entries=_ENTRIES, show_spinner=False)
+def _balancing(key: str, _scores: np.ndarray, _config: FocusConfig) -> balance.Balancing:
+    return balance.balancing(_scores, temperature=_config.temperature, rounds=_config.sinkhorn_rounds)

@@ -1,0 +1,163 @@
+"""Balance: does Sinkhorn balance?"""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from workbench import cached, state
+from workbench.balance import (
+    balance_table,
+    flip_table,
+    future_table,
+    future_verdict,
+    has_potentials,
+    layer_verdict,
+    round_table,
+    verdict,
+)
+from workbench.charts.balance import flip_lines, future_line, largest_lines, load_map, round_lines
+from workbench.charts.group_sizes import size_table
+from workbench.frame import open_page
+from workbench.guard import guarded
+from workbench.service import Analysis
+from workbench.theme import is_dark
+from workbench.widgets.export import chart
+
+QUESTION = (
+    "Groups save work only if none of them holds most of the text. Sinkhorn evens them out; this page shows how well, "
+    "at what price, and what is left when the routing may not see the future."
+)
+SHARE = st.column_config.NumberColumn(format="percent")
+THREE = st.column_config.NumberColumn(format="%.3f")
+
+
+def main() -> None:
+    """Draw the page."""
+    analysis = open_page("Balance: does Sinkhorn balance?", QUESTION)
+    if analysis is None:
+        _empty_state()
+        return
+    _balance(analysis)
+
+
+@st.fragment
+def _balance(analysis: Analysis) -> None:
+    with guarded():
+        trace, dark = analysis.trace, is_dark()
+        with st.spinner("Balancing every layer, round by round …", show_time=True):
+            balancing = cached.balancing(analysis)
+        table = balance_table(trace, balancing)
+        st.markdown(f"#### {verdict(trace, table)}")
+        row = _layer(list(trace.layers))
+        st.markdown(layer_verdict(trace, row))
+        layer = trace.layers[row]
+        shares = {"largest group": SHARE, "smallest group": SHARE, "entropy": THREE, "effective groups": THREE}
+        left, right = st.columns(2, gap="medium")
+        with left:
+            chart(
+                load_map(trace, row, dark=dark),
+                size_table(trace),
+                analysis.origin,
+                name="load",
+                alt="Share of tokens in each group of every layer, as routed.",
+                column_config={"first share": SHARE, "member share": SHARE},
+            )
+        with right:
+            chart(
+                largest_lines(table, trace.config.num_groups, dark=dark),
+                table,
+                analysis.origin,
+                name="largest-group",
+                alt="Share of the largest group in each layer: raw scores, sequence Sinkhorn, calibrated.",
+                column_config=shares,
+            )
+            _what_the_routings_are(analysis, has_potentials(trace, balancing))
+        st.divider()
+        left, right = st.columns(2, gap="medium")
+        with left:
+            chart(
+                round_lines(balancing.errors, row, layer, dark=dark),
+                round_table(trace, balancing),
+                analysis.origin,
+                name="sinkhorn-rounds",
+                alt=f"Marginal error after each of {trace.config.sinkhorn_rounds} Sinkhorn rounds.",
+                column_config={"marginal error": st.column_config.NumberColumn(format="%.2e")},
+            )
+            st.caption(
+                f"Recomputed from the scores at temperature {trace.config.temperature:g}. The error is that of the "
+                "soft assignments, which is what Sinkhorn evens out; counts of first groups stay less even."
+            )
+        with right:
+            flips = flip_table(trace, balancing)
+            chart(
+                flip_lines(flips, dark=dark),
+                flips,
+                analysis.origin,
+                name="flips",
+                alt="Share of tokens whose first group changes between raw, sequence-balanced and calibrated routing.",
+                column_config={name: SHARE for name in flips.columns if name != "layer"},
+            )
+        st.divider()
+        future = future_table(trace, row)
+        st.markdown(future_verdict(trace, row, future))
+        if len(future) > 1:
+            chart(
+                future_line(future, layer, dark=dark),
+                future,
+                analysis.origin,
+                name=f"future-layer-{layer}",
+                alt=f"Share of tokens of a prefix whose group in layer {layer} the rest of the text changes.",
+                column_config={"changed by the future": SHARE},
+            )
+        state.publish()
+
+
+def _layer(layers: list[int]) -> int:
+    if len(layers) == 1:
+        return 0
+    if st.session_state.get("layer") not in layers:
+        st.session_state["layer"] = layers[len(layers) // 2]
+    chosen = st.select_slider(
+        "Layer",
+        layers,
+        key="layer",
+        help="The layer that is framed in the load chart and drawn in the charts of rounds and of the future.",
+        persist_state="session",
+    )
+    return layers.index(chosen)
+
+
+def _what_the_routings_are(analysis: Analysis, has_own_potentials: bool) -> None:
+    lines = [
+        "**Raw scores**: the best-scoring group, no balance.",
+        "**Sequence Sinkhorn**: balanced over the whole text, so each token's group depends on tokens after it.",
+    ]
+    if analysis.trace.config.balance == "calibrated":
+        lines.append(
+            "**Calibrated**: Sinkhorn's column potentials, frozen from the training texts. No token sees the future, "
+            "but balance need not hold on a text unlike those."
+            if has_own_potentials
+            else "**Calibrated**: these routers have no potentials of their own (they were never calibrated), "
+            "so this is the routing of the raw scores."
+        )
+    if analysis.states == "routed":
+        lines.append(
+            "All three are computed from the scores of the routed model; under sequence routing its deeper layers "
+            "would see other states."
+        )
+    st.caption("  \n".join(lines))
+
+
+def _empty_state() -> None:
+    st.info("**Paste or upload a text in the sidebar**, or take a sample.", icon=":material/edit_note:")
+    st.markdown(
+        "What you will see:\n"
+        "1. **Load**: the share of tokens in each group of every layer, against the even split.\n"
+        "2. **Sinkhorn at work**: the error that is left after each round.\n"
+        "3. **What balancing changes**: tokens that end up in another group than their scores say.\n"
+        "4. **The future**: how often the rest of a text changes the group of a token before it."
+    )
+
+
+with guarded():
+    main()

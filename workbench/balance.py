@@ -1,0 +1,148 @@
+"""View models and verdict of the Balance page."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from focus_core.analysis import Trace
+from focus_core.analysis.balance import (
+    Balancing,
+    effective_groups,
+    flip_rate,
+    future_flips,
+    group_counts,
+    normalised_entropy,
+    prefix_lengths,
+)
+
+FEW_TOKENS = 100
+"""Below this many tokens no claim about balance is made."""
+RAW, SEQUENCE = "raw scores", "sequence Sinkhorn"
+IN_FORCE = {"calibrated": "calibrated", "sequence": "sequence Sinkhorn, as routed", "none": "no balance, as routed"}
+"""What the routing of the trace is called, by its balance."""
+
+
+def routings(trace: Trace, balancing: Balancing) -> dict[str, np.ndarray]:
+    """(L, T) first groups by name: of the raw scores, of sequence Sinkhorn, and of calibrated routing if in force."""
+    found = {RAW: balancing.raw, SEQUENCE: balancing.sequence}
+    if trace.config.balance == "calibrated":
+        found[IN_FORCE["calibrated"]] = trace.groups
+    return found
+
+
+def has_potentials(trace: Trace, balancing: Balancing) -> bool:
+    """Whether the routers bring potentials of their own; without, calibrated routing is that of the raw scores."""
+    return trace.config.balance == "calibrated" and bool((trace.groups != balancing.raw).any())
+
+
+def balance_table(trace: Trace, balancing: Balancing) -> pd.DataFrame:
+    """One row per layer and routing: largest and smallest group, normalised entropy, effective number of groups."""
+    parts = []
+    for name, groups in routings(trace, balancing).items():
+        counts = group_counts(groups, trace.config.num_groups)
+        parts.append(
+            pd.DataFrame(
+                {
+                    "layer": trace.layers,
+                    "routing": name,
+                    "largest group": counts.max(1) / len(trace.tokens),
+                    "smallest group": counts.min(1) / len(trace.tokens),
+                    "entropy": normalised_entropy(counts),
+                    "effective groups": effective_groups(counts),
+                }
+            )
+        )
+    return pd.concat(parts, ignore_index=True)
+
+
+def round_table(trace: Trace, balancing: Balancing) -> pd.DataFrame:
+    """One row per layer and Sinkhorn round: the marginal error after it; round 0 is before the first."""
+    layers, rounds = balancing.errors.shape
+    return pd.DataFrame(
+        {
+            "layer": np.repeat(trace.layers, rounds),
+            "round": np.tile(np.arange(rounds), layers),
+            "marginal error": balancing.errors.ravel(),
+        }
+    )
+
+
+def flip_table(trace: Trace, balancing: Balancing) -> pd.DataFrame:
+    """One row per layer: share of tokens whose first group differs between two routings."""
+    columns = {"layer": trace.layers, f"{RAW} → {SEQUENCE}": flip_rate(balancing.raw, balancing.sequence)}
+    if trace.config.balance == "calibrated":
+        columns[f"{RAW} → calibrated"] = flip_rate(balancing.raw, trace.groups)
+        columns[f"{SEQUENCE} → calibrated"] = flip_rate(balancing.sequence, trace.groups)
+    return pd.DataFrame(columns)
+
+
+def future_table(trace: Trace, row: int) -> pd.DataFrame:
+    """One row per prefix length: share of its tokens whose first group the rest of the text changes, in one layer."""
+    lengths = prefix_lengths(len(trace.tokens))
+    config = trace.config
+    flips = future_flips(trace.scores[row], lengths, temperature=config.temperature, rounds=config.sinkhorn_rounds)
+    return pd.DataFrame({"prefix tokens": lengths, "changed by the future": flips})
+
+
+def verdict(trace: Trace, table: pd.DataFrame) -> str:
+    """Whether Sinkhorn balances this text, and whether the routing in force does.
+
+    Args:
+        trace: the routing.
+        table: from `balance_table`.
+    """
+    num_tokens, even = len(trace.tokens), 1 / trace.config.num_groups
+    if num_tokens < FEW_TOKENS:
+        return (
+            f"Too short to tell: {num_tokens} tokens cannot fill {trace.config.num_groups} groups evenly. "
+            f"Take a text of {FEW_TOKENS} tokens or more."
+        )
+    names = table["routing"].to_numpy()
+    largest = {name: table["largest group"].to_numpy()[names == name] for name in dict.fromkeys(names)}
+    mean = {name: float(values.mean()) for name, values in largest.items()}
+    worst = {name: float(values.max()) for name, values in largest.items()}
+    answer = "balances" if worst[SEQUENCE] < 2 * even else "does not fully balance"
+    start = (
+        f"Sequence Sinkhorn {answer} this text: its largest group holds {mean[SEQUENCE]:.0%} of the tokens on average "
+        f"over layers and {worst[SEQUENCE]:.0%} at worst; an even split is {even:.1%}, raw scores give {mean[RAW]:.0%}."
+    )
+    if trace.config.balance == "sequence":
+        return f"{start} This routing is in force, and it looks into the future."
+    if trace.config.balance == "none":
+        return f"{start} The routing in force is not balanced at all."
+    name = IN_FORCE["calibrated"]
+    return (
+        f"{start} Calibrated routing, which is in force and sees no future, gives {mean[name]:.0%} on average and "
+        f"{worst[name]:.0%} at worst."
+    )
+
+
+def layer_verdict(trace: Trace, row: int) -> str:
+    """The load of one layer under the routing in force."""
+    counts = group_counts(trace.groups[row], trace.config.num_groups)
+    return (
+        f"Layer {trace.layers[row]} as routed ({trace.config.balance}): largest group "
+        f"**{counts.max() / counts.sum():.1%}**, smallest **{counts.min() / counts.sum():.1%}**, normalised entropy "
+        f"**{float(normalised_entropy(counts)):.3f}**, as mixed as **{float(effective_groups(counts)):.1f}** equal "
+        f"groups of {trace.config.num_groups}."
+    )
+
+
+def future_verdict(trace: Trace, row: int, table: pd.DataFrame) -> str:
+    """How often the future changes a group under sequence balance, in one layer.
+
+    Args:
+        trace: the routing.
+        row: row of its traced layers.
+        table: from `future_table`.
+    """
+    if len(table) < 2:
+        return "The text is too short to have a future."
+    lengths, flips = table["prefix tokens"].to_numpy(), table["changed by the future"].to_numpy()
+    middle = int(np.abs(lengths - len(trace.tokens) / 2).argmin())
+    return (
+        f"Of the first {lengths[middle]:,} tokens, **{flips[middle]:.1%}** "
+        f"would be in another group of layer {trace.layers[row]} if the text ended there. A causal model cannot know "
+        "that: under sequence Sinkhorn it looks into the future."
+    )
