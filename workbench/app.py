@@ -23,5 +23,6 @@ st.navigation(
         st.Page(PAGES / "balance.py", title="Balance", icon=":material/balance:"),
         st.Page(PAGES / "linguistics.py", title="Linguistics", icon=":material/translate:"),
         st.Page(PAGES / "train.py", title="Train", icon=":material/model_training:"),
+        st.Page(PAGES / "report.py", title="Report", icon=":material/description:"),
     ]
 ).run()

@@ -1,0 +1,261 @@
+"""Report: what is in each group, to keep and to pass on."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import streamlit as st
+
+from focus_core.errors import FocusError
+from focus_core.report.bundle import MAX_FILE, MAX_NOTE, read_bundle, write_bundle
+from focus_core.report.files import report_files
+from focus_core.report.html import summary, to_html, to_json
+from focus_core.report.model import SECTIONS, Report
+from workbench import sessions, state
+from workbench.frame import open_page
+from workbench.guard import guarded
+from workbench.markup import plain
+from workbench.reports import report_of, text_name
+from workbench.service import Analysis
+from workbench.theme import is_dark
+
+QUESTION = (
+    "A card for every group of every layer: how large and how sure it is, which tokens and parts of speech it holds, "
+    "random examples beside the strongest ones, and whether it persists. Take notes, export, and come back later."
+)
+RESTORED, REFUSED = "session_restored", "session_refused"
+MIME = {
+    "html": "text/html",
+    "json": "application/json",
+    "csv": "text/csv",
+    "parquet": "application/vnd.apache.parquet",
+    "zip": "application/zip",
+}
+
+
+def main() -> None:
+    """Draw the page."""
+    try:
+        analysis = open_page("Report: what is in each group?", QUESTION)
+        if analysis is None:
+            _empty_state()
+        else:
+            _restored(analysis)
+            _report(analysis)
+    finally:  # a session that cannot be shown can be left for another
+        _session_box()
+
+
+@st.fragment
+def _report(analysis: Analysis) -> None:
+    with guarded():
+        layers = list(analysis.trace.layers)
+        chosen, sections, examples, seed = _choices(layers)
+        name = text_name()
+        with st.spinner("Counting, sampling and tagging …", show_time=True):
+            everything = report_of(analysis, name, model=st.session_state["model"], examples=examples, seed=seed)
+        routers = analysis.trace.provenance.routers_hash
+        report = everything.with_notes(sessions.notes(routers)).only(chosen, sections)
+        if not report.cards:
+            st.info("**Choose at least one layer** to see its groups.", icon=":material/layers:")
+            return
+        st.markdown(f"#### {plain(summary(report))}")
+        _exports(report, analysis, name)
+        st.divider()
+        layer = _preview_layer(list(report.layers))
+        if "notes" in sections:
+            _notes(routers, report, layer)
+        st.caption(f"Preview: layer {layer} as it stands in the report, with everything that a reader needs to know.")
+        st.iframe(
+            to_html(report.only([layer], sections), "dark" if is_dark() else "light"),
+            height=900,
+            alt=f"Preview of the report: the groups of layer {layer}.",
+        )
+        state.publish()
+
+
+def _choices(layers: list[int]) -> tuple[list[int], list[str], int, int]:
+    """What the report shows: layers, sections, examples per card and seed."""
+    keys, session = sessions.CHOICES, st.session_state
+    session[keys["layers"]] = [layer for layer in session.get(keys["layers"], layers) if layer in layers]
+    session.setdefault(keys["sections"], list(SECTIONS))
+    session.setdefault(keys["examples"], 5)
+    session.setdefault(keys["seed"], 0)
+    left, middle, right = st.columns([3, 1, 1], gap="medium", vertical_alignment="bottom")
+    sections = left.pills(
+        "Sections",
+        list(SECTIONS),
+        selection_mode="multi",
+        format_func=lambda name: SECTIONS[name],
+        key=keys["sections"],
+        help="Parts of a card. Size and confidence always stay; what is left out is in none of the files.",
+        persist_state="session",
+    )
+    examples = middle.number_input(
+        "Examples",
+        0,
+        sessions.MAX_EXAMPLES,
+        key=keys["examples"],
+        help="Random and strongest examples on each card.",
+        persist_state="session",
+    )
+    seed = right.number_input(
+        "Seed",
+        0,
+        999_999,
+        key=keys["seed"],
+        help="Of the random examples and of the intervals. The same seed gives the same report.",
+        persist_state="session",
+    )
+    with st.expander(f"Layers: {len(session[keys['layers']])} of {len(layers)}"):
+        chosen = st.multiselect(
+            "Layers in the report",
+            layers,
+            key=keys["layers"],
+            select_all=True,
+            help="Layers that get cards. Fewer layers make a shorter report.",
+            persist_state="session",
+        )
+    return chosen, list(sections), int(examples), int(seed)
+
+
+def _preview_layer(layers: list[int]) -> int:
+    if st.session_state.get("layer") not in layers:
+        st.session_state["layer"] = layers[len(layers) // 2]
+    if len(layers) == 1:
+        return layers[0]
+    return st.select_slider(
+        "Layer on show",
+        layers,
+        key="layer",
+        help="The layer of the preview and the notes; the files hold all chosen layers.",
+        persist_state="session",
+    )
+
+
+def _notes(routers: str, report: Report, layer: int) -> None:
+    cards = report.of_layer(layer)
+    taken = sum(1 for card in cards if card.note)
+    with st.expander(f"Notes on the groups of layer {layer}{f' ({taken})' if taken else ''}"):
+        columns = st.columns(2, gap="medium")
+        for card in cards:
+            key = f"note_{routers}_{card.layer}_{card.group}"
+            st.session_state.setdefault(key, card.note)
+            tokens = " ".join(token.text.strip() for token in card.typical[:5] or card.frequent[:5])
+            columns[card.group % 2].text_area(
+                f"Group {card.group}{f': {plain(tokens)}' if tokens.strip() else ''}",
+                key=key,
+                max_chars=MAX_NOTE,
+                height=80,
+                on_change=partial(_note_changed, key, routers, card.layer, card.group),
+                help="What you think this group is. The note goes into the report and the session file.",
+                placeholder="What is this group?",
+            )
+
+
+def _note_changed(key: str, routers: str, layer: int, group: int) -> None:
+    sessions.take_note(routers, layer, group, st.session_state[key])
+
+
+def _exports(report: Report, analysis: Analysis, name: str) -> None:
+    with st.container(horizontal=True, gap="small"):
+        _button(
+            "HTML report", lambda: to_html(report).encode(), "report.html", "One page that opens without a network."
+        )
+        _button(
+            "Session (ZIP)",
+            lambda: write_bundle(report, sessions.capture(analysis, name)),
+            "session.zip",
+            "Everything: the report in every format, your text, settings and notes. Open it below to go on later.",
+        )
+        _button("JSON", lambda: to_json(report), "report.json", "Exact values.")
+        with st.popover("Tables", icon=":material/table:", help="The numbers of the report as CSV and Parquet."):
+            for table in ("cards", *(name for name in SECTIONS if name != "notes" and name in report.sections)):
+                if table == "tags" and not report.num_words:
+                    continue
+                with st.container(horizontal=True, gap="small"):
+                    for kind in ("csv", "parquet"):
+                        file = f"{table}.{kind}"
+                        _button(file, partial(_file, report, file), file, "Every row says what it was computed from.")
+
+
+def _file(report: Report, name: str) -> bytes:
+    return report_files(report)[name]
+
+
+def _button(label: str, data, file_name: str, hint: str) -> None:
+    st.download_button(
+        label,
+        data,
+        file_name=f"focus-{file_name}",
+        mime=MIME[file_name.rpartition(".")[2]],
+        icon=":material/download:",
+        on_click="ignore",
+        key=f"export_{file_name}",
+        help=hint,
+    )
+
+
+def _session_box() -> None:
+    with st.expander("Open a session file", icon=":material/folder_open:", expanded=REFUSED in st.session_state):
+        st.file_uploader(
+            "Session file",
+            type="zip",
+            key="session_file",
+            max_upload_size=MAX_FILE // 2**20,
+            on_change=_open_session,
+            help="A ZIP file from this page or from focus report. It replaces this session's text, settings and notes.",
+        )
+        refused = st.session_state.pop(REFUSED, None)
+        if refused:
+            st.error(plain(refused), icon=":material/error:")
+
+
+def _open_session() -> None:
+    file = st.session_state.get("session_file")
+    if file is None:
+        return
+    try:
+        session = read_bundle(file.getvalue())
+    except FocusError as error:
+        st.session_state[REFUSED] = str(error)
+        return
+    sessions.apply(session)
+    st.session_state[RESTORED] = session
+
+
+def _restored(analysis: Analysis) -> None:
+    session = st.session_state.pop(RESTORED, None)
+    if session is None:
+        return
+    kept = "text, settings and notes" if session.text is not None else "settings and notes (it holds no text)"
+    date, name = session.date[:16].replace("T", " "), session.text_name or "a text"
+    st.success(
+        f"Opened the session of {plain(date)} UTC on {plain(name)}: {kept}.",
+        icon=":material/folder_open:",
+    )
+    routers = analysis.trace.provenance.routers_hash
+    if session.routers_hash and session.routers_hash != routers:
+        st.warning(
+            f"The session was made with routers {plain(session.routers_hash)}, these are {routers}: "
+            "the groups differ, and its notes belong to the other ones.",
+            icon=":material/warning:",
+        )
+
+
+def _empty_state() -> None:
+    st.info("**Paste or upload a text in the sidebar**, or take a sample.", icon=":material/edit_note:")
+    st.markdown(
+        "What you will get:\n"
+        "1. **A card for every group**: its size, how sure the router is, its most frequent and most typical tokens.\n"
+        "2. **Examples in context**: random ones, the fair picture, beside the strongest ones.\n"
+        "3. **Parts of speech** with intervals, and whether the group's tokens stay together in other layers.\n"
+        "4. **Your notes**, kept with the report.\n"
+        "5. **Files**: an HTML page that opens without a network, tables, and a session file to go on later."
+    )
+    st.markdown("For a whole corpus, use the command line; it streams, and goes on after an interruption:")
+    st.code("focus report my-books/ --out runs/my-report", language="bash")
+
+
+with guarded():
+    main()
