@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from focus_core.training.log import read_log
+from focus_core.training.log import RunLog, read_log
 from workbench import jobs, state
 from workbench.charts.quality import frontier
 from workbench.charts.training import training_curves
@@ -117,6 +117,7 @@ def _buttons(job: Job) -> None:
             help="Go on from the last checkpoint, to the same routers as without the stop.",
         ):
             jobs.resume(job)
+            RunLog(job.folder, fresh=False).phase("loading")  # until its process says so itself
             st.rerun()
         if f"{jobs.RUN}{job.name}" in jobs.finished_routers() and st.button(
             "Use these routers",

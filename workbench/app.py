@@ -22,6 +22,8 @@ st.navigation(
         st.Page(PAGES / "layers.py", title="Layers", icon=":material/layers:"),
         st.Page(PAGES / "balance.py", title="Balance", icon=":material/balance:"),
         st.Page(PAGES / "linguistics.py", title="Linguistics", icon=":material/translate:"),
+        st.Page(PAGES / "speed.py", title="Speed", icon=":material/speed:"),
+        st.Page(PAGES / "quality.py", title="Quality", icon=":material/query_stats:"),
         st.Page(PAGES / "train.py", title="Train", icon=":material/model_training:"),
         st.Page(PAGES / "report.py", title="Report", icon=":material/description:"),
     ]

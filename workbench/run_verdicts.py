@@ -7,7 +7,7 @@ import pandas as pd
 from focus_core.training.log import Progress
 from workbench import jobs
 from workbench.jobs import Job
-from workbench.quality import FUTURE, TRAINED, UNTRAINED
+from workbench.quality import FUTURE, TRAINED, UNTOUCHED, UNTRAINED
 from workbench.training import RECENT_STEPS, duration, seconds_left
 
 
@@ -62,9 +62,9 @@ def finished_verdict(results: pd.DataFrame, top_k: int) -> str:
         return "Finished, without an evaluation on held-out text."
     row = trained.iloc[0]
     sentence = (
-        f"On held-out text, k = {top_k} keeps {row['distant kept']:.0%} of the distant pairs for a perplexity of "
-        f"{row['perplexity']:.2f} ({row['relative'] - 1:+.1%} against the untouched model); the largest group holds "
-        f"{row['largest group']:.0%}"
+        f"On {row['tokens']:,} held-out tokens, k = {top_k} keeps {row['distant kept']:.0%} of the distant pairs for a "
+        f"perplexity of {row['perplexity']:.2f} ({row['relative'] - 1:+.1%} against the untouched model); the "
+        f"largest group holds {row['largest group']:.0%}"
     )
     if not len(untrained):
         return f"{sentence}."
@@ -73,4 +73,62 @@ def finished_verdict(results: pd.DataFrame, top_k: int) -> str:
     return (
         f"{sentence}. Untrained routers, calibrated alike: {other['perplexity']:.2f} ({other['relative'] - 1:+.1%}) "
         f"at {other['distant kept']:.0%} kept{better}."
+    )
+
+
+def quality_verdict(table: pd.DataFrame) -> str:
+    """What causal routing with trained routers costs at each k, and how untrained routers compare.
+
+    Args:
+        table: rows of `workbench.quality` of one model, text, T and w.
+    """
+    causal = table.loc[(table["routing"] == "hard") & (table["remark"] != FUTURE)]
+    trained = causal.loc[(causal["kind"] == TRAINED) & causal["relative"].notna()]
+    if not len(trained):
+        untouched = table.loc[table["kind"] == UNTOUCHED, "perplexity"]
+        at = f" (untouched: {untouched.iloc[0]:.2f})" if len(untouched) else ""
+        return f"No causal routing with trained routers has been recorded here{at}."
+    parts = []
+    for top_k in sorted(set(trained["k"].dropna())):
+        rows = trained.loc[trained["k"] == top_k]
+        best = rows.loc[rows["relative"].idxmin()]
+        parts.append(
+            f"k = {int(top_k)} changes perplexity by {best['relative'] - 1:+.1%} and keeps "
+            f"{best['distant kept']:.0%} of the distant pairs (largest group {best['largest group']:.0%})"
+        )
+    sentence = f"With trained, causal routing {'; '.join(parts[:4])}."
+    return sentence + _untrained_sentence(causal, trained)
+
+
+def _untrained_sentence(causal: pd.DataFrame, trained: pd.DataFrame) -> str:
+    """How untrained routers fare at the smallest k that both were measured at."""
+    untrained = causal.loc[(causal["kind"] == UNTRAINED) & causal["relative"].notna()]
+    common = sorted(set(untrained["k"].dropna()) & set(trained["k"].dropna()))
+    if not common:
+        return ""
+    rows = untrained.loc[untrained["k"] == common[0]]
+    best = rows.loc[rows["relative"].idxmin()]
+    return (
+        f" Untrained routers at k = {int(common[0])}: {best['relative'] - 1:+.1%}, at {best['distant kept']:.0%} kept "
+        f"(largest group {best['largest group']:.0%})."
+    )
+
+
+def speed_verdict(crossover: pd.DataFrame, machine: dict[str, str], points: pd.DataFrame) -> str:
+    """From which length on it pays, what it reaches of what is possible, and where it loses."""
+    where = f"On {machine.get('device', 'an unnamed machine')}"
+    if not len(crossover):
+        return f"{where} nothing has been measured yet."
+    winners = crossover.loc[crossover["faster from"].notna()]
+    lost = sum(value <= 1 for value in points["speedup"])
+    losses = f"Full attention was faster at {lost} of {len(points)} measured points."
+    if not len(winners):
+        return f"{where} it does not pay at any measured length. {losses}"
+    best = winners.loc[winners["best speed-up"].idxmax()]
+    never = len(crossover) - len(winners)
+    more = f" {never} of {len(crossover)} series never become faster." if never else ""
+    return (
+        f"{where} it pays from {int(best['faster from']):,} tokens on with {best['series']}, which reaches "
+        f"{best['best speed-up']:.1f}x of a possible {best['bound there']:.1f}x at {int(best['at tokens']):,}. "
+        f"{losses}{more}"
     )

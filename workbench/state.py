@@ -61,6 +61,8 @@ SETTINGS: dict[str, Setting] = {
     "tags": Setting("upos", _words),
     "subword": Setting("last", _words),
     "run": Setting("", _words),
+    "speed": Setting("", _words),
+    "axis": Setting("", _words),
 }
 """Every setting in the URL, by its name there, which is also its key in the session state.
 

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from opening import open_page
 from streamlit.testing.v1 import AppTest
 
 from focus_core import FocusConfig
@@ -17,7 +18,6 @@ from workbench.quality import find_results
 from workbench.run_verdicts import finished_verdict, training_verdict
 from workbench.training import TrainRequest, duration, history_table, seconds_left, share_done, text_record
 
-APP = Path(__file__).parents[2] / "workbench" / "app.py"
 REQUEST = TrainRequest("default", 8, 2, 8, 4, 20, 64, 2, 0.01, "mass", 0, 2)
 
 
@@ -28,9 +28,7 @@ def runs(tmp_path, monkeypatch):
 
 
 def open_train(**query) -> AppTest:
-    app = AppTest.from_file(str(APP), default_timeout=60)
-    app.query_params.update({"v": "1", "source": "sample", "routers": "untrained", **query})
-    return app.run().switch_page(str(APP.parents[1] / "pages" / "train.py")).run()
+    return open_page("train", source="sample", routers="untrained", **query)
 
 
 def shown(app: AppTest) -> str:

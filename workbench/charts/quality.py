@@ -35,13 +35,14 @@ def frontier(table: pd.DataFrame, *, dark: bool, against: str = KEPT) -> go.Figu
         x = ordered["distant kept"] if against == KEPT else 1 / ordered["all kept"]
         details = ordered[["model", "perplexity", "distant kept", "all kept", "T", "w"]].astype(object)
         details["largest"] = [f"{value:.1%}" if pd.notna(value) else "–" for value in ordered["largest group"]]
+        labels = [f"k={int(value)}" if pd.notna(value) and not future else "" for value in ordered["k"]]
         details["k"] = [f", k={int(value)}" if pd.notna(value) else "" for value in ordered["k"]]
         figure.add_scatter(
             x=x,
             y=ordered["relative"] - 1,
             mode="markers+text" if len(ordered) <= 8 else "markers",
             name=_name(str(kind), str(routers), future),
-            text=[f"k={int(value)}" if pd.notna(value) else "" for value in ordered["k"]],
+            text=labels,
             textposition="bottom center" if kind == UNTRAINED else "top center",
             textfont={"color": color, "size": 11},
             marker={

@@ -19,7 +19,7 @@ def training_curves(history: pd.DataFrame, *, num_groups: int, steps: int, objec
         objective: "mass" or "lm", which says what the loss is.
         dark: for a dark page.
     """
-    loss = "log share of distant attention lost" if objective == "mass" else "language-model loss"
+    loss = "−log of the distant attention kept" if objective == "mass" else "language model"
     titles = (f"Loss: {loss}", f"Largest group, worst layer (dashed: 1/{num_groups})", "Pace")
     figure = make_subplots(1, 3, subplot_titles=titles, horizontal_spacing=0.08)
     colors = ("#56B4E9", "#E69F00", "#CC79A7") if dark else ("#0072B2", "#D55E00", "#882255")

@@ -1,0 +1,161 @@
+"""Quality: what does routing cost?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import streamlit as st
+
+from focus_core.errors import FocusError
+from focus_core.resources import data_dir
+from workbench import jobs, state
+from workbench.charts.quality import BOUND, KEPT, frontier
+from workbench.frame import open_bare_page
+from workbench.guard import guarded
+from workbench.markup import plain
+from workbench.quality import Found, available_commands, find_results
+from workbench.run_verdicts import quality_verdict
+from workbench.theme import is_dark
+from workbench.widgets.export import chart
+
+QUESTION = (
+    "Dropping pairs can only lose information. This page shows what it lost in recorded runs: perplexity against the "
+    "untouched model, never without the share of pairs that was kept and the largest group."
+)
+AXES = {"kept": KEPT, "bound": BOUND}
+PERCENT = st.column_config.NumberColumn(format="percent")
+COLUMNS = {
+    "perplexity": st.column_config.NumberColumn(format="%.2f"),
+    "relative": st.column_config.NumberColumn("× untouched", format="%.3f"),
+    **{name: PERCENT for name in ("distant kept", "all kept", "largest group", "exposure")},
+    "exposure": st.column_config.NumberColumn(
+        format="percent", help="Share of causal pairs beyond the window: what routing could drop."
+    ),
+}
+
+MAIN_COLUMNS = (
+    *("routers", "kind", "routing", "k", "balance", "remark", "perplexity", "relative", "distant kept", "all kept"),
+    *("largest group", "exposure", "model", "text", "T", "K", "w", "sinks", "date"),
+)
+"""What the open table shows; the folded one beside the chart has everything."""
+
+
+def main() -> None:
+    """Draw the page."""
+    open_bare_page("Quality: what does routing cost?", QUESTION)
+    found = find_results(_files())
+    if not len(found.table):
+        _empty_state()
+    else:
+        _quality(found)
+    state.publish()
+    _missing(found)
+
+
+def _files() -> list[Path]:
+    """Shipped results, finished trainings of this machine, and a folder that the user names."""
+    files = sorted((data_dir() / "results").rglob("*.json"))
+    files += [folder / "training.json" for folder in jobs.finished_routers().values()]
+    named = st.text_input(
+        "More results",
+        key="quality_folder",
+        placeholder="a file or folder with results of focus eval --out",
+        help="Results that come with the workbench and finished runs of the Train page are found by themselves. "
+        "Here you can name a folder of your own; its .json files are read.",
+        persist_state="session",
+    )
+    if named:
+        path = Path(named).expanduser()
+        if not path.exists():
+            raise FocusError(f"There is no file or folder {named}: check the path.")
+        files += sorted(path.rglob("*.json")) if path.is_dir() else [path]
+    return files
+
+
+def _quality(found: Found) -> None:
+    table = _filtered(found.table)
+    st.markdown(f"#### {plain(quality_verdict(table))}")
+    state.choose("axis", list(AXES))
+    axis = st.segmented_control(
+        "Against",
+        list(AXES),
+        format_func=lambda name: AXES[name],
+        key="axis",
+        required=True,
+        help="The share of distant pairs kept; or the bound that the share of all pairs computed sets on the speed-up "
+        "of attention. The bound is computed, not measured: measured speeds are on the page Speed.",
+        persist_state="session",
+    )
+    chart(
+        frontier(table, dark=is_dark(), against=AXES[axis or "kept"]),
+        table,
+        {"files": ", ".join(sorted(set(table["file"])))},
+        name="quality",
+        alt=f"Perplexity against what was kept, {len(table)} recorded settings.",
+        column_config=COLUMNS,
+    )
+    st.caption(
+        "Filled circles are causal. Open diamonds **see the future**: they balance groups over the whole text, as "
+        "published, so that a token's groups depend on later ones; no generating model can do that."
+    )
+    st.dataframe(
+        table,
+        hide_index=True,
+        key="quality_rows",
+        column_order=MAIN_COLUMNS,
+        column_config=COLUMNS,
+    )
+
+
+def _filtered(table: pd.DataFrame) -> pd.DataFrame:
+    """One model and text at a time: other rows cannot be compared."""
+    columns = zip(table["model"], table["text"], table["T"], table["w"])
+    setups = table.assign(
+        setup=[f"{model} · {text} · T={length}, w={window}" for model, text, length, window in columns]
+    )
+    names = list(dict.fromkeys(setups["setup"]))
+    counts = setups["setup"].value_counts()
+    if len(names) > 1:
+        state.choose("evaluated", names)
+    else:
+        st.session_state["evaluated"] = names[0]
+    chosen = st.selectbox(
+        "Evaluated on",
+        names,
+        format_func=lambda name: f"{name} ({counts[name]} rows)",
+        key="evaluated",
+        help="Model, text, context length and window. Only rows that share these are drawn together.",
+        persist_state="session",
+    )
+    return setups.loc[setups["setup"] == chosen].drop(columns="setup").reset_index(drop=True)
+
+
+def _missing(found: Found) -> None:
+    commands = available_commands()
+    lines = [
+        f"**{what}**: " + (f"none yet; `{command}` makes them." if name in commands else "none yet.")
+        for what, name, command in (
+            ("Benchmarks (HellaSwag, ARC-Easy, PIQA, LAMBADA)", "benchmark", "focus benchmark"),
+            ("LoRA of the same size", "lora", "focus lora"),
+            ("Published tables, reproduced", "reproduce", "focus reproduce"),
+        )
+    ]
+    with st.expander("What is not here", icon=":material/rule:"):
+        st.markdown("\n".join(f"- {line}" for line in lines))
+        st.markdown("More perplexities: `focus eval --data FILE --out results.json`, then name its folder above.")
+        if found.skipped:
+            st.markdown("Files without an evaluation, left out:")
+            st.dataframe(pd.DataFrame(found.skipped, columns=["file", "reason"]), hide_index=True, key="skipped")
+
+
+def _empty_state() -> None:
+    st.info("**No recorded evaluation was found.**", icon=":material/query_stats:")
+    st.markdown(
+        "Measure one: `focus eval --data FILE --out results.json`, and name the file above; or train routers on the "
+        "page Train, which evaluates them at the end."
+    )
+
+
+with guarded():
+    main()

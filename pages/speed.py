@@ -1,0 +1,251 @@
+"""Speed: when does it pay?"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from focus_core.bench import BenchSettings
+from focus_core.commands.bench import HEADS, PRESETS
+from workbench import jobs, state
+from workbench.charts.speed import memory_curves, speedup_curves, time_curves
+from workbench.frame import open_bare_page
+from workbench.guard import guarded
+from workbench.jobs import Job
+from workbench.markup import plain
+from workbench.run_verdicts import speed_verdict
+from workbench.speed import SpeedRecord, crossovers, read_speed, shipped_speeds
+from workbench.theme import is_dark
+from workbench.widgets.export import chart, downloads
+
+QUESTION = (
+    "Attention over fewer pairs is less work, but gathering them costs time. This page shows measured times of one "
+    "attention call, sparse against full, at every length, with the speed-up that the kept share allows at most."
+)
+UPLOAD = "upload"
+BENCH_FILE = "bench.json"
+POLL_SECONDS = 2
+NEXT = "_next_speed"
+TIME = st.column_config.NumberColumn(format="%.5f")
+RATIO = st.column_config.NumberColumn(format="%.2f")
+PERCENT = st.column_config.NumberColumn(format="percent")
+ERROR = st.column_config.NumberColumn(format="%.1e")
+COLUMNS = {
+    **{f"{which}{part} s": TIME for which in ("full", "sparse") for part in ("", " min", " max")},
+    "routing s": TIME,
+    **{name: RATIO for name in ("speedup", "bound", "speedup with routing", "best speed-up", "bound there")},
+    **{name: PERCENT for name in ("share of bound", "kept share")},
+    **{name: ERROR for name in ("error output", "error logsumexp", "largest error")},
+    "working bytes": st.column_config.NumberColumn(format="bytes"),
+    "input bytes": st.column_config.NumberColumn(format="bytes"),
+}
+
+
+def main() -> None:
+    """Draw the page."""
+    open_bare_page("Speed: when does it pay?", QUESTION)
+    if NEXT in st.session_state:
+        st.session_state["speed"] = st.session_state.pop(NEXT)
+    shipped, runs = shipped_speeds(), {f"{jobs.RUN}{job.name}": job for job in jobs.jobs("bench")}
+    source = _choose(shipped, runs)
+    state.publish()
+    if source in runs:
+        job = runs[source]
+        st.fragment(_watch, run_every=POLL_SECONDS if job.is_alive else None)(job.name, job.state)
+    elif source == UPLOAD:
+        file = st.file_uploader(
+            "Measurement", type="json", key="speed_file", help="A file that focus bench --out wrote."
+        )
+        if file is None:
+            st.info("Upload a file that **focus bench** wrote, on this machine or another.", icon=":material/upload:")
+        else:
+            with guarded():
+                _show(read_speed(file.getvalue(), file.name))
+    else:
+        with guarded():
+            _show(read_speed(shipped[source].read_bytes(), source))
+    with st.expander("Measure this machine", icon=":material/timer:"):
+        _measure()
+
+
+def _choose(shipped: dict[str, Any], runs: dict[str, Job]) -> str:
+    options = [*(name for name, job in runs.items() if job.is_alive), *shipped, *runs, UPLOAD]
+    options = list(dict.fromkeys(options))
+    state.choose("speed", options)
+    names = {UPLOAD: "upload a file", **{name: f"{job.name} · {job.state}" for name, job in runs.items()}}
+    return st.selectbox(
+        "Measurement",
+        options,
+        format_func=lambda name: names.get(name, f"{name} · comes with the workbench"),
+        key="speed",
+        help="Shipped measurements, those made on this machine, or a file. Each says on which machine it was made.",
+        persist_state="session",
+    )
+
+
+def _watch(name: str, seen: str) -> None:
+    """A measurement of this machine, drawn again while it works."""
+    with guarded():
+        job = jobs.find(name)
+        if job is None or (job.state != seen and not job.is_alive):
+            st.rerun()
+        path = job.folder / BENCH_FILE
+        record = read_speed(path.read_bytes(), job.name) if path.is_file() else None
+        done = 0 if record is None else len(record.points) + len(record.failures)
+        total = int(job.about["points"])
+        if job.is_alive:
+            left = "It is exact only if nothing else keeps this machine busy."
+            st.progress(min(1.0, done / total), text=f"Measured {done} of {total} points. {left}")
+        elif job.state != jobs.FINISHED:
+            st.warning(
+                f"This measurement ended at {done} of {total} points: {plain(job.last_words or 'without a word.')}",
+                icon=":material/warning:",
+            )
+        _buttons(job)
+        if record is not None:
+            _show(record)
+
+
+def _buttons(job: Job) -> None:
+    with st.container(horizontal=True):
+        if job.is_alive:
+            stopping = job.state == jobs.STOPPING
+            hint = "What is measured is kept."
+            st.button("Stop", icon=":material/stop:", on_click=jobs.stop, args=(job,), disabled=stopping, help=hint)
+            return
+        hint = "Go on with the points that are missing."
+        if job.is_resumable and st.button("Resume", type="primary", icon=":material/play_arrow:", help=hint):
+            jobs.resume(job)
+            st.rerun()
+        path = job.folder / BENCH_FILE
+        if path.is_file():
+            st.download_button(
+                "JSON",
+                path.read_bytes(),
+                file_name=f"{job.name}.json",
+                mime="application/json",
+                icon=":material/download:",
+                on_click="ignore",
+                help="The measurement as it is, to be uploaded here on another machine.",
+            )
+        if st.button("Delete", icon=":material/delete:", help="Delete this measurement."):
+            jobs.delete(job)
+            st.rerun()
+
+
+def _show(record: SpeedRecord) -> None:
+    every = record.points
+    if not len(every):
+        st.info("No point has been measured yet: the first one takes a moment.", icon=":material/hourglass:")
+        _failures(record)
+        return
+    points = _filtered(every)
+    summary = crossovers(points)
+    st.markdown(f"#### {plain(speed_verdict(summary, record.machine, points))}")
+    _machine(record)
+    dark = is_dark()
+    published = st.toggle(
+        "Show the published curves (H100, not measured here)",
+        key="speed_published",
+        help="Speed-up of the paper (arXiv 2604.03260) on an H100 80 GB at k = 1; another machine and other kernels.",
+    )
+    left, right = st.columns(2, gap="medium")
+    alt = f"Speed-up over full attention of {len(summary)} series at up to {points['tokens'].max():,} tokens."
+    with left:
+        chart(
+            speedup_curves(points, dark=dark, published=published),
+            points,
+            record.origin,
+            name="speed-up",
+            alt=alt,
+            column_config=COLUMNS,
+        )
+    with right:
+        alt = "Time of full and sparse attention against tokens."
+        chart(time_curves(points, dark=dark), points, record.origin, name="times", alt=alt, column_config=COLUMNS)
+    st.markdown("##### Where it pays, and how exact it is")
+    st.dataframe(summary, hide_index=True, column_config=COLUMNS, key="crossovers")
+    st.caption(
+        "“faster from”: the shortest measured length from which every longer one is faster. “with routing” adds the "
+        "measured cost of projection, calibrated softmax, top-k and sorting. Errors are the largest deviation from the "
+        "float32 definition over a sample of queries."
+    )
+    downloads(summary, record.origin, name="crossovers")
+    left, right = st.columns(2, gap="medium")
+    with left:
+        alt = "Working memory of sparse attention against tokens."
+        memory = pd.DataFrame(points[["series", "tokens", "working bytes", "input bytes"]])
+        chart(memory_curves(points, dark=dark), memory, record.origin, name="memory", alt=alt, column_config=COLUMNS)
+    with right:
+        _failures(record)
+
+
+def _filtered(points: pd.DataFrame) -> pd.DataFrame:
+    dtypes = sorted(set(points["dtype"]))
+    if len(dtypes) == 1:
+        return points
+    chosen = st.segmented_control(
+        "Number format",
+        [*dtypes, "all"],
+        key="speed_dtype",
+        default=dtypes[0],
+        required=True,
+        help="The dtype of query, key and value.",
+        persist_state="session",
+    )
+    return points if chosen not in dtypes else points.loc[points["dtype"] == chosen]
+
+
+def _machine(record: SpeedRecord) -> None:
+    machine = " · ".join(f"{name} **{plain(value)}**" for name, value in record.machine.items())
+    shape = ("heads", "kv_heads", "head_dim", "window", "sink_tokens", "repetitions", "seed")
+    settings = " · ".join(f"{name} **{plain(record.settings[name])}**" for name in shape if name in record.settings)
+    dates = sorted(set(record.points["date"]) - {""})
+    when = f" · measured {plain(dates[0])}" + (f" to {plain(dates[-1])}" if len(dates) > 1 else "") if dates else ""
+    st.caption(f"{machine}{when}  \n{settings}")
+
+
+def _failures(record: SpeedRecord) -> None:
+    if len(record.failures):
+        st.markdown("##### Points that could not be measured")
+        st.dataframe(record.failures, hide_index=True, key="failures")
+
+
+def _measure() -> None:
+    with st.form("bench_form", border=False):
+        left, middle, right = st.columns(3)
+        points = {name: len(list(BenchSettings(**PRESETS[name]).points())) for name in PRESETS}
+        preset = left.selectbox(
+            "What to measure",
+            list(PRESETS),
+            format_func=lambda name: f"{name}: {points[name]} points, up to {max(PRESETS[name]['sizes']):,} tokens",
+            key="bench_preset",
+            help="quick takes about a minute on two cores, standard much longer, published is for a GPU. "
+            "Stopped measurements go on where they stopped.",
+        )
+        heads = middle.selectbox(
+            "Heads",
+            list(HEADS),
+            format_func=lambda name: (
+                f"{name}: {HEADS[name][0]} query, {HEADS[name][1]} key/value, size {HEADS[name][2]}"
+            ),
+            key="bench_heads",
+            help="The shape of the heads: SmolLM2-135M, GPT-2 124M, or Llama 3 8B and Mistral 7B.",
+        )
+        window = right.number_input("Window, w", 0, 4096, 128, key="bench_window", help="Local window of the pattern.")
+        hint = "In a process of its own; it goes on when the page is closed. Leave the machine alone meanwhile."
+        started = st.form_submit_button("Start measuring", type="primary", icon=":material/timer:", help=hint)
+    if started:
+        folder = jobs.new_folder(f"speed-{preset}-{heads}")
+        options = [f"--preset={preset}", f"--heads={heads}", f"--window={window}", f"--out={folder / BENCH_FILE}"]
+        about = {"preset": preset, "heads": heads, "window": window, "points": points[preset]}
+        job = jobs.start(folder, ["bench", *options], json.loads(json.dumps(about)))
+        st.session_state[NEXT] = f"{jobs.RUN}{job.name}"
+        st.rerun()
+
+
+with guarded():
+    main()
