@@ -23,23 +23,31 @@ def verdicts(found: Alignment) -> list[str]:
             f"tests need. The highest AMI with {tags} is {best.measures.ami:.2f}, in layer {best.layer}."
         ]
     total = len(found.layers)
-    chance = _layers(found, lambda layer: layer.beyond_chance)
+    chance, balance, identity, context = (
+        _layers(found, test)
+        for test in (
+            lambda layer: layer.beyond_chance,
+            lambda layer: layer.beyond_balance,
+            lambda layer: layer.beyond_identity,
+            lambda layer: layer.beyond_context,
+        )
+    )
     assert best.interval is not None
     sentences = [
-        f"Groups follow {tags} beyond chance in {len(chance)} of {total} layers; best is layer {best.layer}, AMI "
-        f"{best.measures.ami:.2f} [{best.interval.low:.2f}, {best.interval.high:.2f}], where {found.num_groups} equal "
-        f"groups could reach {found.ceiling:.2f}.",
-        f"Beyond token identity (each spelling's usual group, learnt elsewhere): "
-        f"{_named(_layers(found, lambda layer: layer.beyond_identity), total)}.",
-        f"Beyond spelling in context (tags shuffled within each spelling): "
-        f"{_named(_layers(found, lambda layer: layer.beyond_context), total)}{_largest_context(found)}.",
+        f"Groups follow {tags} beyond chance in {_count(chance, total)}, beyond balance in {_count(balance)} and "
+        f"beyond token identity in {_count(identity)}; the best, layer {best.layer}, has AMI {best.measures.ami:.2f} "
+        f"[{best.interval.low:.2f}, {best.interval.high:.2f}] where {found.num_groups} equal groups could reach "
+        f"{found.ceiling:.2f}.",
+        f"Beyond chance (groups shuffled over all words): {_named(chance, total)}.",
     ]
     names = [name for name in BALANCED if name in best.references]
     also = "" if UNTRAINED in names else ", untrained routers not computed"
-    sentences.append(
-        f"Beyond balance ({', '.join(names)}{also}): "
-        f"{_named(_layers(found, lambda layer: layer.beyond_balance), total)}."
-    )
+    sentences.append(f"Beyond balance ({', '.join(names)}{also}): {_named(balance, total)}.")
+    sentences += [
+        f"Beyond token identity (each spelling's usual group, learnt elsewhere): {_named(identity, total)}.",
+        f"Beyond spelling in context (tags shuffled within each spelling): "
+        f"{_named(context, total)}{_largest_context(found)}.",
+    ]
     if KMEANS in best.references:
         better = _layers(found, lambda layer: layer.gaps is not None and layer.gaps[KMEANS].low > 0)
         worse = _layers(found, lambda layer: layer.gaps is not None and layer.gaps[KMEANS].high < 0)
@@ -77,6 +85,12 @@ def layer_sentence(found: Alignment, row: int) -> str:
 
 def _layers(found: Alignment, test: Callable[[LayerAlignment], bool]) -> list[int]:
     return [layer.layer for layer in found.layers if test(layer)]
+
+
+def _count(layers: Sequence[int], total: int | None = None) -> str:
+    if total is None:
+        return str(len(layers)) if layers else "none"
+    return f"all {total} layers" if len(layers) == total else f"{len(layers)} of {total} layers"
 
 
 def _named(layers: Sequence[int], total: int) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -87,16 +89,20 @@ def balanced_kmeans(states: np.ndarray, num_groups: int, *, seed: int = 0) -> np
     with a little entropy, by Sinkhorn) and means.
 
     Args:
-        states: (n, d) float32, n at least `num_groups`.
+        states: (n, d) float32; up to K of them are groups of their own.
         num_groups: K.
         seed: of the start.
 
     Returns:
         (n,) int64.
     """
+    if len(states) <= num_groups:
+        return np.arange(len(states))
     points = torch.from_numpy(states - states.mean(0))
-    start = KMeans(num_groups, n_init="auto", max_iter=20, random_state=seed).fit(points.numpy()).cluster_centers_
-    centres = torch.from_numpy(np.asarray(start, dtype=np.float32))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the first layer has only as many states as tokens differ
+        start = KMeans(num_groups, n_init="auto", max_iter=20, random_state=seed).fit(points.numpy())
+    centres = torch.from_numpy(np.asarray(start.cluster_centers_, dtype=np.float32))
     groups = torch.zeros(len(points), dtype=torch.long)
     for rounds in _MOVES:
         distances = torch.cdist(points, centres) ** 2

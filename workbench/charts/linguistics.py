@@ -114,7 +114,7 @@ def residual_map(table: pd.DataFrame, *, dark: bool, tag_set: str) -> go.Figure:
     )
     layer = table["layer"].iloc[0]
     figure.update_layout(title=f"Tags that the groups of layer {layer} hold more (+) or less (−) of than chance")
-    figure.update_xaxes(title="group", dtick=1, showgrid=False)
+    figure.update_xaxes(title="group", dtick=1, showgrid=False, zeroline=False)
     figure.update_yaxes(title="tag", autorange="reversed", type="category", showgrid=False)
     return style(figure, dark=dark, height=130 + 26 * len(tags))
 
