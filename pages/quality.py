@@ -34,11 +34,11 @@ COLUMNS = {
     ),
 }
 
+# What the open table shows; the folded one under the chart has everything.
 MAIN_COLUMNS = (
     *("routers", "kind", "routing", "k", "balance", "remark", "perplexity", "relative", "distant kept", "all kept"),
     *("largest group", "exposure", "model", "text", "T", "K", "w", "sinks", "date"),
 )
-"""What the open table shows; the folded one beside the chart has everything."""
 
 
 def main() -> None:

@@ -11,13 +11,21 @@ import streamlit as st
 from focus_core.bench import BenchSettings
 from focus_core.commands.bench import HEADS, PRESETS
 from workbench import jobs, state
-from workbench.charts.speed import memory_curves, speedup_curves, time_curves
+from workbench.charts.speed import memory_curves, model_curves, speedup_curves, time_curves
 from workbench.frame import open_bare_page
 from workbench.guard import guarded
 from workbench.jobs import Job
 from workbench.markup import plain
-from workbench.run_verdicts import speed_verdict
-from workbench.speed import SpeedRecord, crossovers, read_speed, shipped_speeds
+from workbench.run_verdicts import model_speed_verdict, speed_verdict
+from workbench.speed import (
+    SpeedRecord,
+    crossovers,
+    is_whole_model,
+    noise,
+    read_model_speed,
+    read_speed,
+    shipped_speeds,
+)
 from workbench.theme import is_dark
 from workbench.widgets.export import chart, downloads
 
@@ -29,6 +37,7 @@ UPLOAD = "upload"
 BENCH_FILE = "bench.json"
 POLL_SECONDS = 2
 NEXT = "_next_speed"
+NOISY = 3
 TIME = st.column_config.NumberColumn(format="%.5f")
 RATIO = st.column_config.NumberColumn(format="%.2f")
 PERCENT = st.column_config.NumberColumn(format="percent")
@@ -38,7 +47,9 @@ COLUMNS = {
     "routing s": TIME,
     **{name: RATIO for name in ("speedup", "bound", "speedup with routing", "best speed-up", "bound there")},
     **{name: PERCENT for name in ("share of bound", "kept share")},
-    **{name: ERROR for name in ("error output", "error logsumexp", "largest error")},
+    **{name: ERROR for name in ("error output", "error logsumexp", "largest error", "largest logit error")},
+    **{name: TIME for name in ("seconds", "min s", "max s")},
+    "tokens per second": st.column_config.NumberColumn(format="%.4g"),
     "working bytes": st.column_config.NumberColumn(format="bytes"),
     "input bytes": st.column_config.NumberColumn(format="bytes"),
 }
@@ -63,10 +74,10 @@ def main() -> None:
             st.info("Upload a file that **focus bench** wrote, on this machine or another.", icon=":material/upload:")
         else:
             with guarded():
-                _show(read_speed(file.getvalue(), file.name))
+                _show_file(file.getvalue(), file.name)
     else:
         with guarded():
-            _show(read_speed(shipped[source].read_bytes(), source))
+            _show_file(shipped[source].read_bytes(), source)
     with st.expander("Measure this machine", icon=":material/timer:"):
         _measure()
 
@@ -136,6 +147,35 @@ def _buttons(job: Job) -> None:
             st.rerun()
 
 
+def _show_file(data: bytes, name: str) -> None:
+    if is_whole_model(data):
+        _show_model(read_model_speed(data, name))
+    else:
+        _show(read_speed(data, name))
+
+
+def _show_model(record: SpeedRecord) -> None:
+    points = record.points
+    st.markdown(f"#### {plain(model_speed_verdict(points, record.settings['model']))}")
+    said = " · ".join(f"{name} **{plain(value)}**" for name, value in (record.machine | record.settings).items())
+    st.caption(said)
+    for place, task in zip(st.columns(2, gap="medium"), dict.fromkeys(points["task"])):
+        with place:
+            chart(
+                model_curves(points, task, dark=is_dark()),
+                pd.DataFrame(points.loc[points["task"] == task]),
+                record.origin,
+                name=f"model-{task}",
+                alt=f"Tokens per second when {task}, untouched and routed.",
+                column_config=COLUMNS,
+            )
+    st.dataframe(points, hide_index=True, column_config=COLUMNS, key="model_points")
+    st.caption(
+        "A whole model does more than attention, so the bound 1 / kept share does not apply. The error of the shortest "
+        "reading is the largest difference of a logit from the same routing through the reference backend."
+    )
+
+
 def _show(record: SpeedRecord) -> None:
     every = record.points
     if not len(every):
@@ -145,6 +185,12 @@ def _show(record: SpeedRecord) -> None:
     points = _filtered(every)
     summary = crossovers(points)
     st.markdown(f"#### {plain(speed_verdict(summary, record.machine, points))}")
+    if (spread := noise(points)) > NOISY:
+        st.warning(
+            f"The slowest run of a typical point took {spread:.1f} times as long as its fastest: the machine was busy, "
+            "so measure again while nothing else runs.",
+            icon=":material/warning:",
+        )
     _machine(record)
     dark = is_dark()
     published = st.toggle(

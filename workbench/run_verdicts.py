@@ -132,3 +132,24 @@ def speed_verdict(crossover: pd.DataFrame, machine: dict[str, str], points: pd.D
         f"{best['best speed-up']:.1f}x of a possible {best['bound there']:.1f}x at {int(best['at tokens']):,}. "
         f"{losses}{more}"
     )
+
+
+def model_speed_verdict(points: pd.DataFrame, model: str) -> str:
+    """What routing does to the pace of a whole model, its losses included.
+
+    Args:
+        points: from `workbench.speed.read_model_speed`.
+        model: its name.
+    """
+    parts = []
+    for task in dict.fromkeys(points["task"]):
+        rows = points.loc[(points["task"] == task) & points["k"].notna()]
+        if len(rows):
+            best = rows.loc[rows["speedup"].idxmax()]
+            slower = sum(value <= 1 for value in rows["speedup"])
+            parts.append(
+                f"{task} is at best {best['speedup']:.2f}x as fast as untouched (k = {int(best['k'])}, "
+                f"{int(best['tokens']):,} tokens, {best['kept share']:.0%} kept), and slower at {slower} of "
+                f"{len(rows)} measured settings"
+            )
+    return f"{model}: {'; '.join(parts)}." if parts else f"{model}: no routed setting has been measured."

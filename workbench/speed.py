@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ from focus_core.errors import FocusError
 from focus_core.resources import data_dir
 
 MAX_BYTES = 20_000_000
+MODEL_SCHEMA = "focus-bench-model/1"
+TASKS = {"prefill": "reading", "decode": "writing"}
 _MAX_POINTS = 5_000
 _MAX_WORD = 120
 _ROUTING_PARTS = ("projection", "calibrated", "top_k", "sort")
@@ -59,31 +64,100 @@ def read_speed(data: bytes, name: str) -> SpeedRecord:
     Raises:
         FocusError: it is too large, no benchmark, or has a value that cannot be.
     """
-    if len(data) > MAX_BYTES:
-        raise FocusError(f"{name} is larger than {MAX_BYTES / 1e6:.0f} MB: give a file that focus bench wrote.")
-    try:
-        record = json.loads(data)
-        if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-            raise FocusError(f"{name} is no speed measurement of schema {SCHEMA}: give a file that focus bench wrote.")
-        points = record["points"]
-        if not isinstance(points, list) or len(points) > _MAX_POINTS:
-            raise ValueError("points")
+    record = _record(data, name, SCHEMA)
+    with _damage(name):
+        points = _listed(record["points"])
         measured = [_point(point) for point in points if "failure" not in point]
         failed = [_identity(point) | {"reason": _word(point["failure"])} for point in points if "failure" in point]
         machine, settings = _words(record["machine"]), _words(record["settings"])
+        return SpeedRecord(name, machine, settings, _table(measured), pd.DataFrame(failed))
+
+
+def _record(data: bytes, name: str, schema: str) -> dict[str, Any]:
+    if len(data) > MAX_BYTES:
+        raise FocusError(f"{name} is larger than {MAX_BYTES / 1e6:.0f} MB: give a file that focus bench wrote.")
+    with _damage(name):
+        record = json.loads(data)
+    if not isinstance(record, dict) or record.get("schema") != schema:
+        raise FocusError(f"{name} is no speed measurement of schema {schema}: give a file that focus bench wrote.")
+    return record
+
+
+def _listed(points: Any) -> list[dict[str, Any]]:
+    if not isinstance(points, list) or len(points) > _MAX_POINTS:
+        raise ValueError("its points")
+    return points
+
+
+@contextmanager
+def _damage(name: str) -> Iterator[None]:
+    """Turn whatever a spoilt file causes into one sentence."""
+    try:
+        yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise FocusError(f"{name} is damaged or was changed by hand ({_reason(error)}): measure again.") from error
-    return SpeedRecord(name, machine, settings, _table(measured), pd.DataFrame(failed))
 
 
 def shipped_speeds() -> dict[str, Path]:
     """The measurements that come with the project, by name."""
     found = {}
-    for path in sorted((data_dir() / "results").glob("*.json")):
+    for path in sorted((data_dir() / "results").rglob("*.json")):
         with path.open(encoding="utf-8", errors="replace") as file:
-            if SCHEMA in file.read(200):
-                found[path.stem] = path
+            start = file.read(200)
+        if SCHEMA in start or MODEL_SCHEMA in start:
+            found[path.stem] = path
     return found
+
+
+def noise(points: pd.DataFrame) -> float:
+    """How many times as long as the fastest run the slowest took, at the median point."""
+    return statistics.median(high / low for high, low in zip(points["sparse max s"], points["sparse min s"]))
+
+
+def is_whole_model(data: bytes) -> bool:
+    """Whether a file says that it measured a whole model."""
+    return MODEL_SCHEMA.encode() in data[:200]
+
+
+def read_model_speed(data: bytes, name: str) -> SpeedRecord:
+    """Read what `focus bench --model` wrote; ``points`` has one row per task, length and routing.
+
+    Args:
+        data: content of the file.
+        name: what to call it.
+
+    Raises:
+        FocusError: it is too large, another file, or has a value that cannot be.
+    """
+    record = _record(data, name, MODEL_SCHEMA)
+    with _damage(name):
+        settings = record["settings"]
+        said = {"model": record["model"]["name"], "routers": settings["routers"], "dtype": settings["dtype"]}
+        config = {key: settings["config"][key] for key in ("num_groups", "window", "sink_tokens", "balance")}
+        rows = [_model_row(row) for row in _listed(record["results"])]
+        return SpeedRecord(name, _words(record["machine"]), _words(said | config), pd.DataFrame(rows), pd.DataFrame())
+
+
+def _model_row(row: dict[str, Any]) -> dict[str, Any]:
+    if row["task"] not in TASKS:
+        raise ValueError("task")
+    seconds, kept = _spread(row["seconds"]), _positive(row["kept_share"])
+    if kept > 1:
+        raise ValueError("kept_share")
+    memory, error = row.get("memory_bytes"), row.get("error")
+    top_k = None if row["top_k"] is None else _whole(row["top_k"])
+    return {
+        "task": TASKS[row["task"]],
+        "tokens": _whole(row["tokens"]),
+        "routing": "untouched" if top_k is None else f"k={top_k}",
+        "k": top_k,
+        "kept share": kept,
+        **dict(zip(("seconds", "min s", "max s"), seconds)),
+        "tokens per second": _positive(row["tokens_per_second"]),
+        "speedup": _positive(row["speedup"]),
+        "working bytes": math.nan if memory is None else _not_negative(memory),
+        "largest logit error": math.nan if error is None else _not_negative(error),
+    }
 
 
 def series_name(num_groups: int, top_k: int, dtype: str, backend: str = "") -> str:

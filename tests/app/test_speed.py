@@ -2,21 +2,33 @@
 
 import json
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opening import open_page
 from streamlit.testing.v1 import AppTest
 
-from focus_core.bench import BenchSettings, run_bench
+from focus_core import FocusConfig, retrofit
+from focus_core.bench import BenchSettings, describe_machine, run_bench
+from focus_core.bench_model import ModelBenchSettings, run_model_bench
 from focus_core.errors import FocusError
 from workbench import jobs
-from workbench.charts.speed import memory_curves, speedup_curves, time_curves
-from workbench.run_verdicts import speed_verdict
-from workbench.speed import MAX_BYTES, PUBLISHED, crossovers, read_speed, shipped_speeds
+from workbench.charts.speed import memory_curves, model_curves, speedup_curves, time_curves
+from workbench.run_verdicts import model_speed_verdict, speed_verdict
+from workbench.speed import (
+    MAX_BYTES,
+    PUBLISHED,
+    crossovers,
+    is_whole_model,
+    read_model_speed,
+    read_speed,
+    shipped_speeds,
+)
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +162,45 @@ def test_figures_draw_the_measured_points_and_mark_what_was_not_measured(measure
     assert len(memory_curves(points, dark=dark).data) >= 1
 
 
+@pytest.fixture
+def whole_model(tiny_llama):
+    """What `focus bench --model` writes, of a small model."""
+    focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4, top_k=2, window=4, route_dim=8))
+    settings = ModelBenchSettings(prefill=(16, 32), decode=(24,), repetitions=1, steps=2)
+    rows = run_model_bench(focus, torch.arange(1, 60), settings)
+    return {
+        "schema": "focus-bench-model/1",
+        "machine": describe_machine("cpu"),
+        "model": {"name": "tiny", "revision": "0"},
+        "settings": {"config": asdict(focus.config), "routers": "untrained", "dtype": "float32"},
+        "results": rows,
+    }
+
+
+def test_a_whole_model_is_read_as_it_was_measured_and_drawn(whole_model):
+    data = json.dumps(whole_model).encode()
+    assert is_whole_model(data)
+    points = read_model_speed(data, "mine").points
+    assert points["tokens per second"].tolist() == [row["tokens_per_second"] for row in whole_model["results"]]
+    assert points["kept share"].tolist() == [row["kept_share"] for row in whole_model["results"]]
+    for task in ("reading", "writing"):
+        drawn = [value for trace in model_curves(points, task, dark=False).data for value in trace.y]
+        assert sorted(drawn) == sorted(points.loc[points["task"] == task, "tokens per second"])
+    verdict = model_speed_verdict(points, "tiny")
+    routed = points[(points["task"] == "reading") & points["k"].notna()]
+    assert f"reading is at best {routed['speedup'].max():.2f}x" in verdict
+    assert f"slower at {(routed['speedup'] <= 1).sum()} of {len(routed)}" in verdict
+
+
+def test_a_spoilt_whole_model_is_refused_with_a_sentence(whole_model):
+    for change in ({"seconds": {}}, {"kept_share": 0}, {"task": "dream"}, {"speedup": math.nan}):
+        record = whole_model | {"results": [whole_model["results"][0] | change]}
+        with pytest.raises(FocusError, match="mine is damaged"):
+            read_model_speed(json.dumps(record).encode(), "mine")
+    with pytest.raises(FocusError, match="no speed measurement"):
+        read_model_speed(b"{}", "mine")
+
+
 def shown(app: AppTest) -> str:
     assert not app.exception
     elements = [*app.markdown, *app.error, *app.info, *app.warning, *app.caption]
@@ -176,7 +227,8 @@ def test_the_page_shows_a_measurement_of_this_machine_and_its_failures(measured)
 
 def test_shipped_measurements_are_shown_whole():
     for name, path in shipped_speeds().items():
-        record = read_speed(path.read_bytes(), name)
+        read = read_model_speed if is_whole_model(path.read_bytes()) else read_speed
+        record = read(path.read_bytes(), name)
         assert len(record.points)
         app = open_speed(speed=name)
         assert record.machine["torch"] in shown(app) and not app.error

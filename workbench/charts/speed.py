@@ -136,6 +136,39 @@ def memory_curves(points: pd.DataFrame, *, dark: bool) -> go.Figure:
     return _finish(figure, points, dark)
 
 
+def model_curves(points: pd.DataFrame, task: str, *, dark: bool) -> go.Figure:
+    """Tokens a second of a whole model against the length, untouched and routed, both axes logarithmic.
+
+    Args:
+        points: from `workbench.speed.read_model_speed`.
+        task: "reading" or "writing".
+        dark: for a dark page.
+    """
+    figure = go.Figure()
+    chosen = points.loc[points["task"] == task]
+    for place, (routing, rows) in enumerate(_grouped(chosen, "routing")):
+        untouched = routing == "untouched"
+        color = ("#FFFFFF" if dark else "#000000") if untouched else _COLORS[(place - 1) % 6][int(dark)]
+        figure.add_scatter(
+            x=rows["tokens"],
+            y=rows["tokens per second"],
+            mode="lines+markers",
+            name=str(routing),
+            line={"color": color, "dash": "dash" if untouched else "solid"},
+            marker={"symbol": _SYMBOLS[place % 6], "size": 9},
+            customdata=rows[["speedup", "kept share"]],
+            hovertemplate=(
+                "%{x:,} tokens: %{y:,.4g} tokens/s<br>%{customdata[0]:.2f}x the untouched model<br>"
+                "kept %{customdata[1]:.1%}<extra>" + str(routing) + "</extra>"
+            ),
+        )
+    what = "Reading a text" if task == "reading" else "Writing the next token"
+    figure.update_layout(title=f"{what}: the whole model")
+    figure.update_yaxes(title="tokens per second", type="log", dtick="D2")
+    _finish(figure, chosen, dark)
+    return figure.update_xaxes(title="tokens read" if task == "reading" else "tokens in the cache")
+
+
 def _grouped(points: pd.DataFrame, column: str) -> Any:
     return points.groupby(column, sort=False)
 
