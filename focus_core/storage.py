@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from focus_core.config import FocusConfig
@@ -24,6 +25,11 @@ CONFIG = "focus_config.json"
 FORMAT = 1
 
 
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """The full tensor of one that FSDP has sharded; all processes must ask together. Any other as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
 def weights_fingerprint(module: nn.Module) -> str:
     """Short hash that identifies a module's weights, the same on every device and in float32 or bfloat16.
 
@@ -32,7 +38,7 @@ def weights_fingerprint(module: nn.Module) -> str:
     """
     digest = hashlib.sha256()
     for name, parameter in sorted(module.named_parameters()):
-        flat = parameter.detach().reshape(-1)
+        flat = whole(parameter.detach()).reshape(-1)
         step = max(1, flat.numel() // 64)
         sample = flat[::step][:64].to("cpu", torch.bfloat16).view(torch.int16).numpy()
         digest.update(f"{name}{tuple(parameter.shape)}".encode())
@@ -45,7 +51,7 @@ def routers_hash(focus: FocusModel) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(focus.routers.state_dict().items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().to("cpu", torch.float32).numpy().tobytes())
+        digest.update(whole(tensor.detach()).to("cpu", torch.float32).numpy().tobytes())
     return digest.hexdigest()[:12]
 
 
@@ -58,20 +64,28 @@ def _architecture(model: PreTrainedModel) -> dict[str, Any]:
     }
 
 
-def save_routers(focus: FocusModel, folder: Path) -> None:
+def save_routers(focus: FocusModel, folder: Path, *, write: bool = True) -> None:
     """Write a model's routers to a folder; each file appears whole or not at all.
+
+    Args:
+        focus: the model.
+        folder: created if needed.
+        write: False in all processes but one of a sharded model, which call this only to hand over their shards.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     record = {
         "format": FORMAT,
         "trained": focus.trained,
         "base": {**_architecture(focus.model), "fingerprint": weights_fingerprint(focus.model)},
         "routing": json.loads(focus.config.to_json()),
     }
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in focus.routers.state_dict().items()}
+    state = focus.routers.state_dict()
+    tensors = {name: whole(tensor.detach()).cpu().contiguous() for name, tensor in state.items()}
+    if not write:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f"{WEIGHTS}.partial"
     save_file(tensors, partial, metadata={"format": "pt"})
     partial.replace(folder / WEIGHTS)

@@ -73,11 +73,14 @@ class Step:
     tokens_per_second: float
 
 
-class _LargestGroup:
+class LargestGroup:
+    """Watches assignments and keeps the share of tokens in the largest group, worst layer."""
+
     def __init__(self) -> None:
         self.share = 0.0
 
     def __call__(self, layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None) -> None:
+        """Take in one layer's assignment; see `focus_core.retrofitting.Observer`."""
         groups = assignment.detach().argmax(-1).reshape(-1)
         counts = torch.bincount(groups, minlength=assignment.shape[-1])
         self.share = max(self.share, float(counts.max()) / groups.numel())
@@ -133,13 +136,15 @@ def train(
     on_phase("training")
     try:
         for step in range(done, settings.steps):
-            started, largest = time.perf_counter(), _LargestGroup()
+            started, largest = time.perf_counter(), LargestGroup()
             rows = torch.from_numpy(blocks[_batch(len(blocks), step, settings)]).to(device)
             for group in optimizer.param_groups:
                 group["lr"] = _rate(step, settings)
             autocast = torch.autocast(device.type, torch.bfloat16, enabled=settings.autocast)
             with autocast, focus.observe(Observer(on_assignment=largest)):
-                loss = objective(focus, rows)
+                result = objective(focus, rows)
+                result.backward()
+            loss = float(result.detach())
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)

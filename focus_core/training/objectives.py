@@ -1,8 +1,10 @@
-"""What the routers are trained for; each objective is one function of (focus, input_ids) that calls backward.
+"""What the routers are trained for; each objective is one function of (focus, input_ids) to a loss to differentiate.
 
 "mass" (ours): the frozen model's own attention says which distant pairs matter, and a router is rewarded for keeping
 them together. Every layer has its own loss, so nothing is back-propagated through the model and memory is that of
 one layer. "lm": the language-model loss through the soft gate, as published.
+
+Their loops call `backward` on the result: the own loop for a laptop, Trainer where processes share the work.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from focus_core.retrofitting import FocusModel
 from focus_core.router import affinity
 
 
-def language_model(focus: FocusModel, input_ids: Tensor) -> float:
-    """Mean next-token cross-entropy under the soft gate and sequence Sinkhorn; accumulates gradients.
+def language_model(focus: FocusModel, input_ids: Tensor) -> Tensor:
+    """Mean next-token cross-entropy under the soft gate and sequence Sinkhorn.
 
     Args:
         focus: model with routers.
@@ -31,13 +33,11 @@ def language_model(focus: FocusModel, input_ids: Tensor) -> float:
         The loss, in nats per token.
     """
     with focus.routing("soft", balance="sequence"):
-        loss = focus(input_ids=input_ids, labels=input_ids, use_cache=False).loss
-        loss.backward()
-    return float(loss.detach())
+        return focus(input_ids=input_ids, labels=input_ids, use_cache=False).loss
 
 
-def attention_mass(focus: FocusModel, input_ids: Tensor) -> float:
-    """Minus the log share of distant attention that soft affinity keeps, mean over layers; accumulates gradients.
+def attention_mass(focus: FocusModel, input_ids: Tensor) -> Tensor:
+    """Minus the log share of distant attention that soft affinity keeps, mean over layers.
 
     For a layer with attention weights A (mean over heads), over distant pairs whose key is no sink:
     loss = -log(sum A_ij a_ij / sum A_ij), with affinity a_ij = g_i . g_j. Sinks are left out because they hold most of
@@ -48,9 +48,12 @@ def attention_mass(focus: FocusModel, input_ids: Tensor) -> float:
         input_ids: (B, T) int64.
 
     Returns:
-        The loss in nats, mean over layers.
+        The loss in nats, mean over layers. Each router descends on its own layer's loss, so the gradient is that of
+        the sum. It is taken layer by layer during the forward pass, and what is returned only carries it on: of all
+        the (T, T) arrays, those of one layer exist at a time.
     """
     losses: list[Tensor] = []
+    gradients: list[Tensor] = []
 
     def attend(
         call: AttentionCall,
@@ -63,14 +66,17 @@ def attention_mass(focus: FocusModel, input_ids: Tensor) -> float:
     ) -> AttentionOutput:
         output, share = _kept_share(call.config, query, key, value, assignment, positions, geometry)
         loss = -share.clamp(min=1e-9).log().mean()
-        loss.backward()
+        if loss.requires_grad:
+            parameters = list(focus.router(call.layer).parameters())
+            steps = torch.autograd.grad(loss, parameters)
+            gradients.extend(((p - p.detach()) * step).sum() for p, step in zip(parameters, steps))
         losses.append(loss.detach())
         return output
 
     rule = Rule(lambda assignment, config: assignment, attend)
     with focus.routing("soft", balance="sequence", rule=rule):
         focus.model.base_model(input_ids=input_ids, use_cache=False)
-    return float(torch.stack(losses).mean())
+    return torch.stack(losses).mean() + sum(gradients)
 
 
 def _kept_share(
@@ -99,4 +105,4 @@ def _kept_share(
         return output, kept / mass.sum((1, 2)).clamp(min=1e-9)
 
 
-OBJECTIVES: dict[str, Callable[[FocusModel, Tensor], float]] = {"mass": attention_mass, "lm": language_model}
+OBJECTIVES: dict[str, Callable[[FocusModel, Tensor], Tensor]] = {"mass": attention_mass, "lm": language_model}

@@ -1,0 +1,202 @@
+"""Corpora of any size in, an endless stream of shuffled token blocks out; never more than a buffer in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset
+
+from focus_core.errors import FocusError, require
+from focus_core.text import TEXT_SUFFIXES, read_text
+
+HUB_PREFIX = "hf:"
+"""Marks the name of a Hugging Face data set, as in hf:org/name or hf:org/name:configuration."""
+
+TABLE_SUFFIXES = (".jsonl", ".ndjson", ".parquet")
+TEXT_COLUMNS = ("text", "content", "document")
+"""Where a table keeps its text, in order of preference."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file, or one data set of the hub.
+
+    Attributes:
+        path: the file; None for a data set.
+        dataset: name of the data set, with its configuration after a colon; "" for a file.
+    """
+
+    path: Path | None
+    dataset: str = ""
+
+
+def find_sources(names: Iterable[str | Path]) -> list[Source]:
+    """What a list of files, folders and data set names means.
+
+    Args:
+        names: text, JSONL or Parquet files; folders, searched through in sorted order; "hf:org/name" data sets.
+
+    Raises:
+        FocusError: a path that does not exist, or a folder without a corpus.
+    """
+    sources: dict[Source, None] = {}
+    for name in names:
+        if str(name).startswith(HUB_PREFIX):
+            sources[Source(None, str(name)[len(HUB_PREFIX) :])] = None
+            continue
+        path = Path(name)
+        if not path.exists():
+            raise FocusError(f"There is no file or folder {path}: check the path, or write hf:NAME for a hub data set.")
+        files = [path]
+        if path.is_dir():
+            wanted = (*TEXT_SUFFIXES, *TABLE_SUFFIXES)
+            files = sorted(entry for entry in path.rglob("*") if entry.suffix.lower() in wanted and entry.is_file())
+            if not files:
+                raise FocusError(f"The folder {path} has no {', '.join(wanted)} files: name the files themselves.")
+        sources.update(dict.fromkeys(Source(file) for file in files))
+    if not sources:
+        raise FocusError("No text was given: name at least one file, folder or data set.")
+    return list(sources)
+
+
+def documents(sources: Iterable[Source]) -> Iterator[str]:
+    """The texts of the sources, one at a time: a text file is one, a table has one per row.
+
+    Raises:
+        FocusError: a file that cannot be read as what it is, or a table without a text column.
+    """
+    for source in sources:
+        path = source.path
+        if path is None:
+            yield from _hub_documents(source.dataset)
+        elif path.suffix.lower() == ".parquet":
+            yield from _parquet_documents(path)
+        elif path.suffix.lower() in TABLE_SUFFIXES:
+            yield from _jsonl_documents(path)
+        else:
+            yield read_text(path)
+
+
+def _column(names: Iterable[str], where: str) -> str:
+    names = list(names)
+    for column in TEXT_COLUMNS:
+        if column in names:
+            return column
+    raise FocusError(f"{where} has no column called {', '.join(TEXT_COLUMNS)}: rename the one with the text to 'text'.")
+
+
+def _jsonl_documents(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+                text = row[_column(row, str(path))]
+                if not isinstance(text, str):
+                    raise TypeError
+            except FocusError:
+                raise
+            except (ValueError, TypeError) as error:
+                raise FocusError(f"Line {number} of {path} is not a JSON object with a text: correct it.") from error
+            yield text
+
+
+def _parquet_documents(path: Path) -> Iterator[str]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            column = _column(file.schema_arrow.names, str(path))
+            for batch in file.iter_batches(batch_size=256, columns=[column]):
+                yield from (text for text in batch.column(0).to_pylist() if text)
+    except pyarrow.ArrowInvalid as error:
+        raise FocusError(f"{path} is damaged or no Parquet file: get it again.") from error
+
+
+def _hub_documents(name: str) -> Iterator[str]:
+    datasets = require("datasets", "train")
+    dataset, _, configuration = name.partition(":")
+    try:
+        rows = datasets.load_dataset(dataset, configuration or None, split="train", streaming=True)
+        column = _column(rows.column_names or next(iter(rows)), HUB_PREFIX + name)
+    except FocusError:
+        raise
+    except Exception as error:  # the library raises whatever the network or the data set brings
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160].rstrip(".")
+        raise FocusError(
+            f"The data set {name} cannot be streamed ({reason}): check its name and the network."
+        ) from error
+    for row in rows:
+        yield row[column]
+
+
+class TokenStream(IterableDataset[dict[str, Tensor]]):
+    """Blocks of tokens from sources, shuffled, without end: after the last text it starts again in another order.
+
+    The order is a function of the seed alone, so a run can be resumed by skipping what it has seen, and several
+    processes that each take their part of every batch (Accelerate's `IterableDatasetShard`) see together what one
+    process would have seen. Each pass visits the sources in a new order and sends blocks through a shuffling buffer.
+
+    Args:
+        sources: from `find_sources`.
+        tokenizer: a fast tokenizer of Transformers.
+        length: T, tokens per block. A block never holds two texts; what is left over at a text's end is dropped.
+        seed: of the order.
+        buffer: blocks held for shuffling.
+    """
+
+    def __init__(
+        self, sources: Sequence[Source], tokenizer: Any, length: int, *, seed: int = 0, buffer: int = 2048
+    ) -> None:
+        if length < 2 or buffer < 1:
+            raise FocusError("A block needs at least 2 tokens and the shuffling buffer at least 1 block.")
+        self.sources, self.tokenizer, self.length = list(sources), tokenizer, length
+        self.seed, self.buffer = seed, buffer
+
+    def blocks(self, order: Iterable[int]) -> Iterator[np.ndarray]:
+        """(T,) int64 blocks of the sources in the given order, unshuffled."""
+        for text in documents(self.sources[index] for index in order):
+            encoded = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+            ids = np.asarray(encoded, dtype=np.int64)
+            yield from ids[: len(ids) // self.length * self.length].reshape(-1, self.length)
+
+    def one_pass(self, number: int) -> Iterator[np.ndarray]:
+        """The blocks of one pass over the corpus, each once, in shuffled order."""
+        rng = np.random.default_rng([self.seed, number])
+        held: list[np.ndarray] = []
+        for block in self.blocks(rng.permutation(len(self.sources))):
+            if len(held) < self.buffer:
+                held.append(block)
+                continue
+            place = int(rng.integers(self.buffer))
+            yield held[place]
+            held[place] = block
+        rng.shuffle(held)  # type: ignore[arg-type]
+        yield from held
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        number = 0
+        while True:
+            empty = True
+            for block in self.one_pass(number):
+                empty = False
+                yield {"input_ids": torch.from_numpy(block.copy())}
+            if empty:
+                raise FocusError(f"No text has {self.length} tokens: give longer texts or a smaller --length.")
+            number += 1
+
+    def sample(self, count: int) -> Tensor:
+        """The first `count` blocks of the stream (fewer if one pass has fewer), (N, T) int64: for calibration."""
+        rows = [block for block, _ in zip(self.one_pass(0), range(count))]
+        if not rows:
+            raise FocusError(f"No text has {self.length} tokens: give longer texts or a smaller --length.")
+        return torch.from_numpy(np.stack(rows))

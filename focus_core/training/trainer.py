@@ -1,0 +1,314 @@
+"""Training through Transformers' Trainer: several processes, FSDP and mixed precision come from there.
+
+The objectives, the order of the blocks and what is saved are ours. Under `torchrun` or `accelerate launch` every
+process runs this; the batch is shared out, and the result is that of one process with the same batch, to float
+tolerance.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+from focus_core.errors import FocusError
+from focus_core.retrofitting import FocusModel
+from focus_core.storage import CONFIG, save_routers, whole
+from focus_core.training.calibrate import calibrate
+from focus_core.training.loop import Step
+from focus_core.training.modes import Phase, TrainingTask
+from focus_core.training.objectives import OBJECTIVES
+from focus_core.training.stream import TokenStream
+
+CHECKPOINTS = "checkpoints"
+_BASE, _ROUTERS, _RUN = "base.safetensors", "routers.safetensors", "run.json"
+_CALIBRATION_BLOCKS = 16
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """How to train through Trainer.
+
+    Attributes:
+        batch_size: blocks per optimiser step, over all processes.
+        micro_batch: blocks per process and forward pass; None for all of its share at once. Gradients accumulate.
+        learning_rate: peak rate of the routers. AdamW, linear warm-up over 5% of the steps, cosine to 10%.
+        base_learning_rate: peak rate of the base model's weights where these are trained.
+        weight_decay: of AdamW on the base model's matrices.
+        seed: of block order and dropout.
+        save_every: steps between checkpoints.
+        precision: "fp32" or "bf16" (autocast; master weights stay as they are).
+    """
+
+    batch_size: int = 8
+    micro_batch: int | None = None
+    learning_rate: float = 0.01
+    base_learning_rate: float = 1e-5
+    weight_decay: float = 0.0
+    seed: int = 0
+    save_every: int = 100
+    precision: str = "fp32"
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.save_every < 1 or (self.micro_batch is not None and self.micro_batch < 1):
+            raise FocusError("Batch sizes and the checkpoint interval must be at least 1.")
+        if not (self.learning_rate > 0 and self.base_learning_rate > 0):
+            raise FocusError("Learning rates must be greater than 0.")
+        if self.precision not in ("fp32", "bf16"):
+            raise FocusError(f"precision is {self.precision!r}: choose fp32 or bf16.")
+
+
+def world_size() -> int:
+    """Processes of this run, as `torchrun` and `accelerate launch` tell them."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_main_process() -> bool:
+    """Whether this process is the one that writes and speaks."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def training_arguments(phase: Phase, settings: TrainerSettings, folder: Path) -> TrainingArguments:
+    """Trainer's arguments for one phase. Creating them joins the other processes.
+
+    Raises:
+        FocusError: a batch that the processes cannot share evenly.
+    """
+    share, left = divmod(settings.batch_size, world_size())
+    micro = settings.micro_batch or share
+    if left or not share or share % micro:
+        raise FocusError(
+            f"A batch of {settings.batch_size} blocks cannot be shared by {world_size()} processes in passes of "
+            f"{micro or 1}: choose a batch size that is a multiple of both."
+        )
+    on_cpu = not torch.cuda.is_available()
+    return TrainingArguments(
+        output_dir=str(folder / CHECKPOINTS / phase.name),
+        max_steps=phase.steps,
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=share // micro,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="cosine_with_min_lr",
+        lr_scheduler_kwargs={"min_lr_rate": 0.1},
+        warmup_steps=max(1, phase.steps // 20),
+        weight_decay=settings.weight_decay,
+        max_grad_norm=1.0,
+        seed=settings.seed,
+        bf16=settings.precision == "bf16",
+        use_cpu=on_cpu,
+        ddp_backend="gloo" if on_cpu and world_size() > 1 else None,
+        ddp_find_unused_parameters=False,
+        # Every process reads the same stream and keeps its part of each batch.
+        accelerator_config={"dispatch_batches": False, "split_batches": False},
+        dataloader_pin_memory=not on_cpu,
+        remove_unused_columns=False,
+        logging_steps=1,
+        save_steps=settings.save_every,
+        save_total_limit=1,
+        report_to=[],
+        disable_tqdm=True,
+        logging_nan_inf_filter=False,
+    )
+
+
+class FocusTrainer(Trainer):
+    """A Trainer whose loss is one of our objectives and whose checkpoints hold only what is trained.
+
+    Args:
+        task: model, objective, and whether the base is trained.
+        settings: see `TrainerSettings`.
+        kwargs: Trainer's own.
+    """
+
+    def __init__(self, task: TrainingTask, settings: TrainerSettings, **kwargs: Any) -> None:
+        super().__init__(model=task, **kwargs)
+        self.task = task
+        self.settings = settings
+        self.loss_is_scaled_for_ga = False  # each loss is the mean of its own blocks
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The task's loss; `model` is the task as DDP or FSDP wrapped it."""
+        loss = model(**inputs)["loss"]
+        return (loss, {}) if return_outputs else loss
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """AdamW with one rate for routers and one for the base model, matrices of the latter with weight decay."""
+        if self.optimizer is None:
+            task: Any = model if model is not None else self.task
+            base = [parameter for parameter in task.focus.model.parameters() if parameter.requires_grad]
+            matrices = [parameter for parameter in base if parameter.ndim > 1]
+            vectors = [parameter for parameter in base if parameter.ndim <= 1]
+            rate, decay = self.settings.base_learning_rate, self.settings.weight_decay
+            groups = [
+                {
+                    "params": list(task.focus.routers.parameters()),
+                    "lr": self.settings.learning_rate,
+                    "weight_decay": 0.0,
+                },
+                {"params": matrices, "lr": rate, "weight_decay": decay},
+                {"params": vectors, "lr": rate, "weight_decay": 0.0},
+            ]
+            self.optimizer = torch.optim.AdamW([group for group in groups if group["params"]], betas=(0.9, 0.95))
+        return self.optimizer
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if self.is_fsdp_enabled or not self.args.should_save:
+            return  # FSDP writes its own sharded checkpoint
+        folder = Path(output_dir or str(self.args.output_dir))
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(_plain(self.task.focus.routers.state_dict()), folder / _ROUTERS)
+        if self.task.everything:
+            save_file(_plain(dict(self.task.focus.model.named_parameters())), folder / _BASE)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        if self.is_fsdp_enabled:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
+        folder = Path(resume_from_checkpoint)
+        self.task.focus.routers.load_state_dict(load_file(folder / _ROUTERS))
+        if self.task.everything:
+            self.task.focus.model.load_state_dict(load_file(folder / _BASE), strict=False)  # buffers are not saved
+
+
+def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+class _Reporter(TrainerCallback):
+    """Hands each step on, and refuses to go on with a loss that is not finite."""
+
+    def __init__(self, task: TrainingTask, tokens: int, on_step: Callable[[Step], None]) -> None:
+        self.task, self.tokens, self.on_step = task, tokens, on_step
+        self.started = time.perf_counter()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.started = time.perf_counter()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        if not logs or "loss" not in logs:
+            return
+        loss = float(logs["loss"])
+        if not math.isfinite(loss):
+            raise FocusError(f"The loss became {loss} at step {state.global_step}: use a lower learning rate.")
+        if state.is_world_process_zero:
+            seconds = max(time.perf_counter() - self.started, 1e-9)
+            self.on_step(Step(state.global_step, loss, self.task.largest_group_share, self.tokens / seconds))
+
+
+def train_phase(
+    focus: FocusModel,
+    stream: TokenStream,
+    phase: Phase,
+    settings: TrainerSettings,
+    folder: Path,
+    on_step: Callable[[Step], None] = lambda step: None,
+) -> FocusTrainer:
+    """Train one phase, or go on with it from its last checkpoint, and calibrate the routers' potentials.
+
+    Args:
+        focus: model with routers, changed in place; its base only if the phase trains everything.
+        stream: training blocks.
+        phase: what is trained and for how long.
+        settings: see `TrainerSettings`.
+        folder: of the run; checkpoints go to a folder inside it.
+        on_step: called after every step, in the main process.
+
+    Returns:
+        The trainer, which under FSDP holds the sharded model.
+
+    Raises:
+        FocusError: a checkpoint of other settings, a batch that cannot be shared, a loss that is not finite.
+    """
+    arguments = training_arguments(phase, settings, folder)
+    checkpoints = Path(str(arguments.output_dir))
+    task = TrainingTask(focus, OBJECTIVES[phase.objective], everything=phase.everything)
+    trainer = FocusTrainer(task, settings, args=arguments, train_dataset=stream)
+    tokens = settings.batch_size * stream.length
+    trainer.add_callback(_Reporter(task, tokens, on_step))
+    trainer.remove_callback(PrinterCallback)
+    resume = _checkpoint_to_resume(checkpoints, phase, settings, focus, stream)
+    # In force for the whole phase, so that layers recomputed during the backward pass are routed alike.
+    with focus.routing("soft", balance="sequence"):
+        trainer.train(resume_from_checkpoint=resume)
+    _calibrate(trainer, stream)
+    focus.trained = True
+    return trainer
+
+
+def _checkpoint_to_resume(
+    checkpoints: Path, phase: Phase, settings: TrainerSettings, focus: FocusModel, stream: TokenStream
+) -> str | None:
+    """The last checkpoint of this very run; None for a fresh start."""
+    run = {
+        "phase": asdict(phase),
+        "settings": asdict(settings),
+        "routing": json.loads(focus.config.to_json()),
+        "length": stream.length,
+        "sources": [source.dataset or source.path.name if source.path else source.dataset for source in stream.sources],
+    }
+    last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
+    path = checkpoints / _RUN
+    if last is not None and path.is_file() and json.loads(path.read_text(encoding="utf-8")) != run:
+        raise FocusError(f"{checkpoints} belongs to a run with other settings: repeat those, or give another folder.")
+    if is_main_process():
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
+        partial.replace(path)
+    return last
+
+
+def _calibrate(trainer: FocusTrainer, stream: TokenStream) -> None:
+    """Estimate potentials through the wrapped module, so that sharded weights are gathered layer by layer."""
+    task, wrapped = trainer.task, trainer.model_wrapped
+    objective = task.objective
+    blocks = stream.sample(_CALIBRATION_BLOCKS)
+
+    def solve(focus: FocusModel, input_ids: Tensor) -> Tensor:
+        calibrate(focus, input_ids)
+        return torch.zeros((), device=input_ids.device)
+
+    wrapped.eval()
+    task.objective = solve
+    try:
+        with torch.no_grad():
+            wrapped(input_ids=blocks.to(trainer.args.device))
+    finally:
+        task.objective = objective
+
+
+def save(trainer: FocusTrainer, folder: Path, tokenizer: Any = None) -> None:
+    """Write the routers, and the whole model where it was trained; all processes call this, one writes.
+
+    Afterwards `load_model(folder)` and `FocusModel.from_pretrained(model, folder)` give back what was trained; after
+    centroid-only training the folder holds the routers alone.
+    """
+    focus = trainer.task.focus
+    main = trainer.is_world_process_zero()
+    if trainer.task.everything:
+        state = {name: whole(tensor).detach().cpu() for name, tensor in focus.model.state_dict().items()}
+        if main:
+            focus.model.save_pretrained(folder, state_dict=state)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(folder)
+    save_routers(focus, folder, write=main)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Delete a finished run's checkpoints."""
+    if is_main_process() and (folder / CONFIG).is_file():
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
