@@ -33,7 +33,7 @@ def align(
     untrained: Annotated[bool, typer.Option("--untrained", help="Use untrained routers (seed 0).")] = False,
     length: Annotated[int, typer.Option(min=16, help="Tokens of a passage; passages are the documents.")] = 512,
     passages: Annotated[int, typer.Option(min=0, help="Evenly spaced passages of each text file; 0 for all.")] = 32,
-    documents: Annotated[int, typer.Option(min=0, help="Documents of each treebank, from the start; 0 for all.")] = 0,
+    documents: Annotated[int, typer.Option(min=0, help="Evenly spaced documents of each treebank; 0 for all.")] = 0,
     rule: Annotated[str, typer.Option(help="Subword that stands for a word: last, first or all.")] = "last",
     states: Annotated[
         str, typer.Option(help="Whose hidden states are routed: untouched, or routed (hard, at --top-k).")
@@ -115,6 +115,7 @@ def align(
             "rule": rule,
             "length": length,
             "passages": passages,
+            "treebank_documents": documents,
             "repeats": repeats,
             "seed": seed,
             "untrained_seeds": UNTRAINED_SEEDS,
@@ -156,13 +157,20 @@ def _tagged(
     if len(kinds) > 1:
         raise FocusError("Gold tags and predicted ones do not mix: give either treebanks (.conllu) or texts.")
     if kinds == {True}:
-        return [text for path in paths for text in read_conllu(path)[: documents or None]]
+        return [text for path in paths for text in _evenly(read_conllu(path), documents)]
     found = []
     for index, path in enumerate(paths):
         progress("Tagging words", 0.0)
         found += [tag_text(piece) for piece in cut(tokenizer, read_text(path), length, passages)]
         progress("Tagging words", (index + 1) / len(paths))
     return found
+
+
+def _evenly(texts: list[TaggedText], count: int) -> list[TaggedText]:
+    """Some of the texts, evenly spaced; all of them for a count of 0."""
+    if not count or count >= len(texts):
+        return texts
+    return [texts[index * len(texts) // count] for index in range(count)]
 
 
 def _with_top_k(trace: Any, top_k: int) -> Any:
