@@ -169,7 +169,7 @@ def crossovers(points: pd.DataFrame) -> pd.DataFrame:
     """Per series, from which measured length on sparse attention is faster, and what it reaches.
 
     ``faster from`` is the shortest measured length from which every longer one is faster too, or None;
-    ``slower at`` the longest measured length that is not. Nothing between measured lengths is guessed.
+    ``slower at`` lists the measured lengths at which it is not. Nothing between measured lengths is guessed.
     """
     rows = []
     groups: Any = points.groupby("series", sort=False)
@@ -181,7 +181,7 @@ def crossovers(points: pd.DataFrame) -> pd.DataFrame:
                 "series": series,
                 "faster from": _crossover(ordered, "speedup"),
                 "with routing, from": _crossover(ordered, "speedup with routing"),
-                "slower at": _last_loss(ordered),
+                "slower at": ", ".join(f"{tokens:,}" for tokens in ordered.loc[ordered["speedup"] <= 1, "tokens"]),
                 "best speed-up": best["speedup"],
                 "bound there": best["bound"],
                 "at tokens": int(best["tokens"]),
@@ -200,11 +200,6 @@ def _crossover(ordered: pd.DataFrame, column: str) -> int | None:
         elif start is None:
             start = int(tokens)
     return start
-
-
-def _last_loss(ordered: pd.DataFrame) -> int | None:
-    lost = ordered.loc[ordered["speedup"] <= 1, "tokens"]
-    return int(lost.max()) if len(lost) else None
 
 
 def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:

@@ -93,6 +93,16 @@ def grows(page, above: int = 0) -> None:
     raise AssertionError(f"the page stands at step {first}")
 
 
+def ended(page) -> None:
+    """The run on the page has finished, with its verdict; says why if it failed."""
+    verdict = page.get_by_text(re.compile("held-out tokens, k = 1 keeps|ended with an error|without a word"))
+    try:
+        verdict.wait_for(timeout=240_000)
+    finally:
+        words = [f"{job.name}: {job.state}, {job.last_words}" for job in jobs.jobs()]
+    assert "held-out" in verdict.inner_text(), words
+
+
 def test_a_run_survives_reload_and_restart_stops_resumes_and_finishes(app, browser):
     context = browser.new_context(viewport={"width": 1400, "height": 1200})
     page = context.new_page()
@@ -125,7 +135,7 @@ def test_a_run_survives_reload_and_restart_stops_resumes_and_finishes(app, brows
     page.get_by_text("No run yet").wait_for()
     assert jobs.jobs() == []
     fill(page, "Short run", {**small, "Steps": "2", "Groups, K": "2", "Groups per token, k": "1"})
-    page.get_by_text(re.compile("held-out tokens, k = 1 keeps")).wait_for()
+    ended(page)
     page.get_by_role("button", name="Use these routers").click()
     page.wait_for_url(re.compile("routers=run%3Ashort-run"))
     page.get_by_role("link", name="Explore").click()

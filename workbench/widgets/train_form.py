@@ -7,6 +7,7 @@ from typing import Any
 
 import streamlit as st
 
+from focus_core import default_model
 from focus_core.errors import FocusError
 from focus_core.results import text_records
 from focus_core.text import find_texts
@@ -38,6 +39,8 @@ def train_form(model: str) -> Job | None:
         help="Your own text stays on this machine. The last 5% of it are held out for the evaluation.",
         persist_state="session",
     )
+    called = default_model.NAME if model == "default" else model
+    st.caption(f"The routers are for **{plain(called)}**, the model in the sidebar.")
     with st.form("train_form", border=False):
         given = _source_widget(source)
         name = st.text_input(
