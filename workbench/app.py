@@ -21,6 +21,7 @@ st.navigation(
         st.Page(PAGES / "explore.py", title="Explore", icon=":material/search:", default=True),
         st.Page(PAGES / "layers.py", title="Layers", icon=":material/layers:"),
         st.Page(PAGES / "balance.py", title="Balance", icon=":material/balance:"),
+        st.Page(PAGES / "sparsity.py", title="Sparsity", icon=":material/grid_on:"),
         st.Page(PAGES / "linguistics.py", title="Linguistics", icon=":material/translate:"),
         st.Page(PAGES / "speed.py", title="Speed", icon=":material/speed:"),
         st.Page(PAGES / "quality.py", title="Quality", icon=":material/query_stats:"),

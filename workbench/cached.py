@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas as pd
 import streamlit as st
 
-from focus_core.analysis import balance, persistence
+from focus_core.analysis import Trace, balance, persistence, sparsity
 from focus_core.config import FocusConfig
 from workbench.service import Analysis
 
@@ -45,6 +46,11 @@ def balancing(analysis: Analysis) -> balance.Balancing:
     return _balancing(groups_key(analysis), analysis.trace.scores, analysis.trace.config)
 
 
+def pair_table(analysis: Analysis) -> pd.DataFrame:
+    """`focus_core.analysis.sparsity.pair_table` of an analysis at its setting."""
+    return _pair_table(setting_key(analysis), analysis.trace)
+
+
 @st.cache_data(max_entries=_ENTRIES, show_spinner=False)
 def _layer_agreement(key: str, _groups: np.ndarray, _num_groups: int) -> np.ndarray:
     return persistence.layer_agreement(_groups, _num_groups)
@@ -58,3 +64,8 @@ def _churn(key: str, _groups: np.ndarray, _num_groups: int) -> persistence.Churn
 @st.cache_data(max_entries=_ENTRIES, show_spinner=False)
 def _balancing(key: str, _scores: np.ndarray, _config: FocusConfig) -> balance.Balancing:
     return balance.balancing(_scores, temperature=_config.temperature, rounds=_config.sinkhorn_rounds)
+
+
+@st.cache_data(max_entries=4 * _ENTRIES, show_spinner=False)
+def _pair_table(key: str, _trace: Trace) -> pd.DataFrame:
+    return sparsity.pair_table(_trace)

@@ -56,6 +56,7 @@ SETTINGS: dict[str, Setting] = {
     "sample": Setting("", _words),
     "layer": Setting(-1, _whole_number),
     "other": Setting(-1, _whole_number),
+    "computed": Setting("", _words),
     "token": Setting(-1, _whole_number),
     "view": Setting("", _words),
     "tags": Setting("upos", _words),

@@ -1,0 +1,201 @@
+"""What is computed: the pattern of kept pairs, their number, and how much attention falls on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from focus_core.analysis.agreement import membership_sets
+from focus_core.analysis.trace import Trace
+from focus_core.attention import AttentionOutput, focus_attention, kept_pairs
+from focus_core.interface import AttentionCall, Geometry, Rule
+from focus_core.retrofitting import FocusModel
+
+CLASSES = ("local", "sink", "same group", "dropped")
+"""What happens to a causal pair: at most w apart; else its key is a sink; else the two share a group; else nothing."""
+MAX_CELLS = 256
+"""Cells of a pooled mask along each side."""
+_CHUNK_ELEMENTS = 1 << 23
+
+
+def random_sharing(num_groups: int, top_k: int) -> float:
+    """Probability that two random sets of k of K groups meet: 1 - C(K - k, k) / C(K, k)."""
+    return 1 - math.comb(num_groups - top_k, top_k) / math.comb(num_groups, top_k)
+
+
+def pair_table(trace: Trace) -> pd.DataFrame:
+    """What happens to the causal pairs of a text, one row per layer.
+
+    Returns:
+        Columns layer; local, sink, same group, dropped (shares of causal pairs, they add up to 1); kept; exposure
+        (share of causal pairs that are beyond the window, where routing decides); bound (1 / kept: no exact
+        execution can speed attention up further); random kept (kept share to expect of random groups).
+    """
+    config = trace.config
+    counts = kept_pairs(torch.tensor(trace.membership), window=config.window, sink_tokens=config.sink_tokens)
+    causal, local, distant, kept, sink = (count.double().numpy() for count in counts)
+    same_by_luck = (distant - sink) * random_sharing(config.num_groups, config.top_k)
+    table = pd.DataFrame(
+        {
+            "layer": trace.layers,
+            "local": local / causal,
+            "sink": sink / causal,
+            "same group": (kept - sink) / causal,
+            "dropped": (distant - kept) / causal,
+            "kept": (local + kept) / causal,
+            "exposure": distant / causal,
+            "bound": causal / (local + kept),
+            "random kept": (local + sink + same_by_luck) / causal,
+        }
+    )
+    return table
+
+
+@dataclass(frozen=True)
+class PooledMask:
+    """The attention pattern of one layer, pooled over squares of query and key tokens.
+
+    Attributes:
+        shares: (C, C, 4) float32, of the causal pairs in each cell the share of each of `CLASSES`; rows are queries,
+            columns keys. NaN where a cell has no causal pair.
+        factor: tokens along each side of a cell; the last cells may hold fewer.
+    """
+
+    shares: np.ndarray
+    factor: int
+
+
+def pooled_mask(membership: np.ndarray, *, window: int, sink_tokens: int, cells: int = MAX_CELLS) -> PooledMask:
+    """Pool the pattern of one layer to at most so many cells a side; holds one band of queries at a time.
+
+    Args:
+        membership: (T, K) bool.
+        window: w.
+        sink_tokens: tokens that every later token reads.
+        cells: the most cells along a side.
+    """
+    num_tokens = len(membership)
+    factor = max(1, -(-num_tokens // cells))
+    starts = np.arange(0, num_tokens, factor)
+    set_of, overlap = membership_sets(membership)
+    counts = np.zeros((len(starts), len(starts), len(CLASSES)), dtype=np.float32)
+    for band, start in enumerate(starts):
+        queries = np.arange(start, min(start + factor, num_tokens))
+        keys = np.arange(queries[-1] + 1)
+        distance = queries[:, None] - keys
+        local = (distance >= 0) & (distance <= window)
+        sink = (distance > window) & (keys < sink_tokens)
+        same = (distance > window) & (keys >= sink_tokens) & overlap[set_of[queries]][:, set_of[keys]]
+        dropped = (distance > window) & ~sink & ~same
+        for kind, pairs in enumerate((local, sink, same, dropped)):
+            counts[band, : band + 1, kind] = np.add.reduceat(pairs.sum(0), starts[: band + 1])
+    total = counts.sum(-1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        return PooledMask(np.where(total > 0, counts / total, np.nan).astype(np.float32), factor)
+
+
+def attention_mass(
+    focus: FocusModel,
+    input_ids: np.ndarray,
+    memberships: Sequence[np.ndarray],
+    *,
+    window: int,
+    sink_tokens: int,
+    max_queries: int = 256,
+) -> np.ndarray:
+    """Where the untouched model's attention falls: on pairs that routing keeps, or on pairs it drops.
+
+    One forward pass with full attention in every layer. In each layer with a router the softmax weights of some
+    queries are computed, averaged over heads, and summed over the pairs of each of `CLASSES`, in chunks of queries.
+
+    Args:
+        focus: model with routers; hold its lock.
+        input_ids: (T,) int64.
+        memberships: patterns to measure in the same pass, each (L, T, K) bool for the layers with routers in order.
+        window: w.
+        sink_tokens: tokens that every later token reads.
+        max_queries: measure at most so many queries, evenly spaced over the text.
+
+    Returns:
+        (len(memberships), L, 4) float64 shares of attention mass, mean over the measured queries; they add up to 1.
+    """
+    rows = {layer: row for row, layer in enumerate(focus.layers)}
+    result = np.zeros((len(memberships), len(rows), len(CLASSES)))
+    chosen = measured_queries(len(input_ids), max_queries)
+
+    def attend(
+        call: AttentionCall,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        assignment: Tensor,
+        positions: Tensor,
+        geometry: Geometry,
+    ) -> AttentionOutput:
+        row = rows[call.layer]
+        groups = [torch.from_numpy(np.array(each[row], dtype=np.float32)).to(query.device) for each in memberships]
+        picked = torch.from_numpy(chosen).to(query.device)
+        sums = torch.zeros(len(groups), len(CLASSES), dtype=torch.float64, device=query.device)
+        step = max(1, _CHUNK_ELEMENTS // (query.shape[1] * key.shape[2]))
+        for start in range(0, len(picked), step):
+            part = picked[start : start + step]
+            sums += _mass(query[0, :, part], key[0], part, groups, window, sink_tokens, geometry)
+        result[:, row] = (sums / len(picked)).cpu().numpy()
+        everyone = torch.ones(*positions.shape, 1, dtype=torch.bool, device=query.device)
+        return focus_attention(
+            query,
+            key,
+            value,
+            everyone,
+            window=key.shape[2],
+            positions=positions,
+            sliding_window=geometry.sliding_window,
+            scale=geometry.scale,
+            softcap=geometry.softcap,
+        )
+
+    rule = Rule(lambda assignment, config: assignment, attend)
+    tokens = torch.from_numpy(np.array(input_ids))[None].to(focus.model.device)
+    with torch.inference_mode(), focus.routing("soft", rule=rule):
+        focus.model.base_model(input_ids=tokens, use_cache=False)
+    return result
+
+
+def measured_queries(num_tokens: int, max_queries: int) -> np.ndarray:
+    """(Q,) int64 indices of at most so many tokens, evenly spaced, first and last among them."""
+    return np.unique(np.linspace(0, num_tokens - 1, min(num_tokens, max_queries)).round().astype(np.int64))
+
+
+def _mass(
+    query: Tensor,
+    key: Tensor,
+    picked: Tensor,
+    groups: list[Tensor],
+    window: int,
+    sink_tokens: int,
+    geometry: Geometry,
+) -> Tensor:
+    """(M, 4) float64 sums over queries (H, q, d) at positions `picked` of the mass on keys (Hkv, T, d), by class."""
+    key = key.repeat_interleave(query.shape[0] // key.shape[0], dim=0)
+    logits = (query @ key.transpose(-1, -2)).float() * geometry.scale
+    if geometry.softcap is not None:
+        logits = geometry.softcap * torch.tanh(logits / geometry.softcap)
+    index = torch.arange(key.shape[1], device=key.device)
+    distance = picked[:, None] - index
+    visible = distance >= 0
+    if geometry.sliding_window is not None:
+        visible &= distance < geometry.sliding_window
+    weights = logits.masked_fill(~visible, float("-inf")).softmax(-1).mean(0)
+    local = (weights * (distance <= window)).sum(dtype=torch.float64)
+    far = weights.masked_fill(distance <= window, 0.0)
+    sink = far[:, :sink_tokens].sum(dtype=torch.float64)
+    free = far[:, sink_tokens:]
+    every = free.sum(dtype=torch.float64)
+    same = torch.stack([(free * (g[picked] @ g[sink_tokens:].T > 0)).sum(dtype=torch.float64) for g in groups])
+    return torch.stack([local.expand_as(same), sink.expand_as(same), same, every - same], dim=1)

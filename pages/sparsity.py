@@ -1,0 +1,182 @@
+"""Sparsity: what is computed?"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pandas as pd
+import streamlit as st
+
+from focus_core.analysis.sparsity import CLASSES, pooled_mask
+from workbench import cached, mass, state
+from workbench.charts.sparsity import frontier, mask_image, share_bars
+from workbench.frame import open_page
+from workbench.guard import guarded
+from workbench.service import Analysis
+from workbench.sparsity import (
+    MAX_QUERIES,
+    layer_verdict,
+    mask_table,
+    mass_table,
+    mass_verdict,
+    memberships,
+    verdict,
+)
+from workbench.theme import is_dark
+from workbench.widgets.export import chart
+
+VIEWS = {"mask": "Pattern", "layers": "Pairs by layer", "mass": "Attention kept"}
+QUESTION = (
+    "A pair of tokens is computed if it is local (at most w apart), if the earlier one is a sink, or if both share a "
+    "group. Everything else is dropped. This page shows what that leaves, and how much attention falls on it."
+)
+SHARE = st.column_config.NumberColumn(format="percent")
+SHARES = {name: SHARE for name in (*CLASSES, "kept", "exposure", "random kept", "mass kept", "pairs kept")}
+BOUND = st.column_config.NumberColumn(format="%.2f×", help="1 / kept: attention cannot get faster than that.")
+
+
+def main() -> None:
+    """Draw the page."""
+    analysis = open_page("Sparsity: what is computed?", QUESTION)
+    if analysis is None:
+        _empty_state()
+        return
+    _sparsity(analysis)
+
+
+@st.fragment
+def _sparsity(analysis: Analysis) -> None:
+    with guarded():
+        trace = analysis.trace
+        with st.spinner("Counting pairs in every layer …", show_time=True):
+            pairs = cached.pair_table(analysis)
+        st.markdown(f"#### {verdict(trace, pairs)}")
+        row = _layer(list(trace.layers))
+        st.markdown(layer_verdict(trace, row, pairs))
+        state.choose("computed", list(VIEWS))
+        view = st.segmented_control(
+            "View",
+            list(VIEWS),
+            format_func=lambda name: VIEWS[name],
+            key="computed",
+            required=True,
+            help="The pattern of one layer, the shares of all layers, or how much of the untouched model's attention "
+            "the kept pairs hold. The last runs the model once more.",
+            persist_state="session",
+        )
+        if view == "mask":
+            _mask(analysis, row)
+        elif view == "layers":
+            _pairs(analysis, row, pairs)
+        else:
+            _mass(analysis, row, pairs)
+        state.publish()
+
+
+def _layer(layers: list[int]) -> int:
+    if len(layers) == 1:
+        return 0
+    if st.session_state.get("layer") not in layers:
+        st.session_state["layer"] = layers[len(layers) // 2]
+    chosen = st.select_slider(
+        "Layer",
+        layers,
+        key="layer",
+        help="The layer whose pattern is drawn; framed in the other charts.",
+        persist_state="session",
+    )
+    return layers.index(chosen)
+
+
+def _mask(analysis: Analysis, row: int) -> None:
+    trace = analysis.trace
+    layer, num_tokens = trace.layers[row], len(trace.tokens)
+    mask = pooled_mask(trace.membership[row], window=trace.config.window, sink_tokens=trace.config.sink_tokens)
+    chart(
+        mask_image(mask, layer, num_tokens, dark=is_dark()),
+        mask_table(mask, num_tokens),
+        analysis.origin,
+        name=f"pattern-layer-{layer}",
+        alt=f"Pairs of layer {layer}: local, sinks, in a shared group, or dropped; {mask.factor} tokens a cell.",
+        column_config=SHARES,
+    )
+    st.caption(
+        f"Pooling factor {mask.factor}: a cell stands for {mask.factor} × {mask.factor} pairs, its colour is the mix "
+        "of theirs. Above the diagonal is the future, which a causal model never reads."
+    )
+
+
+def _pairs(analysis: Analysis, row: int, pairs: pd.DataFrame) -> None:
+    config = analysis.trace.config
+    chart(
+        share_bars(pairs, row, dark=is_dark(), what="causal pairs", line="random kept"),
+        pairs,
+        analysis.origin,
+        name="pairs-by-layer",
+        alt="Share of causal pairs that are local, sinks, in a shared group, or dropped, in each layer.",
+        column_config={**SHARES, "bound": BOUND},
+    )
+    st.caption(
+        f"Dashed: what {config.top_k} random groups of {config.num_groups} would keep, where a distant pair shares "
+        "one with probability 1 - C(K-k, k) / C(K, k). The bound 1 / kept is what no exact execution can beat; "
+        "measured times are on the Speed page."
+    )
+
+
+def _mass(analysis: Analysis, row: int, pairs: pd.DataFrame) -> None:
+    trace, dark = analysis.trace, is_dark()
+    with st.spinner("Measuring the untouched model's attention …", show_time=True):
+        swept, shares = mass.measured(analysis, st.session_state["model"], st.session_state["routers"])
+        points = _frontier(analysis, swept)
+    table = mass_table(trace, swept, shares)
+    points["mass kept"] = 1 - shares[..., -1].mean(1)
+    st.markdown(mass_verdict(trace, row, swept, shares, pairs))
+    left, right = st.columns(2, gap="medium")
+    with left:
+        chart(
+            share_bars(table.loc[table["k"].eq(trace.config.top_k)], row, dark=dark, what="attention mass"),
+            table,
+            analysis.origin,
+            name="attention-mass",
+            alt="Share of the untouched model's attention on local, sink, same-group and dropped pairs by layer.",
+            column_config=SHARES,
+        )
+    with right:
+        chart(
+            frontier(points, trace.config.top_k, dark=dark),
+            points,
+            analysis.origin,
+            name="mass-against-pairs",
+            alt="Attention mass kept against pairs kept for each k, mean over layers.",
+            column_config=SHARES,
+        )
+    every = len(trace.tokens) <= MAX_QUERIES
+    st.caption(
+        "Softmax weights of the untouched model with full attention, mean over heads and "
+        + ("all queries." if every else f"{MAX_QUERIES} queries evenly spaced over the text.")
+        + " Most attention lies on local pairs and sinks, which are kept whatever the groups are."
+    )
+
+
+def _frontier(analysis: Analysis, swept: tuple[int, ...]) -> pd.DataFrame:
+    """Pairs kept at each k, mean over layers."""
+    trace = analysis.trace
+    kept = []
+    for k, membership in zip(swept, memberships(trace, swept)):
+        at = dataclasses.replace(trace, membership=membership, config=trace.config.replace(top_k=k))
+        kept.append(cached.pair_table(dataclasses.replace(analysis, trace=at))["kept"].to_numpy().mean())
+    return pd.DataFrame({"k": swept, "pairs kept": kept})
+
+
+def _empty_state() -> None:
+    st.info("**Paste or upload a text in the sidebar**, or take a sample.", icon=":material/edit_note:")
+    st.markdown(
+        "What you will see:\n"
+        "1. **The pattern** of one layer: which pairs are local, sinks, in a shared group, or never computed.\n"
+        "2. **Every layer**: the kept share, the bound it sets on any speed-up, and what random groups would keep.\n"
+        "3. **Attention kept**: how much of the untouched model's attention falls on the pairs that are kept."
+    )
+
+
+with guarded():
+    main()

@@ -1,0 +1,120 @@
+"""Masks, pair counts and attention mass against naive loops and Transformers' eager attention."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from focus_core import FocusConfig, analyze, retrofit
+from focus_core.analysis.sparsity import (
+    attention_mass,
+    measured_queries,
+    pair_table,
+    pooled_mask,
+    random_sharing,
+)
+
+
+def random_membership(tokens: int, num_groups: int, top_k: int, seed: int) -> np.ndarray:
+    rank = np.random.default_rng(seed).random((tokens, num_groups)).argsort(-1).argsort(-1)
+    return rank < top_k
+
+
+def classes(membership: np.ndarray, window: int, sinks: int) -> np.ndarray:
+    """(T, T) the definition, pair by pair: 0 local, 1 sink, 2 same group, 3 dropped, -1 the future."""
+    tokens = len(membership)
+    kinds = np.full((tokens, tokens), -1)
+    for i in range(tokens):
+        for j in range(i + 1):
+            if i - j <= window:
+                kinds[i, j] = 0
+            elif j < sinks:
+                kinds[i, j] = 1
+            else:
+                kinds[i, j] = 2 if (membership[i] & membership[j]).any() else 3
+    return kinds
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 30), st.integers(0, 9), st.integers(0, 5), st.integers(1, 4), st.integers(1, 12))
+def test_the_pooled_mask_is_the_mean_of_its_pairs(tokens, window, sinks, top_k, cells):
+    membership = random_membership(tokens, 4, top_k, tokens)
+    kinds = classes(membership, window, sinks)
+    mask = pooled_mask(membership, window=window, sink_tokens=sinks, cells=cells)
+    side = -(-tokens // mask.factor)
+    assert side <= cells and mask.shares.shape == (side, side, 4)
+    for row in range(side):
+        for column in range(side):
+            f = mask.factor
+            cell = kinds[row * f : (row + 1) * f, column * f : (column + 1) * f]
+            cell = cell[cell >= 0]
+            if not cell.size:
+                assert np.isnan(mask.shares[row, column]).all()
+            else:
+                expected = [(cell == kind).mean() for kind in range(4)]
+                assert np.allclose(mask.shares[row, column], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("num_groups", "top_k"), [(4, 1), (4, 2), (4, 3), (8, 2), (5, 5)])
+def test_random_sharing_is_the_share_of_sets_that_meet(num_groups, top_k):
+    sets = [set(choice) for choice in combinations(range(num_groups), top_k)]
+    meeting = np.mean([bool(first & second) for first in sets for second in sets])
+    assert random_sharing(num_groups, top_k) == pytest.approx(meeting)
+
+
+def test_pair_shares_follow_the_definition(tiny_llama):
+    focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4, top_k=1, window=3, sink_tokens=2))
+    trace = analyze(focus, tiny_llama.tokenizer, "a text of forty tokens, one for each byte")
+    table = pair_table(trace)
+    for row in range(len(trace.layers)):
+        kinds = classes(trace.membership[row], 3, 2)
+        pairs = (kinds >= 0).sum()
+        shares = [(kinds == kind).sum() / pairs for kind in range(4)]
+        assert table.loc[row, ["local", "sink", "same group", "dropped"]].tolist() == pytest.approx(shares)
+        assert table["kept"][row] == pytest.approx(1 - shares[3])
+        assert table["bound"][row] == pytest.approx(1 / (1 - shares[3]))
+        assert table["exposure"][row] == pytest.approx(1 - shares[0])
+        luck = shares[0] + shares[1] + (shares[2] + shares[3]) / 4
+        assert table["random kept"][row] == pytest.approx(luck)
+
+
+@pytest.mark.parametrize("max_queries", [1000, 7])
+def test_attention_mass_is_that_of_eager_attention(tiny_llama, max_queries):
+    model, text = tiny_llama.model, "the attention of the untouched model, row by row"
+    ids = torch.tensor(tiny_llama.tokenizer(text)["input_ids"])
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        weights = model(input_ids=ids[None], output_attentions=True).attentions
+    focus = retrofit(model, FocusConfig(num_groups=4, top_k=1, window=3, sink_tokens=2))
+    patterns = [np.stack([random_membership(len(ids), 4, top_k, layer) for layer in range(3)]) for top_k in (1, 2)]
+    found = attention_mass(focus, ids.numpy(), patterns, window=3, sink_tokens=2, max_queries=max_queries)
+    queries = measured_queries(len(ids), max_queries)
+    for number, pattern in enumerate(patterns):
+        for layer in range(3):
+            mean = weights[layer][0].mean(0).double().numpy()[queries]
+            kinds = classes(pattern[layer], 3, 2)[queries]
+            expected = [(mean * (kinds == kind)).sum() / len(queries) for kind in range(4)]
+            assert np.allclose(found[number, layer], expected, atol=1e-5)
+    assert np.allclose(found.sum(-1), 1, atol=1e-5)
+
+
+def test_measuring_leaves_the_model_as_it_was(tiny_llama):
+    ids = torch.tensor(tiny_llama.tokenizer("as it was before")["input_ids"])
+    with torch.no_grad():
+        before = tiny_llama.model(input_ids=ids[None]).logits
+        focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4))
+        pattern = np.stack([random_membership(len(ids), 4, 1, 0)] * 3)
+        attention_mass(focus, ids.numpy(), [pattern], window=2, sink_tokens=0)
+        after = focus.detach()(input_ids=ids[None]).logits
+    assert (before == after).all()
+
+
+def test_measured_queries_span_the_text():
+    assert measured_queries(5, 10).tolist() == [0, 1, 2, 3, 4]
+    assert measured_queries(101, 3).tolist() == [0, 50, 100]
+    assert measured_queries(1, 3).tolist() == [0]

@@ -1,0 +1,53 @@
+"""Attention mass of an analysis: one more pass of the untouched model, kept between reruns."""
+
+from __future__ import annotations
+
+import numpy as np
+import streamlit as st
+
+from focus_core.analysis.sparsity import attention_mass
+from workbench import cached, service
+from workbench.service import Analysis, Settings
+from workbench.sparsity import MAX_QUERIES, memberships, swept_k
+
+
+def measured(analysis: Analysis, model: str, routers: str) -> tuple[tuple[int, ...], np.ndarray]:
+    """Attention mass on each class of pairs at the window and sinks of an analysis.
+
+    States of the untouched model give the groups of every k at once; those of the routed model only of its own.
+
+    Args:
+        analysis: the routing.
+        model: as in `service.Settings`.
+        routers: as in `service.Settings`.
+
+    Returns:
+        The values of k, and (len, L, 4) shares.
+    """
+    config = analysis.trace.config
+    untouched = analysis.states == "untouched"
+    swept = swept_k(config.num_groups, config.top_k) if untouched else (config.top_k,)
+    settings = Settings(
+        model, routers, config.num_groups, config.top_k, config.window, config.sink_tokens, analysis.states
+    )
+    return swept, _measured(cached.groups_key(analysis), config.window, config.sink_tokens, swept, settings, analysis)
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _measured(
+    key: str, window: int, sink_tokens: int, swept: tuple[int, ...], _settings: Settings, _analysis: Analysis
+) -> np.ndarray:
+    base, trace = service.load_base(_settings.model), _analysis.trace
+    with base.lock:
+        return service.routed(
+            base,
+            _settings,
+            lambda focus: attention_mass(
+                focus,
+                trace.input_ids,
+                memberships(trace, swept),
+                window=window,
+                sink_tokens=sink_tokens,
+                max_queries=MAX_QUERIES,
+            ),
+        )
