@@ -28,7 +28,7 @@ SETS = {"upos": "Universal tags (17)", "coarse": "Five classes"}
 RULES = {"last": "last subword", "first": "first subword", "all": "every subword"}
 READY = "linguistics_clusterings"
 THREE = st.column_config.NumberColumn(format="%.3f")
-PERCENT = st.column_config.NumberColumn(format="percent")
+PERCENT = st.column_config.NumberColumn(format="percent", width=66)
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def _linguistics(analysis: Analysis) -> None:
         row = _layer(analysis) if len(words.layers) > 1 else 0
         st.markdown(f"**{layer_sentence(found, row)}**{_lift(words, row, tag_set)}")
         _layers(analysis, found, row)
-        left, right = st.columns([3, 2], gap="medium")
+        left, right = st.columns([5, 4], gap="medium")
         with left:
             _cells(analysis, words, row, tag_set)
         with right:
@@ -202,12 +202,19 @@ def _purity(analysis: Analysis, words: WordSample, row: int, found: Alignment) -
         hide_index=True,
         key="purity",
         column_config={
-            "words": st.column_config.NumberColumn(format="localized"),
-            "category": st.column_config.TextColumn(help="The largest of the six classes that the paper reports."),
-            "purity": st.column_config.NumberColumn(format="percent", help="Share of the group in that class."),
+            "group": st.column_config.NumberColumn(width=50),
+            "words": st.column_config.NumberColumn(format="localized", width=58),
+            "category": st.column_config.TextColumn(
+                width=130, help="The largest of the six classes that the paper reports."
+            ),
+            "purity": st.column_config.NumberColumn(
+                format="percent", width=66, help="Share of the group's words in that class, with its 95% interval."
+            ),
             "low": PERCENT,
             "high": PERCENT,
-            "base rate": st.column_config.NumberColumn(format="percent", help="Share of all words in that class."),
+            "base rate": st.column_config.NumberColumn(
+                format="percent", width=72, help="Share of all words in that class."
+            ),
         },
     )
     downloads(table, analysis.origin, name=f"group-purity-layer-{layer}")
