@@ -11,7 +11,7 @@ import streamlit as st
 from focus_core.bench import BenchSettings
 from focus_core.commands.bench import HEADS, PRESETS
 from workbench import jobs, state
-from workbench.charts.speed import memory_curves, model_curves, speedup_curves, time_curves
+from workbench.charts.speed import error_curves, memory_curves, model_curves, speedup_curves, time_curves
 from workbench.frame import open_bare_page
 from workbench.guard import guarded
 from workbench.jobs import Job
@@ -226,7 +226,10 @@ def _show(record: SpeedRecord) -> None:
         memory = pd.DataFrame(points[["series", "tokens", "working bytes", "input bytes"]])
         chart(memory_curves(points, dark=dark), memory, record.origin, name="memory", alt=alt, column_config=COLUMNS)
     with right:
-        _failures(record)
+        alt = "Largest error of the output against tokens."
+        errors = pd.DataFrame(points[["series", "tokens", "error output", "error logsumexp"]])
+        chart(error_curves(points, dark=dark), errors, record.origin, name="errors", alt=alt, column_config=COLUMNS)
+    _failures(record)
 
 
 def _filtered(points: pd.DataFrame) -> pd.DataFrame:

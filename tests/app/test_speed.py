@@ -18,7 +18,7 @@ from focus_core.bench import BenchSettings, describe_machine, run_bench
 from focus_core.bench_model import ModelBenchSettings, run_model_bench
 from focus_core.errors import FocusError
 from workbench import jobs
-from workbench.charts.speed import memory_curves, model_curves, speedup_curves, time_curves
+from workbench.charts.speed import error_curves, memory_curves, model_curves, speedup_curves, time_curves
 from workbench.run_verdicts import model_speed_verdict, speed_verdict
 from workbench.speed import (
     MAX_BYTES,
@@ -160,6 +160,8 @@ def test_figures_draw_the_measured_points_and_mark_what_was_not_measured(measure
         assert list(drawn.y) == pytest.approx(list(rows["sparse s"] * 1e3))
         assert list(np.add(drawn.y, drawn.error_y.array)) == pytest.approx(list(rows["sparse max s"] * 1e3))
     assert len(memory_curves(points, dark=dark).data) >= 1
+    errors = [value for trace in error_curves(points, dark=dark).data for value in trace.y]
+    assert sorted(errors) == sorted(points["error output"])
 
 
 @pytest.fixture

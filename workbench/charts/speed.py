@@ -136,6 +136,25 @@ def memory_curves(points: pd.DataFrame, *, dark: bool) -> go.Figure:
     return _finish(figure, points, dark)
 
 
+def error_curves(points: pd.DataFrame, *, dark: bool) -> go.Figure:
+    """Largest deviation of the output from the float32 definition, against tokens, both logarithmic."""
+    figure = go.Figure()
+    for name, rows, color, symbol in _series(points, dark):
+        figure.add_scatter(
+            x=rows["tokens"],
+            y=rows["error output"].clip(lower=1e-12),  # a logarithmic axis has no zero
+            mode="lines+markers",
+            name=name,
+            line={"color": color},
+            marker={"symbol": symbol, "size": 8},
+            customdata=rows[["error logsumexp"]],
+            hovertemplate="%{x:,} tokens: %{y:.1e}<br>log-sum-exp %{customdata[0]:.1e}<extra>" + name + "</extra>",
+        )
+    figure.update_layout(title="Exactness: largest error of the output against the float32 definition")
+    figure.update_yaxes(title="largest absolute error", type="log", dtick=1, exponentformat="power")
+    return _finish(figure, points, dark)
+
+
 def model_curves(points: pd.DataFrame, task: str, *, dark: bool) -> go.Figure:
     """Tokens a second of a whole model against the length, untouched and routed, both axes logarithmic.
 
