@@ -1,77 +1,35 @@
-"""A running workbench and a headless Chromium."""
+"""Fixtures of the browser tests."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
 import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from running import launched_browser, running_app
 
 from focus_core import default_model
 
-ROOT = Path(__file__).parents[2]
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory) -> Iterator[object]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    path = os.environ.get("FOCUS_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.skip("no Chromium found: install one, or set FOCUS_CHROMIUM to its path")
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=path, headless=True, args=ARGUMENTS)
+def browser(chromium) -> Iterator[object]:
+    pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    with launched_browser(chromium) as running:
         yield running
-        running.close()
 
 
 @pytest.fixture(scope="session")
-def app_url(tmp_path_factory) -> Iterator[str]:
+def app(tmp_path_factory) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Address and process of a running workbench."""
     if not default_model.is_cached():
         pytest.skip("the default model has not been fetched")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = tmp_path_factory.mktemp("app") / "log.txt"
-    command = [sys.executable, "-m", "streamlit", "run", "workbench/app.py"]
-    options = ["--server.headless=true", f"--server.port={port}"]
-    with log.open("wb") as output:
-        server = subprocess.Popen(command + options, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                with urllib.request.urlopen(f"{url}/_stcore/health", timeout=2):
-                    break
-            except OSError:
-                if server.poll() is not None or time.monotonic() > deadline:
-                    pytest.fail(f"The app did not start:\n{log.read_text(errors='replace')}")
-                time.sleep(0.2)
-        yield url
-    finally:
-        server.terminate()
-        try:
-            server.wait(10)
-        except subprocess.TimeoutExpired:
-            server.kill()
-    assert "Traceback" not in log.read_text(errors="replace")
+    with running_app(tmp_path_factory.mktemp("app") / "log.txt") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def app_url(app) -> str:
+    return app[0]
 
 
 @pytest.fixture
