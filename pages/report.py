@@ -65,9 +65,8 @@ def _report(analysis: Analysis) -> None:
         layer = _preview_layer(list(report.layers))
         if "notes" in sections:
             _notes(routers, report, layer)
-        st.caption(f"Preview: layer {layer} as it stands in the report, with everything that a reader needs to know.")
         st.iframe(
-            to_html(report.only([layer], sections), "dark" if is_dark() else "light"),
+            to_html(report.only([layer], sections), "dark" if is_dark() else "light", cards_only=True),
             height=900,
             alt=f"Preview of the report: the groups of layer {layer}.",
         )
@@ -158,13 +157,16 @@ def _note_changed(key: str, routers: str, layer: int, group: int) -> None:
 
 
 def _exports(report: Report, analysis: Analysis, name: str) -> None:
+    session = sessions.capture(
+        analysis, name
+    )  # now: a download is made outside of any run, where widgets have no state
     with st.container(horizontal=True, gap="small"):
         _button(
             "HTML report", lambda: to_html(report).encode(), "report.html", "One page that opens without a network."
         )
         _button(
             "Session (ZIP)",
-            lambda: write_bundle(report, sessions.capture(analysis, name)),
+            lambda: write_bundle(report, session),
             "session.zip",
             "Everything: the report in every format, your text, settings and notes. Open it below to go on later.",
         )

@@ -49,7 +49,7 @@ def capture(analysis: Analysis, text_name: str) -> Session:
     return Session(
         settings={name: str(value) for name, value in settings.items() if value not in (None, "", -1)},
         choices={name: st.session_state[key] for name, key in CHOICES.items() if key in st.session_state},
-        notes=st.session_state.get(NOTES, {}),
+        notes={routers: dict(own) for routers, own in st.session_state.get(NOTES, {}).items()},
         text=analysis.trace.text,
         text_name=text_name,
         routers_hash=analysis.trace.provenance.routers_hash,

@@ -77,6 +77,9 @@ def restore() -> None:
     A page calls this before it draws a widget.
     """
     if _RESTORED in st.session_state:
+        for name in (*SETTINGS, "paste"):  # written anew, or a page that draws a widget first resets it to its minimum
+            if name in st.session_state:
+                st.session_state[name] = st.session_state[name]
         return
     st.session_state[_RESTORED] = True
     readable = st.query_params.get(_VERSION_KEY, VERSION) == VERSION

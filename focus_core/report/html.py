@@ -18,7 +18,7 @@ _TAGS_SHOWN = 6
 _PLOT_WIDTH, _PLOT_HEIGHT = 240, 44
 
 
-def to_html(report: Report, theme: Theme = "auto") -> str:
+def to_html(report: Report, theme: Theme = "auto", *, cards_only: bool = False) -> str:
     """A page that opens without a network, prints well, and runs nothing.
 
     Its content security policy forbids scripts and requests, should an escape ever be forgotten.
@@ -26,10 +26,12 @@ def to_html(report: Report, theme: Theme = "auto") -> str:
     Args:
         report: the cards.
         theme: "auto" follows the reader's own setting.
+        cards_only: leave out the head, where model, text and settings stand on the page around it.
     """
     return _template().render(
         report=report,
         theme=theme,
+        cards_only=cards_only,
         origin=_origin(report),
         layers=[(layer, report.of_layer(layer)) for layer in report.layers],
         even=1 / max(1, report.origin["num_groups"]),
@@ -54,7 +56,8 @@ def summary(report: Report) -> str:
         f"{len(report.layers)} {'layer' if len(report.layers) == 1 else 'layers'}, {len(report.cards)} groups: they "
         f"hold {small:.1%} to {large:.1%} of {report.num_tokens:,} tokens (an even split is {even:.1%})"
     )
-    known = [card for card in filled if card.persistence and card.count >= 2]
+    enough = max(20, report.num_tokens // 100)  # a handful of tokens is easily together
+    known = [card for card in filled if card.persistence and card.count >= enough]
     if not known:
         return f"{start}."
     lasting = max(known, key=lambda card: _next(card).observed - _next(card).chance)
