@@ -236,6 +236,12 @@ def test_shipped_measurements_are_shown_whole():
         assert record.machine["torch"] in shown(app) and not app.error
 
 
-def test_an_uploaded_file_is_asked_for():
+def test_an_uploaded_file_is_shown_and_a_hostile_one_refused(measured):
     app = open_speed(speed="upload")
     assert "Upload a file" in shown(app)
+    uploader = app.get("file_uploader")[-1]
+    uploader.set_value(("mine.json", measured, "application/json")).run()
+    assert "measured points" in shown(app) and not app.error
+    spoilt = measured.replace(b"float32", b"<b>x</b>")
+    app.get("file_uploader")[-1].set_value(("mine.json", spoilt, "application/json")).run()
+    assert len(app.error) == 1 and "mine.json is damaged" in app.error[0].value.replace("\\", "")

@@ -175,3 +175,45 @@ def test_text_records_hold_no_text():
     assert record == {"name": "a.txt", "bytes": 6, "sha256": hashlib.sha256(b"secret").hexdigest()}
     assert "secret" not in json.dumps(REQUEST.about([record]))
     assert not math.isnan(share_done(past_run(), Progress("", 0, 0, ())))
+
+
+def kill_all():
+    for job in jobs.jobs():
+        if (process := jobs._process(job.folder)) is not None:
+            process.kill()
+
+
+def press_start(app: AppTest) -> AppTest:
+    next(button for button in app.button if button.label == "Start training").click()
+    return app.run()
+
+
+def test_uploads_and_folders_start_a_run_and_hostile_ones_do_not(tmp_path):
+    app = open_train()
+    app.session_state["train_source"] = "upload"
+    app.run()
+    app.get("file_uploader")[-1].set_value([("a.txt", b"\xff\xfe\x00", "text/plain")])
+    press_start(app)
+    assert "a.txt is UTF-16" in shown(app) and jobs.jobs() == []
+    files = [("../evil.txt", b"some words " * 500, "text/plain"), ("evil.txt", b"others " * 500, "text/plain")]
+    app.get("file_uploader")[-1].set_value(files)
+    try:
+        press_start(app)
+        (job,) = jobs.jobs()
+        assert job.is_alive and app.session_state["run"] == job.name
+        stored = sorted((job.folder / "text").iterdir())
+        assert [path.read_bytes()[:4] for path in stored] == [b"othe", b"some"]
+        assert [f"--data={path}" in job.arguments for path in stored] == [True, True]
+        assert "Loading the model and the text." in shown(app)
+        app.session_state["train_source"] = "path"
+        app.run()
+        books = tmp_path / "books"
+        books.mkdir()
+        app.text_input(key="train_path").set_value(str(books))
+        press_start(app)
+        assert "has no .txt or .md files" in shown(app)
+        (books / "book.txt").write_text("words " * 500)
+        press_start(app)
+        assert "is still at work" in shown(app) and len(jobs.jobs()) == 1
+    finally:
+        kill_all()
