@@ -37,7 +37,7 @@ COLUMNS = {
 # What the open table shows; the folded one under the chart has everything.
 MAIN_COLUMNS = (
     *("routers", "kind", "routing", "k", "balance", "remark", "perplexity", "relative", "distant kept", "all kept"),
-    *("largest group", "exposure", "model", "text", "T", "K", "w", "sinks", "date"),
+    *("largest group", "exposure", "model", "text", "T", "stride", "K", "w", "sinks", "date"),
 )
 
 
@@ -125,7 +125,7 @@ def _filtered(table: pd.DataFrame) -> pd.DataFrame:
         names,
         format_func=lambda name: f"{name} ({counts[name]} rows)",
         key="evaluated",
-        help="Model, text, context length and window. Only rows that share these are drawn together.",
+        help="Model, text, context length, stride and window. Only rows that share these are drawn together.",
         persist_state="session",
     )
     return setups.loc[setups["setup"] == chosen].drop(columns="setup").reset_index(drop=True)

@@ -20,7 +20,8 @@ FUTURE = "sees the future"
 
 COLUMNS = (
     *("model", "routers", "kind", "routing", "k", "balance", "perplexity", "relative", "distant kept", "all kept"),
-    *("largest group", "exposure", "remark", "text", "T", "K", "w", "sinks", "tokens", "date", "device", "file"),
+    *("largest group", "exposure", "remark", "text", "T", "stride", "K", "w", "sinks", "tokens", "date", "device"),
+    "file",
 )
 
 
@@ -104,6 +105,7 @@ def _rows(record: dict[str, Any], name: str) -> list[dict[str, Any]]:
         "model": str(record["model"]["name"]),
         "text": text,
         "T": int(settings["length"]),
+        "stride": int(settings.get("stride", settings["length"])),
         "K": int(config["num_groups"]),
         "w": int(config["window"]),
         "sinks": int(config["sink_tokens"]),
