@@ -26,6 +26,7 @@ st.navigation(
         st.Page(PAGES / "speed.py", title="Speed", icon=":material/speed:"),
         st.Page(PAGES / "quality.py", title="Quality", icon=":material/query_stats:"),
         st.Page(PAGES / "train.py", title="Train", icon=":material/model_training:"),
+        st.Page(PAGES / "compare.py", title="Compare", icon=":material/compare_arrows:"),
         st.Page(PAGES / "report.py", title="Report", icon=":material/description:"),
     ]
 ).run()

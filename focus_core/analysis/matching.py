@@ -7,11 +7,13 @@ groups so that as many tokens as possible lie in paired groups (the Hungarian me
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from focus_core.analysis.agreement import contingency
+from focus_core.analysis.agreement import ami, contingency, grouped_contingency
+from focus_core.analysis.intervals import Interval, bootstrap_ami, bootstrap_weights, interval
 from focus_core.analysis.trace import Trace
 
 
@@ -77,3 +79,44 @@ def renumbered(trace: Trace, row: int, numbers: np.ndarray) -> Trace:
         membership=moved(trace.membership, False),
         config=trace.config.replace(num_groups=num_groups, layers=None),
     )
+
+
+class WithinText(NamedTuple):
+    """Agreement of two routings of one text, with the spread over its parts.
+
+    Attributes:
+        ami: adjusted mutual information of the first groups.
+        interval: 95% bootstrap interval over blocks of this text; says nothing about other texts.
+        num_blocks: blocks resampled.
+        block_tokens: tokens in each (the last may hold fewer).
+    """
+
+    ami: float
+    interval: Interval
+    num_blocks: int
+    block_tokens: int
+
+
+def agreement_within(
+    first: np.ndarray, second: np.ndarray, num_first: int, num_second: int, *, repeats: int = 1000, seed: int = 0
+) -> WithinText:
+    """Adjusted mutual information of two groupings of the same tokens, bootstrapped over contiguous blocks.
+
+    Neighbouring tokens are alike, so whole blocks are drawn: about 50 of them, of 16 tokens or more.
+
+    Args:
+        first: (T,) int64 groups.
+        second: (T,) int64 groups.
+        num_first: number of groups of the first.
+        num_second: of the second.
+        repeats: B, resamples.
+        seed: of the resamples.
+    """
+    num_tokens = len(first)
+    block_tokens = max(16, -(-num_tokens // 50))
+    blocks = np.arange(num_tokens) // block_tokens
+    num_blocks = int(blocks[-1]) + 1
+    tables = grouped_contingency(first, second, blocks, num_first, num_second, num_blocks)
+    score = ami(tables.sum(0))
+    weights = bootstrap_weights(num_blocks, repeats, np.random.default_rng(seed))
+    return WithinText(score, interval(score, bootstrap_ami(tables, weights)), num_blocks, block_tokens)

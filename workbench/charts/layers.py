@@ -50,37 +50,48 @@ def agreement_map(trace: Trace, agreement: np.ndarray, row: int, other: int, *, 
 def flow_map(trace: Trace, row: int, other: int, *, dark: bool) -> go.Figure:
     """Where the tokens of each group of one layer are in another, columns in the order of their matched partners."""
     counts, columns = flow(trace, row, other)
-    num_groups = len(counts)
+    here, there = f"layer {trace.layers[row]}", f"layer {trace.layers[other]}"
+    return overlap_map(counts, columns, here, there, dark=dark)
+
+
+def overlap_map(counts: np.ndarray, columns: np.ndarray, here: str, there: str, *, dark: bool) -> go.Figure:
+    """Heatmap of where each group of one routing is in another.
+
+    Args:
+        counts: (R, C) tokens, columns ordered so that matched groups lie on the diagonal.
+        columns: (C,) group number of each column.
+        here: name of the routing of the rows.
+        there: name of the routing of the columns.
+        dark: colours for a dark page.
+    """
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    here, there = trace.layers[row], trace.layers[other]
-    x, y = [str(group) for group in columns], [str(group) for group in range(num_groups)]
     figure = go.Figure(
         go.Heatmap(
             z=share,
-            x=x,
-            y=y,
+            x=[str(group) for group in columns],
+            y=[str(group) for group in range(len(counts))],
             customdata=counts,
             zmin=0,
             zmax=1,
             colorscale=sequential(dark=dark),
-            texttemplate="%{z:.0%}" if num_groups <= 16 else None,
+            texttemplate="%{z:.0%}" if max(counts.shape) <= 16 else None,
             textfont={"size": 11},
-            hovertemplate=f"group %{{y}} of layer {here} → group %{{x}} of layer {there}<br>"
+            hovertemplate=f"group %{{y}} of {here} → group %{{x}} of {there}<br>"
             "%{z:.1%} of the group, %{customdata:,} tokens<extra></extra>",
             colorbar={"title": "share", "tickformat": ".0%", "thickness": 14},
             xgap=1,
             ygap=1,
         )
     )
-    for i in range(num_groups):
+    for i in range(min(counts.shape)):
         figure.add_shape(
             type="rect",
             **{"x0": i - 0.5, "x1": i + 0.5, "y0": i - 0.5, "y1": i + 0.5},
             line={"color": "#D55E00", "width": 2},
         )
-    figure.update_layout(title=f"Where each group of layer {here} is in layer {there} (framed: matched groups)")
-    figure.update_xaxes(title=f"group in layer {there}, in matched order", type="category", showgrid=False)
-    figure.update_yaxes(title=f"group in layer {here}", type="category", showgrid=False, autorange="reversed")
+    figure.update_layout(title=f"Where each group of {here} is in {there} (framed: matched groups)")
+    figure.update_xaxes(title=f"group in {there}, in matched order", type="category", showgrid=False)
+    figure.update_yaxes(title=f"group in {here}", type="category", showgrid=False, autorange="reversed")
     return style(figure, dark=dark, height=520)
 
 

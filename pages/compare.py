@@ -1,0 +1,185 @@
+"""Compare: two of anything, side by side."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from focus_core.analysis.matching import agreement_within
+from workbench import b_side, service, state
+from workbench.charts.group_sizes import layer_sizes, size_table
+from workbench.charts.layers import overlap_map
+from workbench.compare import (
+    Side,
+    different_texts_verdict,
+    differing,
+    matched,
+    origin,
+    overlap_table,
+    same_text_verdict,
+    same_tokens,
+    side_table,
+)
+from workbench.frame import open_page
+from workbench.guard import guarded
+from workbench.reach import pair_shares
+from workbench.service import Analysis
+from workbench.theme import is_dark
+from workbench.tokens import paginate
+from workbench.verdicts import layer_verdict
+from workbench.widgets.export import chart, downloads
+from workbench.widgets.strip import strip_data, token_strip
+
+QUESTION = (
+    "A is what the sidebar says. B differs from it in what you choose: another text, other routers, another layer, k, "
+    "window or number of sinks. Group numbers mean nothing across routers, so groups are matched first."
+)
+SHARE = st.column_config.NumberColumn(format="percent")
+THREE = st.column_config.NumberColumn(format="%.3f")
+LISTED = 200
+
+
+def main() -> None:
+    """Draw the page."""
+    analysis = open_page("Compare: two of anything, side by side", QUESTION)
+    if analysis is None:
+        _empty_state()
+        return
+    _compare(analysis)
+
+
+@st.fragment
+def _compare(analysis: Analysis) -> None:
+    with guarded():
+        try:
+            settings, text, text_name, differs = b_side.draw(analysis)
+            if "text" in differs and text is None:
+                st.info("Paste or upload a text for B.", icon=":material/edit_note:")
+                return
+            with st.spinner("Routing B …", show_time=True):
+                second = service.analysis(settings, analysis.trace.text if text is None else text)
+            row = _layer(list(analysis.trace.layers))
+            layers = list(second.trace.layers)
+            other = b_side.layer(analysis.trace.layers[row], layers, "layer" in differs)
+        finally:
+            state.publish()
+        a = Side(analysis, row, "the sidebar's")
+        b = Side(second, layers.index(other), text_name or "the same")
+        if same_tokens(a, b):
+            _same_text(a, b)
+        else:
+            _different_texts(a, b)
+
+
+def _layer(layers: list[int]) -> int:
+    if len(layers) == 1:
+        return 0
+    if st.session_state.get("layer") not in layers:
+        st.session_state["layer"] = layers[len(layers) // 2]
+    chosen = st.select_slider(
+        "Layer of A",
+        layers,
+        key="layer",
+        help="The layer of A that is compared; B's is the same unless it differs in the layer.",
+        persist_state="session",
+    )
+    return layers.index(chosen)
+
+
+def _same_text(a: Side, b: Side) -> None:
+    counts, columns, renumbered = matched(a, b)
+    sizes = a.trace.config.num_groups, b.trace.config.num_groups
+    agreement = agreement_within(a.trace.groups[a.row], b.trace.groups[b.row], *sizes)
+    st.markdown(f"#### {same_text_verdict(counts, agreement)}")
+    st.caption(
+        f"AMI: adjusted mutual information of first groups. Interval: bootstrap over {agreement.num_blocks} contiguous "
+        f"blocks of {agreement.block_tokens} tokens (1,000 resamples, seed 0); it says nothing about other texts."
+    )
+    made_from = origin(a, b)
+    left, right = st.columns(2, gap="medium")
+    with left:
+        table = side_table(a, b)
+        st.dataframe(table, hide_index=True, key="sides", height=420)
+        downloads(table, made_from, name="compared")
+    with right:
+        chart(
+            overlap_map(counts, columns, "A", "B", dark=is_dark()),
+            overlap_table(counts, columns),
+            made_from,
+            name="overlap",
+            alt="Share of each group of A in each group of B, matched groups on the diagonal.",
+            column_config={"share of A's group": SHARE},
+        )
+    _strips(a, b, renumbered)
+    _differing(a, renumbered, made_from)
+
+
+def _strips(a: Side, b: Side, renumbered) -> None:
+    st.divider()
+    st.markdown(
+        "**The same tokens twice.** B's groups carry the number and colour of the group of A that they match; "
+        f"numbers from {a.trace.config.num_groups} on have no partner in A."
+    )
+    pages = paginate(a.analysis.cells, 400)
+    number = st.pagination(len(pages), key=f"compare_page_{len(pages)}") - 1 if len(pages) > 1 else 0
+    first, last = pages[number]
+    cells, raw = a.analysis.cells[first:last], a.analysis.token_bytes
+    left, right = st.columns(2, gap="medium")
+    for place, name, trace, row in ((left, "A", a.trace, a.row), (right, "B", renumbered, 0)):
+        with place:
+            st.markdown(f"**{name}**, layer {trace.layers[row]}")
+            with st.container(height=420, border=True, key=f"strip_frame_{name}"):
+                token_strip(strip_data(trace, raw, cells, row), key=f"strip_{name}", on_pick=lambda token: None)
+
+
+def _differing(a: Side, renumbered, made_from: dict) -> None:
+    table = differing(a, renumbered)
+    if not len(table):
+        st.markdown("No token is in another group.")
+        return
+    st.markdown(
+        f"**{len(table):,} tokens differ**; the least alike first. Affinity is the dot product of the two soft "
+        "assignments: near 0, both are sure and disagree."
+    )
+    st.dataframe(table.head(LISTED), hide_index=True, height=320, key="differing", column_config={"affinity": THREE})
+    downloads(table, made_from, name="differing-tokens")
+
+
+def _different_texts(a: Side, b: Side) -> None:
+    st.markdown(f"#### {different_texts_verdict(a, b)}")
+    st.info(
+        "The texts differ, so tokens are not compared one by one: agreement of groups is defined on the same tokens, "
+        "and matching groups by their sizes would pair them at random.",
+        icon=":material/info:",
+    )
+    made_from = origin(a, b)
+    left, right = st.columns(2, gap="medium")
+    for place, name, side in ((left, "A", a), (right, "B", b)):
+        trace = side.trace
+        with place:
+            st.markdown(f"**{name}.** {layer_verdict(trace, side.row, pair_shares(trace, side.row))}")
+            sizes = size_table(trace)
+            chart(
+                layer_sizes(trace, side.row, dark=is_dark()),
+                sizes.loc[sizes["layer"].eq(side.layer)],
+                side.analysis.origin,
+                name=f"sizes-{name}",
+                alt=f"Share of tokens in each group of layer {side.layer} of {name}.",
+                column_config={"first share": SHARE, "member share": SHARE},
+            )
+    table = side_table(a, b)
+    st.dataframe(table, hide_index=True, key="sides", height=420)
+    downloads(table, made_from, name="compared")
+
+
+def _empty_state() -> None:
+    st.info("**Paste or upload a text in the sidebar**, or take a sample: that is A.", icon=":material/edit_note:")
+    st.markdown(
+        "Then choose how B differs from it:\n"
+        "1. **Same text, other routers, layer or k**: groups matched, agreement with an interval, both token strips, "
+        "and the tokens that differ most.\n"
+        "2. **Another text**: group sizes, kept share and verdict of both, side by side."
+    )
+
+
+with guarded():
+    main()
