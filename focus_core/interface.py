@@ -216,7 +216,7 @@ def _attention(
 def _refuse_packing(position_ids: Tensor | None, attention_mask: Tensor | None) -> None:
     if position_ids is None or attention_mask is not None or position_ids.shape[-1] < 2:
         return
-    if position_ids.ndim == 2 and bool((position_ids[:, 1:] < position_ids[:, :-1]).any()):
+    if position_ids.ndim == 2 and not bool((position_ids[:, 1:] >= position_ids[:, :-1]).all()):
         raise FocusError("Packed texts in one row are not supported: put each text in its own row and pad.")
 
 

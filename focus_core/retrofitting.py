@@ -95,7 +95,8 @@ class FocusModel(nn.Module):
         self.routers = nn.ModuleDict({str(i): Router(hidden_size, config, generator) for i in chosen})
         for i in chosen:
             device = next(modules[i].parameters()).device
-            self.routers[str(i)].to(device)
+            if device.type != "cpu":
+                self.routers[str(i)].to(device)
         self._base_flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
         self._base_implementation = model.config._attn_implementation or "eager"
         self._handles: list[Any] = []

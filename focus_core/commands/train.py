@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from focus_core.training.loop import Step
 
 
-def train(
+def train(  # noqa: PLR0915 (one line per option)
     data: Annotated[list[Path], typer.Option("--data", "-d", help="Text file or folder; may be given several times.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the routers.")] = Path("runs/routers"),
     model: ModelOption = "default",
@@ -43,6 +43,21 @@ def train(
     eval_top_k: Annotated[
         list[int] | None, typer.Option(help="k to evaluate at; may be repeated. Default: 1 to K.")
     ] = None,
+    mode: Annotated[
+        str, typer.Option(help="centroid-only, two-phase (then all weights) or scratch (all weights, random start).")
+    ] = "centroid-only",
+    trainer: Annotated[
+        bool, typer.Option("--trainer", help="Use Trainer; other modes and several processes always do.")
+    ] = False,
+    architecture: Annotated[
+        Path | None, typer.Option(help="scratch: folder or JSON file with a Transformers configuration.")
+    ] = None,
+    full_steps: Annotated[int, typer.Option(help="Steps with all weights.")] = 300,
+    base_learning_rate: Annotated[float, typer.Option(help="Peak rate of the model's own weights.")] = 1e-5,
+    micro_batch: Annotated[int | None, typer.Option(help="Trainer: blocks per process and pass.")] = None,
+    save_every: Annotated[int, typer.Option(help="Trainer: steps between checkpoints.")] = 100,
+    dtype: Annotated[str, typer.Option(help="Trainer: dtype of loaded weights, float32 or bfloat16.")] = "float32",
+    precision: Annotated[str, typer.Option(help="Trainer: fp32, or bf16 for autocast.")] = "fp32",
     json_output: JsonOption = False,
 ) -> None:
     """Train routers on your text; the model's own weights stay as they are.
@@ -53,11 +68,16 @@ def train(
     Everything is written to the output folder: routers, training.json, and
     progress.jsonl, a line for every step, while the run goes on.
 
+    With --trainer, under torchrun or accelerate launch, and in other modes,
+    training goes through Transformers' Trainer and data is streamed: text,
+    JSONL and Parquet files, folders, or hf:NAME for a hub data set.
+
     Example: focus train --data book.txt --data more/ --out runs/mine
     """
     import rich
 
     from focus_core.commands.table import evaluation_table
+    from focus_core.commands.train_modes import TrainerSettings, phases, run, world_size
     from focus_core.config import FocusConfig
     from focus_core.errors import FocusError
     from focus_core.evaluation import standard_settings
@@ -74,6 +94,31 @@ def train(
         raise FocusError(f"recipe is {recipe!r}: choose focus or paper.")
     make = FocusConfig if recipe == "focus" else FocusConfig.paper
     config = make(num_groups=groups, top_k=top_k, window=window, sink_tokens=sinks)
+    if trainer or mode != "centroid-only" or architecture is not None or world_size() > 1:
+        run(
+            data,
+            out,
+            model,
+            architecture,
+            config,
+            phases(mode, objective, steps, full_steps),
+            TrainerSettings(
+                batch_size=batch_size,
+                micro_batch=micro_batch,
+                learning_rate=learning_rate,
+                base_learning_rate=base_learning_rate,
+                seed=seed,
+                save_every=save_every,
+                precision=precision,
+            ),
+            held_out=held_out or [],
+            length=length,
+            dtype=dtype,
+            eval_blocks=eval_blocks,
+            eval_top_k=eval_top_k or [1, 2],
+            json_output=json_output,
+        )
+        return
     settings = TrainSettings(
         steps=steps, batch_size=batch_size, learning_rate=learning_rate, objective=objective, seed=seed
     )

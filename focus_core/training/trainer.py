@@ -274,7 +274,8 @@ def _checkpoint_to_resume(
 
 def _calibrate(trainer: FocusTrainer, stream: TokenStream) -> None:
     """Estimate potentials through the wrapped module, so that sharded weights are gathered layer by layer."""
-    task, wrapped = trainer.task, trainer.model_wrapped
+    task = trainer.task
+    wrapped: Any = trainer.model_wrapped
     objective = task.objective
     blocks = stream.sample(_CALIBRATION_BLOCKS)
 

@@ -1,19 +1,26 @@
 """Training through Trainer: modes, resuming, several processes, streamed data."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import LlamaConfig
 
 from focus_core import FocusConfig, FocusError, FocusModel, retrofit
 from focus_core.models import load_model
 from focus_core.storage import routers_hash
+from focus_core.training.log import read_log
 from focus_core.training.modes import phases, scratch_model
 from focus_core.training.stream import TokenStream, find_sources
 from focus_core.training.trainer import TrainerSettings, save, train_phase
 
+ROOT = Path(__file__).parents[2]
 CONFIG = FocusConfig(num_groups=4, top_k=1, window=4, sink_tokens=1, route_dim=8)
 SETTINGS = TrainerSettings(batch_size=4, learning_rate=0.05, base_learning_rate=0.01, save_every=3)
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "dog", "run", "past", "it", "then", "slept"]
@@ -130,3 +137,36 @@ def test_an_interrupted_run_resumes_to_the_same_weights(tiny_llama, stream, tmp_
     assert steps[0].step == 4  # the checkpoint of step 3
     assert routers_hash(focus) == routers
     assert same(base, weights(focus.detach()))
+
+
+def launch(processes, *arguments):
+    """`focus train` in one process, or in several that gloo connects."""
+    launcher = (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)] if processes > 1 else []
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, *launcher, "-m", "focus_core.cli", "train", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def test_two_processes_equal_one(tiny_llama, tmp_path):
+    tiny_llama.model.save_pretrained(tmp_path / "model")
+    tiny_llama.tokenizer.save_pretrained(tmp_path / "model")
+    text = write_text(tmp_path)
+    options = ["--data", text, "--model", tmp_path / "model", "--mode", "two-phase", "--steps", 4, "--full-steps", 4]
+    options += ["--length", 48, "--batch-size", 4, "-K", 4, "-k", 1, "--window", 4, "--base-learning-rate", 0.001]
+    done = launch(1, *options, "--out", tmp_path / "one", "--held-out", text, "--json")
+    launch(2, *options, "--out", tmp_path / "two")
+    assert done.stderr.count("Memory per process") == 2
+    record = json.loads(done.stdout)
+    assert [row["routing"] for row in record["results"]] == ["off", "soft", "hard", "hard", "hard", "hard"]
+    for name in ("model.safetensors", "routers.safetensors", "centroids/routers.safetensors"):
+        one, two = load_file(tmp_path / "one" / name), load_file(tmp_path / "two" / name)
+        assert one.keys() == two.keys()
+        for key, tensor in one.items():
+            assert torch.allclose(tensor, two[key], atol=1e-4), key
+    losses = [[step.loss for step in read_log(tmp_path / name).steps] for name in ("one", "two")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert not (tmp_path / "two" / "checkpoints").exists()
