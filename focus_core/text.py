@@ -229,6 +229,41 @@ def token_blocks(tokenizer: Any, texts: Iterable[str], length: int, *, max_block
     return blocks
 
 
+def token_windows(
+    tokenizer: Any, texts: Iterable[str], length: int, stride: int, *, max_blocks: int | None = None
+) -> np.ndarray:
+    """Blocks of tokens that start every `stride` tokens, for scoring with overlapping context.
+
+    Args:
+        tokenizer: a fast tokenizer of Transformers.
+        texts: one string per file.
+        length: tokens per block.
+        stride: from 1 to `length`; equal to it, these are the blocks of `token_blocks`.
+        max_blocks: keep only this many blocks, evenly spaced over all of them.
+
+    Returns:
+        (N, length) int64; a block never holds two texts.
+
+    Raises:
+        FocusError: as `token_blocks`, or a stride out of range.
+    """
+    if not 1 <= stride <= length:
+        raise FocusError(f"The stride is {stride} and a block has {length} tokens: choose 1 to {length}.")
+    if stride == length:
+        return token_blocks(tokenizer, texts, length, max_blocks=max_blocks)
+    parts = []
+    for text in texts:
+        ids = np.asarray(_tokenize(tokenizer, text)["input_ids"], dtype=np.int64)
+        if len(ids) >= length:
+            parts.append(np.lib.stride_tricks.sliding_window_view(ids, length)[::stride])
+    if not parts:
+        raise FocusError(f"No text has {length:,} tokens: give a longer one or shorten the blocks.")
+    blocks = np.concatenate(parts)
+    if max_blocks is not None and max_blocks < len(blocks):
+        blocks = blocks[np.linspace(0, len(blocks) - 1, max_blocks).round().astype(np.int64)]
+    return blocks
+
+
 def _tokenize(tokenizer: Any, text: str) -> Any:
     try:
         # Not verbose: a text longer than the model's limit is fine here, and the warning would mislead.

@@ -15,7 +15,15 @@ def evaluate(
     model: ModelOption = "default",
     routers: RoutersOption = None,
     untrained: Annotated[bool, typer.Option("--untrained", help="Use untrained routers (seed 0).")] = False,
-    length: Annotated[int, typer.Option(help="Context length T in tokens; the stride is the same.")] = 512,
+    length: Annotated[int, typer.Option(help="Context length T in tokens.")] = 512,
+    stride: Annotated[
+        int | None, typer.Option(help="Tokens scored per block, the last ones; blocks overlap. Default: the length.")
+    ] = None,
+    lengths: Annotated[
+        list[int] | None,
+        typer.Option(help="Length transfer: repeat per length, each a divisor of the longest. Slow at 8192."),
+    ] = None,
+    length_blocks: Annotated[int, typer.Option(help="Blocks of the longest length for length transfer.")] = 2,
     blocks: Annotated[int, typer.Option(help="Evenly spaced blocks to use; 0 for all.")] = 32,
     top_k: Annotated[
         list[int] | None,
@@ -28,27 +36,29 @@ def evaluate(
     """Perplexity of a text, untouched and routed, and what routing kept.
 
     Calibrated routing is causal and is what counts. Sequence Sinkhorn, as
-    published, looks at the whole text; it is shown for comparison.
+    published, looks at the whole text; it is shown for comparison, with
+    the difference, the leak, and its bootstrap interval over blocks.
 
     Example: focus eval --data book.txt -k 1 -k 2 -k 4 --json
+    Example: focus eval --data book.txt --lengths 512 --lengths 2048
     """
     import rich
 
     from focus_core.commands.routers import attach
-    from focus_core.commands.table import evaluation_table
+    from focus_core.commands.table import evaluation_table, leak_lines, length_table
     from focus_core.errors import FocusError
     from focus_core.evaluation import evaluate as run_evaluation
-    from focus_core.evaluation import standard_settings
+    from focus_core.evaluation import leaks, length_transfer, standard_settings
     from focus_core.models import load_model
     from focus_core.progress import terminal_progress
     from focus_core.results import record_run, stamp, text_records
-    from focus_core.text import find_texts, read_text, token_blocks
+    from focus_core.text import find_texts, read_text, token_blocks, token_windows
 
     files = find_texts(data)
     texts = [read_text(path) for path in files]
     with terminal_progress() as progress:
         loaded = load_model(model, progress=progress)
-        rows_of_text = token_blocks(loaded.tokenizer, texts, length, max_blocks=blocks or None)
+        rows_of_text = token_windows(loaded.tokenizer, texts, length, stride or length, max_blocks=blocks or None)
         if not len(rows_of_text):
             raise FocusError(
                 f"The text is shorter than one block of {length} tokens: give more, or a smaller --length."
@@ -61,7 +71,15 @@ def evaluate(
         rows = []
         for index, (mode, k, balance) in enumerate(plan):
             progress(f"Evaluating {mode}{f' k={k}' if k else ''} ({index + 1} of {len(plan)})", index / len(plan))
-            rows.append(run_evaluation(focus, rows_of_text, routing=mode, top_k=k, balance=balance, **changes))
+            rows.append(
+                run_evaluation(focus, rows_of_text, routing=mode, top_k=k, balance=balance, stride=stride, **changes)
+            )
+        by_length, longest_tokens = [], 0
+        if lengths:
+            longest = token_blocks(loaded.tokenizer, texts, max(lengths), max_blocks=length_blocks)
+            longest_tokens = longest.size
+            exact = [row for row in plan if row[0] != "soft"]
+            by_length = length_transfer(focus, longest, sorted(set(lengths)), exact, progress=progress)
     report = {
         "model": {"name": loaded.info.name, "revision": loaded.info.revision},
         "settings": {
@@ -69,15 +87,24 @@ def evaluate(
             "routers": focus.name,
             "trained": focus.trained,
             "length": length,
-            "stride": length,
+            "stride": stride or length,
             "blocks": len(rows_of_text),
+            "lengths": sorted(set(lengths or [])),
+            "length_blocks": length_blocks if lengths else 0,
         },
         "data": text_records(files),
         "results": rows,
+        "leak": leaks(rows),
+        "length_transfer": by_length,
     }
     record = record_run(out, report) if out else stamp(report)
     if json_output:
         print_json(record)
     else:
-        title = f"{loaded.info.name}, routers {focus.name}, T={length}, stride {length}, w={config.window}"
+        title = f"{loaded.info.name}, routers {focus.name}, T={length}, stride {stride or length}, w={config.window}"
         rich.print(evaluation_table(rows, title))
+        rich.print(f"Gate exposure: {rows[0].exposure:.1%} of causal pairs are distant, so that routing can drop them.")
+        for line in leak_lines(leaks(rows)):
+            rich.print(line)
+        if by_length:
+            rich.print(length_table(by_length, f"Length transfer on the same {longest_tokens:,} tokens"))

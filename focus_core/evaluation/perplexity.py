@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from focus_core.attention import kept_pairs
 from focus_core.config import FocusConfig
+from focus_core.evaluation.likelihood import token_losses
 from focus_core.progress import Progress, silent
 from focus_core.retrofitting import FocusModel, Mode, Observer
 from focus_core.router import top_k_membership
+
+MAX_TOKENS = 4096
+"""Tokens of a forward pass, unless one block alone has more."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,9 @@ class Evaluation:
         causal_kept_share: share of all causal pairs that are computed, mean over layers.
         largest_group_share: share of tokens whose first group is the largest one, worst layer, over all tokens.
         largest_group_layer: that layer.
+        removed_share: share of all causal pairs that routing removed, 1 - causal_kept_share: how much of the gate the
+            data could meet (`exposure`) it did meet.
+        block_nll: mean negative log-likelihood of each block in nats, for paired comparisons over the same blocks.
     """
 
     routing: str
@@ -45,6 +52,8 @@ class Evaluation:
     causal_kept_share: float
     largest_group_share: float | None
     largest_group_layer: int | None
+    removed_share: float = 0.0
+    block_nll: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The row as plain values."""
@@ -86,10 +95,12 @@ def evaluate(
     top_k: int | None = None,
     balance: str | None = None,
     batch_size: int = 4,
+    stride: int | None = None,
     progress: Progress = silent,
+    on_losses: Callable[[np.ndarray], None] | None = None,
     **changes: Any,
 ) -> Evaluation:
-    """Perplexity on non-overlapping blocks: context length T, stride T, T - 1 predicted tokens a block.
+    """Perplexity on blocks of T tokens: context length T, and of every block the last `stride` tokens are scored.
 
     Args:
         focus: model with routers.
@@ -97,8 +108,11 @@ def evaluate(
         routing: "off", "soft" or "hard".
         top_k: k of hard routing, the configured one when None.
         balance: "calibrated" (causal) or "sequence"; the configured one when None.
-        batch_size: rows a forward pass.
+        batch_size: rows a forward pass; long blocks go one by one.
+        stride: tokens scored per block, the distance of overlapping blocks. None for T, blocks side by side: then all
+            but the first token are scored.
         progress: called with the share done.
+        on_losses: handed (B, T - 1) float32 losses of every token, batch by batch.
         changes: other settings of `FocusConfig`, such as `window`.
 
     Returns:
@@ -112,19 +126,21 @@ def evaluate(
         **({} if top_k is None else {"top_k": top_k}),
         **({"balance": balance} if balance else {}),
     }
-    total, count = 0.0, 0
+    length = blocks.shape[1]
+    scored = min(stride or length, length - 1)
+    block_nll: list[float] = []
+    batch_size = max(1, min(batch_size, MAX_TOKENS // length))
     with focus.routing(routing, **overrides):
         config = focus.current.config
         shares = _Shares(focus, config, count_pairs=routing == "hard")
         with focus.observe(Observer(on_assignment=shares)):
             for start in range(0, len(blocks), batch_size):
                 rows = torch.from_numpy(blocks[start : start + batch_size]).to(focus.model.device)
-                logits = focus(input_ids=rows, use_cache=False).logits
-                for row, target in zip(logits, rows):
-                    total += float(F.cross_entropy(row[:-1].float(), target[1:], reduction="sum"))
-                count += rows.shape[0] * (rows.shape[1] - 1)
+                losses = token_losses(focus, rows)
+                block_nll += losses[:, -scored:].double().mean(1).tolist()
+                if on_losses is not None:
+                    on_losses(losses.cpu().numpy())
                 progress(f"Evaluating {routing}", min(1.0, (start + batch_size) / len(blocks)))
-    length = blocks.shape[1]
     causal = length * (length + 1) // 2
     beyond = max(0, length - 1 - config.window)
     hard, off = routing == "hard", routing == "off"
@@ -133,13 +149,15 @@ def evaluate(
         routing=routing,
         top_k=config.top_k if hard else None,
         balance="none" if off else config.balance,
-        perplexity=math.exp(total / count),
-        tokens=count,
+        perplexity=math.exp(sum(block_nll) / len(block_nll)),
+        tokens=scored * len(blocks),
         exposure=beyond * (beyond + 1) / 2 / causal,
         kept_share=shares.kept / max(1, shares.distant) if hard else 1.0,
         causal_kept_share=shares.computed / max(1, shares.causal) if hard else 1.0,
         largest_group_share=largest,
         largest_group_layer=layer,
+        removed_share=1 - shares.computed / max(1, shares.causal) if hard else 0.0,
+        block_nll=tuple(block_nll),
     )
 
 

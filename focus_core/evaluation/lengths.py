@@ -1,0 +1,126 @@
+"""Length transfer: the same text at several context lengths, with the loss by position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from focus_core.errors import FocusError
+from focus_core.evaluation.compare import Difference, perplexity_difference
+from focus_core.evaluation.perplexity import Evaluation, evaluate
+from focus_core.progress import Progress, silent
+from focus_core.retrofitting import FocusModel, Mode
+
+FIRST_BIN = 64
+
+
+@dataclass(frozen=True)
+class PositionBin:
+    """Loss at a range of positions in the block.
+
+    Attributes:
+        start: first predicted position.
+        stop: one past the last.
+        nll: mean negative log-likelihood in nats.
+    """
+
+    start: int
+    stop: int
+    nll: float
+
+
+@dataclass(frozen=True)
+class LengthRow:
+    """One setting at one length.
+
+    Attributes:
+        length: T.
+        evaluation: perplexity with kept share, exposure and largest group.
+        positions: loss by position, bins that double.
+        above_untouched: perplexity minus that of the untouched model at the same length; None for the latter.
+    """
+
+    length: int
+    evaluation: Evaluation
+    positions: tuple[PositionBin, ...]
+    above_untouched: Difference | None
+
+
+def position_bins(losses: np.ndarray) -> tuple[PositionBin, ...]:
+    """Mean loss over positions 1 to 63, 64 to 127, 128 to 255 and so on.
+
+    Args:
+        losses: (N, T - 1), entry t is the loss of token t + 1.
+    """
+    length = losses.shape[1] + 1
+    edges = [1]
+    while max(edges[-1], FIRST_BIN) < length:
+        edges.append(min(length, FIRST_BIN if edges[-1] == 1 else edges[-1] * 2))
+    if edges[-1] != length:
+        edges.append(length)
+    return tuple(
+        PositionBin(start, stop, float(losses[:, start - 1 : stop - 1].mean())) for start, stop in pairwise(edges)
+    )
+
+
+def length_transfer(
+    focus: FocusModel,
+    blocks: np.ndarray,
+    lengths: Sequence[int],
+    settings: Sequence[tuple[Mode, int | None, str | None]],
+    *,
+    progress: Progress = silent,
+) -> list[LengthRow]:
+    """Evaluate settings at several lengths on the same tokens: shorter blocks are the longest ones cut up.
+
+    Args:
+        focus: model with routers.
+        blocks: (N, T) int64, T the longest length.
+        lengths: context lengths, each a divisor of T.
+        settings: (routing, k, balance) as in `standard_settings`; soft routing is refused, its memory grows with T^2.
+        progress: called with the share done.
+
+    Returns:
+        One row per length and setting. Intervals against the untouched model are paired over blocks of the shortest
+        length, of which there are enough.
+
+    Raises:
+        FocusError: a length that does not divide T, or soft routing.
+    """
+    longest, shortest = blocks.shape[1], min(lengths)
+    for length in lengths:
+        if length < 2 or longest % length or length % shortest:
+            raise FocusError(f"Length {length} does not divide {longest}: choose lengths that divide one another.")
+    if any(mode == "soft" for mode, _, _ in settings):
+        raise FocusError("Soft routing is not evaluated at long lengths: its memory grows with their square.")
+    rows: list[LengthRow] = []
+    for number, length in enumerate(lengths):
+        cut = blocks.reshape(-1, length)
+        untouched: np.ndarray | None = None
+        for place, (mode, top_k, balance) in enumerate(settings):
+            share = (number + place / len(settings)) / len(lengths)
+            progress(f"Length {length:,}: {mode}{f' k={top_k}, {balance}' if top_k else ''}", share)
+            losses: list[np.ndarray] = []
+            row = evaluate(
+                focus,
+                cut,
+                routing=mode,
+                top_k=top_k,
+                balance=balance,
+                on_losses=losses.append,
+            )
+            every = np.concatenate(losses)
+            pieces = _piece_means(every, shortest)
+            untouched = pieces if mode == "off" else untouched
+            gap = None if mode == "off" or untouched is None else perplexity_difference(pieces, untouched)
+            rows.append(LengthRow(length, row, position_bins(every), gap))
+    return rows
+
+
+def _piece_means(losses: np.ndarray, piece: int) -> np.ndarray:
+    """Mean loss of each piece of the text; the first token of a block has none."""
+    padded = np.concatenate([np.full((len(losses), 1), np.nan), losses], axis=1)
+    return np.nanmean(padded.reshape(-1, piece), axis=1)
