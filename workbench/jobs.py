@@ -129,7 +129,7 @@ def new_folder(name: str) -> Path:
     if not slug:
         raise FocusError("The run needs a name with a letter or digit in it: give one.")
     try:
-        runs_dir().mkdir(parents=True, exist_ok=True)
+        runs_dir().mkdir(mode=0o700, parents=True, exist_ok=True)
         for number in range(1, 1000):
             folder = runs_dir() / (slug if number == 1 else f"{slug}-{number}")
             with contextlib.suppress(FileExistsError):
