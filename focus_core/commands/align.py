@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 TREEBANK = ".conllu"
 _SHORT = {
     "token identity": "identity",
-    "position buckets": "position",
     "frequency buckets": "frequency",
     "untrained routers": "untrained",
     "balanced k-means": "k-means",
@@ -187,12 +186,15 @@ def _with_top_k(trace: Any, top_k: int) -> Any:
 
 
 def _table(found: Alignment, title: str) -> Any:
+    from rich.box import SIMPLE
     from rich.table import Table
 
     beyond = {"C": "chance", "B": "balance", "I": "identity", "X": "context"}
-    table = Table(title=title, caption="Beyond: C chance, B balance, I token identity, X spelling in context.")
-    names = list(found.layers[0].references)
-    for name in ("layer", "AMI", "95%", *(_SHORT.get(name, name) for name in names), "beyond"):
+    table = Table(
+        title=title, box=SIMPLE, caption="Beyond: C chance, B balance, I token identity, X spelling in context."
+    )
+    names = [name for name in found.layers[0].references if name in _SHORT]
+    for name in ("layer", "AMI", "95%", *(_SHORT[name] for name in names), "beyond"):
         table.add_column(name, justify="left" if name == "beyond" else "right", no_wrap=True)
     for layer in found.layers:
         table.add_row(
