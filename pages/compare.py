@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import streamlit as st
+from typing import Any
 
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from focus_core.analysis import Trace
 from focus_core.analysis.matching import agreement_within
 from workbench import b_side, service, state
 from workbench.charts.group_sizes import layer_sizes, size_table
@@ -50,6 +54,7 @@ def main() -> None:
 @st.fragment
 def _compare(analysis: Analysis) -> None:
     with guarded():
+        answer = st.container()  # the verdict stands above the controls it depends on
         try:
             settings, text, text_name, differs = b_side.draw(analysis)
             if "text" in differs and text is None:
@@ -65,9 +70,9 @@ def _compare(analysis: Analysis) -> None:
         a = Side(analysis, row, "the sidebar's")
         b = Side(second, layers.index(other), text_name or "the same")
         if same_tokens(a, b):
-            _same_text(a, b)
+            _same_text(a, b, answer)
         else:
-            _different_texts(a, b)
+            _different_texts(a, b, answer)
 
 
 def _layer(layers: list[int]) -> int:
@@ -85,11 +90,11 @@ def _layer(layers: list[int]) -> int:
     return layers.index(chosen)
 
 
-def _same_text(a: Side, b: Side) -> None:
+def _same_text(a: Side, b: Side, answer: DeltaGenerator) -> None:
     counts, columns, renumbered = matched(a, b)
     sizes = a.trace.config.num_groups, b.trace.config.num_groups
     agreement = agreement_within(a.trace.groups[a.row], b.trace.groups[b.row], *sizes)
-    st.markdown(f"#### {same_text_verdict(counts, agreement)}")
+    answer.markdown(f"#### {same_text_verdict(counts, agreement)}")
     st.caption(
         f"AMI: adjusted mutual information of first groups. Interval: bootstrap over {agreement.num_blocks} contiguous "
         f"blocks of {agreement.block_tokens} tokens (1,000 resamples, seed 0); it says nothing about other texts."
@@ -113,7 +118,7 @@ def _same_text(a: Side, b: Side) -> None:
     _differing(a, renumbered, made_from)
 
 
-def _strips(a: Side, b: Side, renumbered) -> None:
+def _strips(a: Side, b: Side, renumbered: Trace) -> None:
     st.divider()
     st.markdown(
         "**The same tokens twice.** B's groups carry the number and colour of the group of A that they match; "
@@ -131,7 +136,7 @@ def _strips(a: Side, b: Side, renumbered) -> None:
                 token_strip(strip_data(trace, raw, cells, row), key=f"strip_{name}", on_pick=lambda token: None)
 
 
-def _differing(a: Side, renumbered, made_from: dict) -> None:
+def _differing(a: Side, renumbered: Trace, made_from: dict[str, Any]) -> None:
     table = differing(a, renumbered)
     if not len(table):
         st.markdown("No token is in another group.")
@@ -144,8 +149,8 @@ def _differing(a: Side, renumbered, made_from: dict) -> None:
     downloads(table, made_from, name="differing-tokens")
 
 
-def _different_texts(a: Side, b: Side) -> None:
-    st.markdown(f"#### {different_texts_verdict(a, b)}")
+def _different_texts(a: Side, b: Side, answer: DeltaGenerator) -> None:
+    answer.markdown(f"#### {different_texts_verdict(a, b)}")
     st.info(
         "The texts differ, so tokens are not compared one by one: agreement of groups is defined on the same tokens, "
         "and matching groups by their sizes would pair them at random.",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import streamlit as st
 
-from focus_core.analysis.persistence import chance_band
+from focus_core.analysis.persistence import Churn, chance_band
 from workbench import cached, state
 from workbench.charts.layers import agreement_map, churn_line, flow_map
 from workbench.frame import open_page
@@ -88,7 +89,7 @@ def _two_layers(layers: list[int]) -> tuple[int, int]:
     return layers.index(first), layers.index(second)
 
 
-def _maps(analysis: Analysis, agreement, row: int, other: int) -> None:
+def _maps(analysis: Analysis, agreement: np.ndarray, row: int, other: int) -> None:
     trace, dark = analysis.trace, is_dark()
     left, right = st.columns(2, gap="medium")
     with left:
@@ -119,7 +120,7 @@ def _maps(analysis: Analysis, agreement, row: int, other: int) -> None:
         )
 
 
-def _tokens(analysis: Analysis, churn, row: int) -> None:
+def _tokens(analysis: Analysis, churn: Churn, row: int) -> None:
     table = token_churn(analysis.trace, churn, row)
     steps = len(churn.changed)
     st.markdown(

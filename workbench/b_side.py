@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from workbench import jobs, service, state, texts
 from workbench.service import Analysis, Settings
@@ -126,7 +127,7 @@ def _text() -> tuple[str | None, str]:
         return samples[name].read(), f"sample “{samples[name].title}”"
 
 
-def _routers(place, ours: str) -> str:
+def _routers(place: DeltaGenerator, ours: str) -> str:
     options = [*service.shipped_routers(), *jobs.finished_routers(), service.UNTRAINED]
     if not st.session_state.get("b_routers"):
         others = [name for name in reversed(options) if name != ours]
@@ -142,5 +143,5 @@ def _routers(place, ours: str) -> str:
     )
 
 
-def _number(place, label: str, key: str, low: int, high: int, hint: str) -> int:
+def _number(place: DeltaGenerator, label: str, key: str, low: int, high: int, hint: str) -> int:
     return int(place.number_input(label, low, high, key=key, help=hint, persist_state="session"))
