@@ -24,6 +24,7 @@ from transformers import (
 )
 
 from focus_core import FocusConfig, FocusError, FocusModel, retrofit
+from focus_core.training import TrainSettings, train
 
 SMALL = {
     "vocab_size": 97,
@@ -149,6 +150,21 @@ def test_saved_routers_come_back(model, tmp_path):
     again = FocusModel.from_pretrained(focus.detach(), tmp_path / "routers")
     assert again.config == CONFIG
     assert again.base_matches
+    assert torch.equal(logits(again, tokens()), expected)
+
+
+@pytest.mark.parametrize("objective", ["mass", "lm"])
+def test_training_lowers_the_loss_and_changes_no_byte_of_the_base(model, objective, tmp_path):
+    before = digest(model)
+    focus = retrofit(model, CONFIG)
+    settings = TrainSettings(steps=12, batch_size=8, learning_rate=0.05, objective=objective, autocast=False)
+    history = train(focus, tokens(8, 32).numpy(), settings, tmp_path / "routers")
+    assert history[-1].loss < history[0].loss
+    expected = logits(focus, tokens())
+    base = focus.detach()
+    assert digest(base) == before
+    again = FocusModel.from_pretrained(base, tmp_path / "routers")
+    assert again.trained
     assert torch.equal(logits(again, tokens()), expected)
 
 
