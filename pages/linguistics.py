@@ -56,7 +56,7 @@ def _linguistics(analysis: Analysis) -> None:
         row = _layer(analysis) if len(words.layers) > 1 else 0
         st.markdown(f"**{layer_sentence(found, row)}**{_lift(words, row, tag_set)}")
         _layers(analysis, found, row)
-        left, right = st.columns([5, 4], gap="medium")
+        left, right = st.columns(2, gap="medium")
         with left:
             _cells(analysis, words, row, tag_set)
         with right:

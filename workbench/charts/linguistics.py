@@ -68,7 +68,8 @@ def ami_by_layer(found: Alignment, *, dark: bool, row: int | None = None) -> go.
         legend={"orientation": "h", "yanchor": "top", "y": -0.16, "x": 0},
         hovermode="closest",
     )
-    figure.update_xaxes(title="layer", dtick=2 if len(layers) > 12 else 1, zeroline=False)
+    ends = [layers[0] - 0.5, layers[-1] + 0.5]
+    figure.update_xaxes(title="layer", dtick=2 if len(layers) > 12 else 1, zeroline=False, range=ends)
     figure.update_yaxes(title="AMI (0: chance, 1: the same partition)", rangemode="tozero")
     style(figure, dark=dark, height=520)
     return figure
