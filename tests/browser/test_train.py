@@ -15,7 +15,7 @@ import pytest
 from focus_core import default_model
 from workbench import jobs
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1200)]  # long on a busy machine
 
 ROOT = Path(__file__).parents[2]
 SECRET = "zanzibar"
