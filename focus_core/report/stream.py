@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,6 @@ class StreamSettings:
         layers: layers to report, None for all.
         examples: of each kind, per card.
         seed: of the random examples and the intervals.
-        bfloat16: compute the model in bfloat16 (autocast); routers stay in float32.
     """
 
     top_k: int
@@ -54,7 +52,6 @@ class StreamSettings:
     layers: tuple[int, ...] | None = None
     examples: int = 5
     seed: int = 0
-    bfloat16: bool = False
 
 
 TagSection = Callable[[Section, Encoding], tuple[np.ndarray, np.ndarray]]
@@ -203,15 +200,10 @@ def _routed(
             torch.inference_mode(),
             focus.routing("hard", **changes),
             focus.observe(Observer(on_assignment=record)),
-            _precision(focus, settings),
         ):
             focus.model.base_model(input_ids=rows.to(focus.model.device), use_cache=False)
         for index, start in enumerate(batch):
             yield start, torch.stack([seen[layer][index] for layer in layers])
-
-
-def _precision(focus: FocusModel, settings: StreamSettings) -> AbstractContextManager[Any]:
-    return torch.autocast(focus.model.device.type, torch.bfloat16) if settings.bfloat16 else nullcontext()
 
 
 def _save(path: Path, key: str, statistics: Statistics, sections_done: int) -> None:
