@@ -13,6 +13,7 @@ from workbench import b_side, service, state
 from workbench.charts.group_sizes import layer_sizes, size_table
 from workbench.charts.layers import overlap_map
 from workbench.compare import (
+    FEW_TOKENS,
     Side,
     different_texts_verdict,
     differing,
@@ -95,10 +96,11 @@ def _same_text(a: Side, b: Side, answer: DeltaGenerator) -> None:
     sizes = a.trace.config.num_groups, b.trace.config.num_groups
     agreement = agreement_within(a.trace.groups[a.row], b.trace.groups[b.row], *sizes)
     answer.markdown(f"#### {same_text_verdict(counts, agreement)}")
-    st.caption(
-        f"AMI: adjusted mutual information of first groups. Interval: bootstrap over {agreement.num_blocks} contiguous "
-        f"blocks of {agreement.block_tokens} tokens (1,000 resamples, seed 0); it says nothing about other texts."
-    )
+    if len(a.trace.tokens) >= FEW_TOKENS:
+        st.caption(
+            f"AMI: adjusted mutual information of first groups. Interval: bootstrap over {agreement.num_blocks} "
+            f"contiguous blocks of {agreement.block_tokens} tokens, 1,000 resamples, seed 0; other texts may differ."
+        )
     made_from = origin(a, b)
     left, right = st.columns(2, gap="medium")
     with left:
@@ -132,7 +134,7 @@ def _strips(a: Side, b: Side, renumbered: Trace) -> None:
     for place, name, trace, row in ((left, "A", a.trace, a.row), (right, "B", renumbered, 0)):
         with place:
             st.markdown(f"**{name}**, layer {trace.layers[row]}")
-            with st.container(height=420, border=True, key=f"strip_frame_{name}"):
+            with st.container(height=420 if last - first > 120 else "content", border=True, key=f"strip_frame_{name}"):
                 token_strip(strip_data(trace, raw, cells, row), key=f"strip_{name}", on_pick=lambda token: None)
 
 

@@ -140,17 +140,20 @@ def frontier(table: pd.DataFrame, top_k: int, *, dark: bool) -> go.Figure:
     """
     main, other = ("#56B4E9", "#E69F00") if dark else ("#0072B2", "#D55E00")
     chosen = table["k"].to_numpy() == top_k
+    crowded = np.diff(table["pairs kept"].to_numpy(), prepend=-1) < 0.04
+    labels = ["" if near and not ours else f"k={k}" for k, near, ours in zip(table["k"], crowded, chosen)]
     figure = go.Figure(
         go.Scatter(
             x=table["pairs kept"],
             y=table["mass kept"],
             mode="lines+markers+text",
-            text=[f"k={k}" for k in table["k"]],
+            text=labels,
+            customdata=table["k"],
             textposition="bottom right",
             name="routing",
             line={"color": main},
             marker={"size": np.where(chosen, 14, 8), "color": np.where(chosen, other, main)},
-            hovertemplate="%{text}: %{x:.1%} of pairs hold %{y:.1%} of the attention<extra></extra>",
+            hovertemplate="k=%{customdata}: %{x:.1%} of pairs hold %{y:.1%} of the attention<extra></extra>",
         )
     )
     figure.add_scatter(
