@@ -21,7 +21,7 @@ def evaluate(
     ] = None,
     lengths: Annotated[
         list[int] | None,
-        typer.Option(help="Length transfer: repeat per length, each a divisor of the longest. Slow at 8192."),
+        typer.Option(help="Length transfer of causal routing: repeat per length, each a divisor of the longest."),
     ] = None,
     length_blocks: Annotated[int, typer.Option(help="Blocks of the longest length for length transfer.")] = 2,
     blocks: Annotated[int, typer.Option(help="Evenly spaced blocks to use; 0 for all.")] = 32,
@@ -78,8 +78,8 @@ def evaluate(
         if lengths:
             longest = token_blocks(loaded.tokenizer, texts, max(lengths), max_blocks=length_blocks)
             longest_tokens = longest.size
-            exact = [row for row in plan if row[0] != "soft"]
-            by_length = length_transfer(focus, longest, sorted(set(lengths)), exact, progress=progress)
+            causal = [row for row in plan if row[0] == "off" or row[2] == "calibrated"]
+            by_length = length_transfer(focus, longest, sorted(set(lengths)), causal, progress=progress)
     report = {
         "model": {"name": loaded.info.name, "revision": loaded.info.revision},
         "settings": {

@@ -90,7 +90,9 @@ def estimate_memory(
         The estimate. Activations are exact for the operations PyTorch reports; kernels' private workspace is not in it.
     """
     with FakeTensorMode():
-        base = AutoModelForCausalLM.from_config(copy.deepcopy(model_config), dtype=dtype)
+        # "eager", because the configuration may be that of a model which has routers already.
+        config = copy.deepcopy(model_config)
+        base = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
         focus = retrofit(base, focus_config)
         task = TrainingTask(focus, OBJECTIVES[phase.objective], everything=phase.everything).eval()
         parameters = list(task.parameters())
