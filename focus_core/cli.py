@@ -14,6 +14,7 @@ from focus_core.commands.align import align
 from focus_core.commands.analyze import analyze
 from focus_core.commands.app import app as app_command
 from focus_core.commands.bench import bench
+from focus_core.commands.benchmark import benchmark
 from focus_core.commands.evaluate import evaluate
 from focus_core.commands.fetch import fetch
 from focus_core.commands.report import report
@@ -84,6 +85,7 @@ app.command("eval")(evaluate)
 app.command("analyze")(analyze)
 app.command("align")(align)
 app.command("bench")(bench)
+app.command("benchmark")(benchmark)
 app.command("report")(report)
 app.command("app")(app_command)
 

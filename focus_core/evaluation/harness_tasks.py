@@ -1,0 +1,252 @@
+"""Benchmark tasks of the harness, from the hub or from local files, and versions long enough to meet the gate.
+
+Prompts, choices and metrics are the harness's own YAML; local rows are only renamed to the hub's columns. Where a data
+set has no training split, its last rows are held back as few-shot examples and never evaluated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lm_eval
+import numpy as np
+from datasets import Dataset
+from lm_eval.api.task import ConfigurableTask
+from lm_eval.tasks._yaml_loader import load_yaml  # TaskManager reads all 14,000 YAML files to find one
+
+from focus_core.errors import FocusError
+
+Row = dict[str, Any]
+LONG, AFTER, NEEDLE = "_long", "_after_", "needle_"
+DEPTHS = (0.1, 0.5, 0.9)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a task comes from.
+
+    Attributes:
+        yaml: the harness's definition.
+        file: its local rows.
+        columns: a local row with the hub's columns.
+        changes: settings of the harness that the local rows need otherwise.
+    """
+
+    yaml: str
+    file: str
+    columns: Callable[[Row], Row]
+    changes: Mapping[str, Any]
+
+
+def _arc(row: Row) -> Row:
+    letters = [chr(ord("A") + index) for index in range(len(row["choices"]))]
+    choices = {"text": row["choices"], "label": letters}
+    question = row["query"].removeprefix("Question: ").strip()
+    return {"question": question, "choices": choices, "answerKey": letters[row["gold"]]}
+
+
+def _piqa(row: Row) -> Row:
+    first, second = row["choices"]
+    return {
+        "goal": row["query"].removeprefix("Question: ").strip(),
+        "sol1": first,
+        "sol2": second,
+        "label": row["gold"],
+    }
+
+
+def _hellaswag(row: Row) -> Row:
+    return {"query": row["centerpiece"], "choices": row["options"], "label": row["correct_options_idx"][0]}
+
+
+def _truthfulqa(row: Row) -> Row:
+    gold = row["correct_options_idx"][0]
+    choices = [row["options"][gold], *(text for index, text in enumerate(row["options"]) if index != gold)]
+    return {"question": row["centerpiece"], "mc1_targets": {"choices": choices}}
+
+
+SOURCES = {
+    "truthfulqa_mc1": Source("truthfulqa/truthfulqa_mc1.yaml", "truthfulqa_mc1.json", _truthfulqa, {}),
+    "arc_easy": Source("arc/arc_easy.yaml", "arc_easy.jsonl", _arc, {}),
+    "piqa": Source("piqa/piqa.yaml", "piqa.jsonl", _piqa, {}),
+    "lambada_openai": Source(
+        "lambada/lambada_openai.yaml",
+        "lambada_openai.jsonl",
+        lambda row: {"text": f"{row['context']} {row['continuation']}"},
+        {},
+    ),
+    # These rows are the harness's processed form already, without the activity label in front.
+    "hellaswag": Source("hellaswag/hellaswag.yaml", "hellaswag_dev.json", _hellaswag, {"process_docs": None}),
+    "gsm8k": Source(
+        "gsm8k/gsm8k.yaml",
+        "gsm8k.jsonl",
+        lambda row: {"question": row["context"], "answer": f"{row['chain_of_thought']}\n#### {row['answer']}"},
+        {},
+    ),
+}
+"""Tasks by the harness's name."""
+
+METRIC = {
+    "truthfulqa_mc1": "acc",
+    "lambada_openai": "acc",
+    "gsm8k": "exact_match,flexible-extract",
+    "needle": "acc",
+}
+"""The metric that is quoted; acc_norm for the others, as published."""
+
+
+def base_name(name: str) -> str:
+    """The task that a long version was made from: "lambada_openai_after_2048" to "lambada_openai"."""
+    return "needle" if name.startswith(NEEDLE) else name.partition(AFTER)[0].removesuffix(LONG)
+
+
+def headline(name: str) -> str:
+    """Name of the metric to quote for a task."""
+    return METRIC.get(base_name(name), "acc_norm")
+
+
+def load_task(
+    name: str, tokenizer: Any, *, data: Path | None, filler: str, long_tokens: int = 1024, seed: int = 0
+) -> ConfigurableTask:
+    """One task, ready for the harness.
+
+    Args:
+        name: one of `SOURCES`; with "_long" after it, few-shot examples fill `long_tokens` tokens;
+            "lambada_openai_after_N" puts N tokens of other text before every passage; "needle_N" hides a sentence in N
+            tokens.
+        tokenizer: counts the tokens.
+        data: folder with the local files; None for the hub.
+        filler: text for what is put around.
+        long_tokens: length of the few-shot prompts of long versions.
+        seed: of the needles.
+
+    Raises:
+        FocusError: an unknown task, a missing or unreadable file, or too little filler.
+    """
+    if name.startswith(NEEDLE):
+        return ConfigurableTask(config=_needle_config(name, tokenizer, filler, seed))
+    base, _, distance = name.partition(AFTER)
+    long = base.endswith(LONG)
+    base = base.removesuffix(LONG)
+    if base not in SOURCES or (distance and not distance.isdecimal()):
+        known = ", ".join(SOURCES)
+        raise FocusError(
+            f"There is no task {name!r}: choose {known}; any of them with {LONG}, NAME{AFTER}2048, or {NEEDLE}1024."
+        )
+    source = SOURCES[base]
+    config: dict[str, Any] = dict(load_yaml(Path(lm_eval.__file__).parent / "tasks" / source.yaml, resolve_func=True))
+    for key in ("tag", "group"):
+        config.pop(key, None)
+    config["task"] = name
+    if data is not None:
+        config |= {**source.changes, **_local(base, source, data)}
+    if long:
+        config |= _few_shot(base, config, tokenizer, long_tokens)
+    if distance:
+        text = cut(filler, tokenizer, int(distance))
+        config["description"] = "{% raw %}" + text + "{% endraw %}\n\n"
+    return ConfigurableTask(config=config)
+
+
+def cut(text: str, tokenizer: Any, num_tokens: int) -> str:
+    """The first `num_tokens` tokens of a text.
+
+    Raises:
+        FocusError: the text is shorter.
+    """
+    offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)["offset_mapping"]
+    if len(offsets) < num_tokens:
+        raise FocusError(f"The filler has {len(offsets):,} tokens of the {num_tokens:,} asked for: give more --filler.")
+    return text[: offsets[num_tokens - 1][1]]
+
+
+def _local(base: str, source: Source, data: Path) -> dict[str, Any]:
+    path = data / source.file
+    if not path.is_file():
+        raise FocusError(f"{data} has no {source.file}, which the task {base} needs: add it, or use --hub.")
+    try:
+        rows = [source.columns(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise FocusError(f"{path} is not in the format of {base}: every line is one JSON object.") from error
+    held = min(200, len(rows) // 4)
+    splits = {"test": Dataset.from_list(rows[: len(rows) - held]), "train": Dataset.from_list(rows[len(rows) - held :])}
+    few_shot: dict[str, Any] = {"split": "train", "sampler": "first_n"}  # one prompt for all items
+    if base == "truthfulqa_mc1":  # its examples are bare: the six fixed questions come once, with the item
+        few_shot["doc_to_text"] = "Q: {{question}}\nA:"
+    return {
+        "custom_dataset": lambda **_: splits,
+        "dataset_path": None,
+        "dataset_name": None,
+        "training_split": "train",
+        "fewshot_split": "train",
+        "validation_split": None,
+        "test_split": "test",
+        "fewshot_config": few_shot,
+    }
+
+
+def _few_shot(base: str, config: dict[str, Any], tokenizer: Any, long_tokens: int) -> dict[str, Any]:
+    """As many examples as fit into `long_tokens`."""
+    if config.get("training_split") is None:
+        raise FocusError(f"{base} has no training split on the hub: give local files with --data for its long version.")
+    sampler = {"fewshot_config": {"split": "train", "sampler": "first_n", **config.get("fewshot_config", {})}}
+    probe = ConfigurableTask(config={**config, **sampler, "num_fewshot": 1})
+    doc = next(iter(probe.eval_docs))
+    few = 1
+    while len(tokenizer(probe.fewshot_context(doc, few + 1), verbose=False)["input_ids"]) <= long_tokens:
+        few += 1
+    return {**sampler, "num_fewshot": few}
+
+
+def _needle_config(name: str, tokenizer: Any, filler: str, seed: int) -> dict[str, Any]:
+    digits = name.removeprefix(NEEDLE)
+    if not digits.isdecimal():
+        raise FocusError(f"There is no task {name!r}: write needle_ and a number of tokens, such as needle_1024.")
+    docs = needles(tokenizer, filler, int(digits), seed)
+    return {
+        "task": name,
+        "custom_dataset": lambda **_: {"test": Dataset.from_list(docs)},
+        "test_split": "test",
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{text}}\n\nThe secret number of {{city}} is",
+        "doc_to_target": "gold",
+        "doc_to_choice": "choices",
+        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+        "metadata": {"version": 1.0},
+    }
+
+
+def needles(tokenizer: Any, filler: str, num_tokens: int, seed: int, repeats: int = 20) -> list[Row]:
+    """Texts with one sentence about a city's secret number among other text, at each of `DEPTHS`.
+
+    Args:
+        tokenizer: counts the tokens of the text.
+        filler: the other text.
+        num_tokens: tokens of filler.
+        seed: of cities and numbers.
+        repeats: texts per depth; depths alternate, so that any first few rows hold all of them.
+
+    Returns:
+        Rows with text, city, choices (four numbers, of which one stands in the text), gold, depth.
+    """
+    cities = ("Lisbon", "Oslo", "Cairo", "Lima", "Hanoi", "Quebec", "Nairobi", "Dublin")
+    rng = np.random.default_rng([seed, num_tokens])
+    text = cut(filler, tokenizer, num_tokens)
+    ends = [index + 1 for index in range(len(text)) if text[index] in ".!?" and text[index + 1 : index + 2].isspace()]
+    if not ends:
+        raise FocusError("The filler has no sentences to put a needle between: give other --filler.")
+    rows = []
+    for _ in range(repeats):
+        for depth in DEPTHS:
+            place = min(ends, key=lambda end: abs(end - depth * len(text)))
+            city = str(rng.choice(cities))
+            choices = [str(number) for number in rng.choice(np.arange(1000, 10000), size=4, replace=False)]
+            gold = int(rng.integers(4))
+            needle = f" The secret number of {city} is {choices[gold]}."
+            hidden = text[:place] + needle + text[place:]
+            rows.append({"text": hidden, "city": city, "choices": choices, "gold": gold, "depth": depth})
+    return rows
