@@ -1,0 +1,178 @@
+"""What a baseline is given, and the parts that all of them share: distant pairs, sinks, budgets.
+
+This is reference code for evaluation: it builds (T, T) masks, so that every kept pair can be counted. It says what a
+pattern costs in quality, not how fast it could run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from focus_core.attention import AttentionOutput
+from focus_core.attention.reference import attention_logits, masked_softmax
+
+
+class Result(NamedTuple):
+    """Output of a baseline, and which pairs it computed.
+
+    Attributes:
+        attention: output (B, H, T, Dv) and log-sum-exp (B, H, T).
+        kept: bool, broadcastable to (B, H, T, T), all computed pairs; None if no pair is left out or computed exactly.
+    """
+
+    attention: AttentionOutput
+    kept: Tensor | None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attention layer of whole, unpadded texts.
+
+    Attributes:
+        query: (B, H, T, D), position-encoded.
+        key: (B, H, T, D), already repeated for grouped queries.
+        value: (B, H, T, Dv), likewise.
+        window: pairs at most this far apart are local and always kept.
+        sinks: the first so many keys are always kept.
+        share: wanted share of distant pairs, sinks included.
+        scale: factor of the dot products.
+        softcap: cap of the logits, None without.
+        seed: of anything random; one per layer.
+        fitted: what the baseline's `fit` made of training text for this layer, None without.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    window: int
+    sinks: int
+    share: float
+    scale: float
+    softcap: float | None = None
+    seed: int = 0
+    fitted: Any = None
+
+    @cached_property
+    def distance(self) -> Tensor:
+        """(T, T) int64: query index minus key index."""
+        index = torch.arange(self.query.shape[2], device=self.query.device)
+        return index[:, None] - index
+
+    @property
+    def causal(self) -> Tensor:
+        """(T, T) bool."""
+        return self.distance >= 0
+
+    @property
+    def distant(self) -> Tensor:
+        """(T, T) bool: causal and farther than the window."""
+        return self.distance > self.window
+
+    @property
+    def sink(self) -> Tensor:
+        """(T,) bool: keys that everyone keeps."""
+        return torch.arange(self.query.shape[2], device=self.query.device) < self.sinks
+
+    @property
+    def open(self) -> Tensor:
+        """(T, T) bool: local pairs and sinks."""
+        return self.causal & ((self.distance <= self.window) | self.sink)
+
+    def generator(self) -> torch.Generator:
+        """A fresh generator of this layer's seed."""
+        return torch.Generator().manual_seed(self.seed)
+
+    def logits(self) -> Tensor:
+        """(B, H, T, T) float32."""
+        return attention_logits(self.query.float(), self.key.float(), self.scale, self.softcap)
+
+    def exactly(self, kept: Tensor) -> Result:
+        """Softmax attention over the kept pairs alone."""
+        attention = masked_softmax(self.logits(), kept, self.value.float())
+        return Result(AttentionOutput(attention.output.to(self.value.dtype), attention.logsumexp), kept)
+
+    def select(self, scores: Tensor) -> Tensor:
+        """Of each query's distant keys keep those with the highest scores, as many as the share pays for.
+
+        Every query has the same budget, as in SparQ, Quest and MoBA; sinks are kept first and count. Scores of keys
+        that are not distant have no influence, so causal scores give a causal mask.
+
+        Args:
+            scores: (B, H, T, T) or (H, T, T); ties are broken arbitrarily, but the same way every time.
+
+        Returns:
+            bool, all kept pairs.
+        """
+        budget = per_query_budget(self.distant.sum(-1), self.share)
+        if budget == 0:
+            return self.open.expand_as(scores)
+        ranked = scores.float().masked_fill(self.sink, float("inf")).masked_fill(~self.distant, float("-inf"))
+        best = ranked.topk(budget, dim=-1).indices
+        chosen = torch.zeros_like(ranked, dtype=torch.bool).scatter_(-1, best, True)
+        return (chosen & self.distant) | self.open
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A published sparse or approximate attention.
+
+    Attributes:
+        label: name in tables.
+        source: paper.
+        attend: the method itself.
+        fit: (query (B, H, T, D), key (B, Hkv, T, D), share, window, sinks, seed) of training text to `Case.fitted`.
+        tunable: whether a share of kept pairs can be asked for.
+    """
+
+    label: str
+    source: str
+    attend: Callable[[Case], Result]
+    fit: Callable[..., Any] | None = None
+    tunable: bool = True
+
+
+def per_query_budget(distant: Tensor, share: float) -> int:
+    """The number of keys b for which sum min(b, n_i) comes nearest to `share` of all distant pairs.
+
+    Args:
+        distant: (T,) int64, distant keys n_i of each query.
+        share: 0 to 1.
+    """
+    wanted, largest = share * float(distant.sum()), int(distant.max())
+    low, high = 0, largest
+    while low < high:
+        middle = (low + high) // 2
+        if float(distant.clamp(max=middle).sum()) < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    below = float(distant.clamp(max=max(0, low - 1)).sum())
+    return low - 1 if low and wanted - below < float(distant.clamp(max=low).sum()) - wanted else low
+
+
+def solve_share(mask: Callable[[float], Tensor], distant: Tensor, share: float, high: float, steps: int = 24) -> Tensor:
+    """The mask whose kept share of distant pairs comes nearest to `share`, by bisection over a growing setting.
+
+    Args:
+        mask: setting in [0, high] to bool (T, T); more is kept as the setting grows.
+        distant: (T, T) bool.
+        share: 0 to 1.
+        high: upper end of the setting, which must keep everything.
+        steps: halvings.
+    """
+    total = max(1, int(distant.sum()))
+
+    def kept(setting: float) -> float:
+        return float((mask(setting) & distant).sum()) / total
+
+    low, top = 0.0, high
+    for _ in range(steps):
+        middle = (low + top) / 2
+        low, top = (middle, top) if kept(middle) < share else (low, middle)
+    return mask(min((low, top), key=lambda setting: abs(kept(setting) - share)))

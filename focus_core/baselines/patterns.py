@@ -1,0 +1,58 @@
+"""Patterns that do not look at the tokens: windows, strides and random blocks."""
+
+from __future__ import annotations
+
+import torch
+
+from focus_core.baselines.case import Case, Result, solve_share
+
+
+def sliding_window(case: Case) -> Result:
+    """A wider window and nothing else: Longformer, arXiv 2004.05150, section 3.1, without its global tokens.
+
+    No sinks, as published: the only baseline that does not get them.
+    """
+    length = case.query.shape[2]
+    return case.exactly(
+        solve_share(lambda w: case.causal & (case.distance <= case.window + w), case.distant, case.share, length)
+    )
+
+
+def window_and_sinks(case: Case) -> Result:
+    """A wider window and the first tokens: StreamingLLM, arXiv 2309.17453, section 3.2."""
+    length = case.query.shape[2]
+    return case.exactly(
+        solve_share(
+            lambda w: case.open | (case.causal & (case.distance <= case.window + w)), case.distant, case.share, length
+        )
+    )
+
+
+def strided(case: Case) -> Result:
+    """Every l-th distance: Sparse Transformer, arXiv 1904.10509, section 4.3, {j : (i - j) mod l = 0}.
+
+    A density f in place of 1/l keeps distance d if floor(f d) > floor(f (d - 1)): the published pattern for f = 1/l,
+    evenly spaced distances for the shares in between.
+    """
+    far = case.distance.double()
+    return case.exactly(
+        solve_share(
+            lambda f: case.open | (case.causal & (torch.floor(f * far) > torch.floor(f * (far - 1)))),
+            case.distant,
+            case.share,
+            1.0,
+        )
+    )
+
+
+def random_blocks(case: Case) -> Result:
+    """Each block of queries keeps random earlier blocks: BigBird, arXiv 2007.14062, section 2.
+
+    Blocks of 16; a draw for each head and layer; the number of blocks per query block is what the budget pays for.
+    """
+    heads, length = case.query.shape[1:3]
+    block = 16
+    count = -(-length // block)
+    draw = torch.rand(heads, count, count, generator=case.generator()).to(case.query.device)
+    scores = draw.repeat_interleave(block, 1).repeat_interleave(block, 2)[:, :length, :length]
+    return case.exactly(case.select(scores))

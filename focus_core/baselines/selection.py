@@ -1,0 +1,126 @@
+"""Patterns that select keys by their content: clusters, hashes, blocks and query components."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.cluster import MiniBatchKMeans
+from torch import Tensor
+from torch.nn import functional as F
+
+from focus_core.attention import AttentionOutput
+from focus_core.baselines.case import Case, Result
+
+HASH_ROUNDS = 8
+BLOCK = 16
+
+
+def fit_kmeans(query: Tensor, key: Tensor, *, share: float, seed: int, **_: Any) -> Tensor:
+    """Centroids (Hkv, C, D) of normalised queries and keys of training text, with about 1 / share clusters."""
+    kv_heads = key.shape[1]
+    clusters = max(2, round(1 / max(share, 1e-2)))
+    centroids = []
+    for head in range(kv_heads):
+        pool = [key[:, head], *query.unflatten(1, (kv_heads, -1))[:, head].unbind(1)]
+        points = F.normalize(torch.cat([part.reshape(-1, part.shape[-1]) for part in pool]).float(), dim=-1)
+        model = MiniBatchKMeans(min(clusters, len(points)), random_state=seed, n_init=1, batch_size=1024)
+        centroids.append(model.fit(points.cpu().numpy()).cluster_centers_.astype(np.float32))
+    return torch.from_numpy(np.stack(centroids))
+
+
+def kmeans_routing(case: Case) -> Result:
+    """Keys of the query's nearest clusters: Routing Transformer, arXiv 2003.05997, section 4.1 (eq. 8 to 10).
+
+    Queries and keys are projected to the unit ball and compared with centroids fitted beforehand (a frozen model has
+    no shared queries and keys, and its centroids no running average). The paper fills each cluster with its top w
+    tokens, which looks into the future; here a query takes the keys of its nearest cluster, then of the next, until
+    its budget is spent, and every key belongs to its nearest centroid.
+    """
+    heads = case.query.shape[1]
+    centroids = F.normalize(case.fitted.to(case.query), dim=-1)
+    centroids = centroids.repeat_interleave(heads // centroids.shape[0], 0)
+    nearness = F.normalize(case.query, dim=-1) @ centroids.mT
+    cluster = (F.normalize(case.key, dim=-1) @ centroids.mT).argmax(-1)
+    scores = _pick(nearness, cluster)
+    return case.exactly(case.select(scores))
+
+
+def _pick(table: Tensor, column: Tensor) -> Tensor:
+    """(B, H, T, C) and (B, H, T) to (B, H, T, T): entry (i, j) is table[i, column[j]]."""
+    return torch.gather(table, -1, column[:, :, None, :].expand(-1, -1, table.shape[2], -1))
+
+
+def lsh(case: Case) -> Result:
+    """Keys that share a bucket with the query in the most rounds: Reformer, arXiv 2001.04451, section 2.
+
+    h(x) = argmax([xR; -xR]) in each round. Queries and keys are normalised and hashed with the same rotations (Reformer
+    shares them); 8 rounds of about 1 / share buckets. Colliding in any round is the published set; the budget cuts it
+    by the number of collisions, and where too few collide it is filled up with keys that do not.
+    """
+    generator, size = case.generator(), case.query.shape[-1]
+    buckets = 2 * max(1, round(0.5 / max(case.share, 1e-2)))
+    rotation = torch.randn(HASH_ROUNDS, size, max(1, buckets // 2), generator=generator).to(case.query)
+    hashes = [_hash(F.normalize(part, dim=-1), rotation) for part in (case.query, case.key)]
+    scores = torch.zeros(*case.query.shape[:3], case.query.shape[2], device=case.query.device)
+    for ours, theirs in zip(hashes[0].unbind(-1), hashes[1].unbind(-1)):
+        scores += ours[..., None] == theirs[..., None, :]
+    return case.exactly(case.select(scores))
+
+
+def _hash(vectors: Tensor, rotation: Tensor) -> Tensor:
+    """(B, H, T, D) and (R, D, n/2) to (B, H, T, R) bucket numbers in 0..n-1."""
+    turned = torch.einsum("bhtd,rdn->bhtrn", vectors, rotation)
+    return torch.cat([turned, -turned], -1).argmax(-1)
+
+
+def quest(case: Case) -> Result:
+    """Blocks with the highest upper bound: Quest, arXiv 2406.10774, section 3.2, sum_d max(q_d min_d, q_d max_d)."""
+    low, high = _blocks(case, 1e30).amin(3), _blocks(case, -1e30).amax(3)
+    positive, negative = case.query.float().clamp(min=0), case.query.float().clamp(max=0)
+    return _by_block(case, positive @ high.mT + negative @ low.mT)
+
+
+def moba(case: Case) -> Result:
+    """Blocks with the highest product of query and mean key: MoBA, arXiv 2502.13189, eq. 5 and 6."""
+    return _by_block(case, case.query.float() @ _blocks(case, float("nan")).nanmean(3).mT)
+
+
+def _block_size(case: Case) -> int:
+    # A block that holds a distant key must lie wholly in the past of the query.
+    return min(BLOCK, case.window + 1)
+
+
+def _blocks(case: Case, fill: float) -> Tensor:
+    """(B, H, N, block, D) float32 keys in blocks, the last one filled up."""
+    size = _block_size(case)
+    missing = -case.key.shape[2] % size
+    return F.pad(case.key.float(), (0, 0, 0, missing), value=fill).unflatten(2, (-1, size))
+
+
+def _by_block(case: Case, scores: Tensor) -> Result:
+    spread = scores.repeat_interleave(_block_size(case), -1)[..., : case.key.shape[2]]
+    return case.exactly(case.select(spread))
+
+
+def sparq(case: Case) -> Result:
+    """Keys by the query's largest components, with the mean value for the rest: SparQ, arXiv 2312.04985, algorithm 1.
+
+    s = softmax(q_r k_r / sqrt(D |q_r|_1 / |q|_1)) over the r = D/4 largest |q|; the kept keys hold alpha of it; output
+    alpha * attention + (1 - alpha) * mean value of the past. Components are chosen for each query head.
+    """
+    query, key = case.query.float(), case.key.float()
+    size = query.shape[-1]
+    largest = query.abs().topk(max(1, size // 4), dim=-1).indices
+    part = torch.zeros_like(query).scatter(-1, largest, query.gather(-1, largest))
+    covered = (part.abs().sum(-1) / query.abs().sum(-1).clamp(min=1e-9)).clamp(min=1e-9).sqrt()
+    scores = (part @ key.mT) * case.scale / covered[..., None]
+    kept = case.select(scores)
+    weights = scores.masked_fill(~case.causal, float("-inf")).softmax(-1)
+    alpha = (weights * kept).sum(-1, keepdim=True)
+    result = case.exactly(kept)
+    counts = torch.arange(1, query.shape[2] + 1, device=query.device)[:, None]
+    mean = case.value.float().cumsum(2) / counts
+    output = alpha * result.attention.output.float() + (1 - alpha) * mean
+    return Result(AttentionOutput(output.to(case.value.dtype), result.attention.logsumexp), kept)
