@@ -17,6 +17,7 @@ from focus_core.commands.bench import bench
 from focus_core.commands.benchmark import benchmark
 from focus_core.commands.evaluate import evaluate
 from focus_core.commands.fetch import fetch
+from focus_core.commands.lora import lora
 from focus_core.commands.report import report
 from focus_core.commands.train import train
 from focus_core.errors import FocusError
@@ -86,6 +87,7 @@ app.command("analyze")(analyze)
 app.command("align")(align)
 app.command("bench")(bench)
 app.command("benchmark")(benchmark)
+app.command("lora")(lora)
 app.command("report")(report)
 app.command("app")(app_command)
 

@@ -19,7 +19,11 @@ def benchmark(
     hub: Annotated[bool, typer.Option("--hub", help="Get the tasks from the Hugging Face hub instead.")] = False,
     task: Annotated[
         list[str] | None,
-        typer.Option("--task", "-t", help="May be repeated. NAME, NAME_long, lambada_openai_after_2048, needle_1024."),
+        typer.Option(
+            "--task",
+            "-t",
+            help="May be repeated. NAME, NAME_long, lambada_openai_after_2048, needle_1024; NAME=20 for 20 items.",
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(help="Items per task, the first ones; 0 for all.")] = 100,
     model: ModelOption = "default",
@@ -50,7 +54,9 @@ def benchmark(
     Example: focus benchmark --data bench/ -t truthfulqa_mc1 -k 1 -k 2
     """
     import logging
+    import os
 
+    os.environ.setdefault("TQDM_DISABLE", "1")  # the harness's bars; ours says which task and routing
     from focus_core.errors import FocusError, require
 
     if hub == (data is not None):
@@ -78,25 +84,27 @@ def benchmark(
             *([Setting("soft")] if soft else []),
             *(Setting("hard", k) for k in top_k or (1, 2)),
         ]
-        names = task or SHORT
+        limits = task_limits(task or SHORT, limit)
         common = {
             "model": loaded.info.name,
             "revision": loaded.info.revision,
             "routers": routers_hash(focus),
             "source": "hub" if hub else "local files",
-            "limit": limit or None,
             "seed": seed,
             "long_tokens": long_tokens,
             "filler": text_records(fillers),
             "config": focus.config,
         }
         results: dict[str, dict] = {}
-        for number, name in enumerate(names):
+        for number, (name, count) in enumerate(limits.items()):
             for step, setting in enumerate(settings):
-                done = (number * len(settings) + step) / (len(names) * len(settings))
-                progress(f"{name}, {setting.name}", done)
 
-                def run(name: str = name, setting: Setting = setting) -> dict:
+                def show(share: float, before: int = number * len(settings) + step) -> None:
+                    progress(f"{name}, {setting.name}", (before + share) / (len(limits) * len(settings)))  # noqa: B023
+
+                show(0.0)
+
+                def run(name=name, setting=setting, count=count, show=show) -> dict:
                     lm = FocusLM(
                         focus,
                         tokenizer=loaded.tokenizer,
@@ -105,17 +113,18 @@ def benchmark(
                         balance=setting.balance,
                         batch_size=batch_size,
                     )
+                    lm.on_progress = show
                     found = load_task(
                         name, loaded.tokenizer, data=data, filler=text, long_tokens=long_tokens, seed=seed
                     )
-                    return run_task(lm, found, limit or None, seed)
+                    return run_task(lm, found, count, seed)
 
                 path = out / f"{name}--{setting.name}.json"
-                identity = {**_plain(common), "task": name, "setting": setting.name}
+                identity = {**_plain(common), "task": name, "limit": count, "setting": setting.name}
                 results.setdefault(name, {})[setting.name] = stored_or_run(path, identity, run)
     report = {
         "model": {"name": loaded.info.name, "revision": loaded.info.revision},
-        "settings": {**common, "routers_name": focus.name, "trained": focus.trained, "tasks": names},
+        "settings": {**common, "routers_name": focus.name, "trained": focus.trained, "limits": limits},
         "harness": _versions(),
         "results": summary(results, settings, seed),
     }
@@ -126,6 +135,23 @@ def benchmark(
         print_json(written)
     else:
         _show(written["results"])
+
+
+def task_limits(tasks: list[str], limit: int) -> dict[str, int | None]:
+    """Items per task, None for all: "piqa" takes the common limit, "piqa=20" its own.
+
+    Raises:
+        FocusError: what stands after "=" is no number.
+    """
+    from focus_core.errors import FocusError
+
+    found: dict[str, int | None] = {}
+    for spelling in tasks:
+        name, given, count = spelling.partition("=")
+        if given and not count.isdecimal():
+            raise FocusError(f"{spelling!r} is not a task with a number of items: write NAME or NAME=20.")
+        found[name] = (int(count) if given else limit) or None
+    return found
 
 
 def _plain(values: dict) -> dict:

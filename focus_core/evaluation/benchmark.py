@@ -17,7 +17,6 @@ from scipy.stats import bootstrap
 
 from focus_core.errors import FocusError
 from focus_core.evaluation.exposure import Exposure
-from focus_core.evaluation.harness import FocusLM
 from focus_core.evaluation.harness_tasks import headline
 from focus_core.results import record_run
 from focus_core.retrofitting import Mode
@@ -46,11 +45,11 @@ class Setting:
         return "-".join(part for part in parts if part)
 
 
-def run_task(lm: FocusLM, task: ConfigurableTask, limit: int | None, seed: int = 0) -> dict[str, Any]:
+def run_task(lm: Any, task: ConfigurableTask, limit: int | None, seed: int = 0) -> dict[str, Any]:
     """Evaluate one task and keep what every item scored and how far it met the gate.
 
     Args:
-        lm: the model under one routing.
+        lm: the model under one routing, a `FocusLM`.
         task: from `load_task`.
         limit: items, the first ones; None for all.
         seed: of few-shot sampling.
@@ -60,7 +59,7 @@ def run_task(lm: FocusLM, task: ConfigurableTask, limit: int | None, seed: int =
     """
     name = task.task_name
     lm.exposures.clear()
-    found = simple_evaluate(
+    found: Any = simple_evaluate(
         lm,
         tasks=[task],
         limit=limit,
@@ -71,7 +70,8 @@ def run_task(lm: FocusLM, task: ConfigurableTask, limit: int | None, seed: int =
     )
     assert found is not None  # only processes other than the first get nothing
     items: dict[int, dict[str, Any]] = {}
-    for sample in found["samples"][name]:
+    samples: Any = found["samples"]
+    for sample in samples[name]:
         item = items.setdefault(sample["doc_id"], _item(sample, lm.exposures[sample["arguments"][0][0]], task))
         for metric in sample["metrics"]:
             key = metric if sample["filter"] == "none" else f"{metric},{sample['filter']}"

@@ -193,11 +193,11 @@ def _few_shot(base: str, config: dict[str, Any], tokenizer: Any, long_tokens: in
     """As many examples as fit into `long_tokens`."""
     if config.get("training_split") is None:
         raise FocusError(f"{base} has no training split on the hub: give local files with --data for its long version.")
-    sampler = {"fewshot_config": {"split": "train", "sampler": "first_n", **config.get("fewshot_config", {})}}
+    sampler = {"fewshot_config": {"split": "train", "sampler": "first_n", **(config.get("fewshot_config") or {})}}
     probe = ConfigurableTask(config={**config, **sampler, "num_fewshot": 1})
-    doc = next(iter(probe.eval_docs))
-    few = 1
-    while len(tokenizer(probe.fewshot_context(doc, few + 1), verbose=False)["input_ids"]) <= long_tokens:
+    doc: Any = next(iter(probe.eval_docs))
+    few, most = 1, len(list(probe.fewshot_docs()))
+    while few < most and len(tokenizer(probe.fewshot_context(doc, few + 1), verbose=False)["input_ids"]) <= long_tokens:
         few += 1
     return {**sampler, "num_fewshot": few}
 
