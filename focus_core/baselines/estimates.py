@@ -52,7 +52,7 @@ def orthogonal(rows: int, size: int, generator: torch.Generator) -> Tensor:
 class Tables(NamedTuple):
     """Hash tables of one layer: how many, and the mean key (Hkv, D) that is subtracted first; None for all pairs."""
 
-    count: int | None
+    number: int | None
     center: Tensor
 
 
@@ -85,7 +85,7 @@ def magicpig(case: Case) -> Result:
     sinks are exact. L is fitted on training text (the paper has 8 to 10 bits for shares of a few per cent).
     """
     tables: Tables = case.fitted
-    if tables.count is None:
+    if tables.number is None:
         return case.exactly(case.causal)
     hits = sum((collide.to(torch.int16) for collide in _collisions(case, tables)), torch.zeros((), dtype=torch.int16))
     kept = ((hits >= 2) & case.distant) | case.open
@@ -93,8 +93,8 @@ def magicpig(case: Case) -> Result:
         (F.normalize(case.query.float(), dim=-1) @ F.normalize(_centred(case, tables), dim=-1).mT).clamp(-1, 1).acos()
     )
     chance = (1 - angle / math.pi).clamp(min=1e-3) ** BITS
-    once = tables.count * chance * (1 - chance) ** (tables.count - 1)
-    sampled = (1 - (1 - chance) ** tables.count - once).clamp(min=1e-6)
+    once = tables.number * chance * (1 - chance) ** (tables.number - 1)
+    sampled = (1 - (1 - chance) ** tables.number - once).clamp(min=1e-6)
     logits = torch.where(case.open, case.logits(), case.logits() - sampled.log())
     attention = masked_softmax(logits, kept, case.value.float())
     return Result(AttentionOutput(attention.output.to(case.value.dtype), attention.logsumexp), kept)
@@ -109,7 +109,7 @@ def _collisions(case: Case, tables: Tables) -> Iterator[Tensor]:
     """Yields (B, H, T, T) bool for each table: query and key have the same sign bits."""
     generator, size = case.generator(), case.query.shape[-1]
     powers = 2 ** torch.arange(BITS, device=case.query.device)
-    for _ in range(tables.count or 0):
+    for _ in range(tables.number or 0):
         planes = torch.randn(size, BITS, generator=generator).to(case.query.device)
         ours, theirs = (((part @ planes > 0) * powers).sum(-1) for part in (case.query.float(), _centred(case, tables)))
         yield ours[..., None] == theirs[..., None, :]

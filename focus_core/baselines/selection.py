@@ -25,7 +25,7 @@ def fit_kmeans(query: Tensor, key: Tensor, *, share: float, seed: int, **_: Any)
     for head in range(kv_heads):
         pool = [key[:, head], *query.unflatten(1, (kv_heads, -1))[:, head].unbind(1)]
         points = F.normalize(torch.cat([part.reshape(-1, part.shape[-1]) for part in pool]).float(), dim=-1)
-        model = MiniBatchKMeans(min(clusters, len(points)), random_state=seed, n_init=1, batch_size=1024)
+        model: Any = MiniBatchKMeans(min(clusters, len(points)), random_state=seed, n_init=1, batch_size=1024)  # pyright: ignore[reportArgumentType]  (its stub knows "auto" alone)
         centroids.append(model.fit(points.cpu().numpy()).cluster_centers_.astype(np.float32))
     return torch.from_numpy(np.stack(centroids))
 

@@ -191,7 +191,10 @@ class Statistics:
             _, first = np.unique(block.input_ids[inside[able]], return_index=True)  # the best of each token type
             chosen = able[np.sort(first)[:keep]]
             if len(chosen):
-                found = [_occurrence(block, int(inside[i]), -weight[i], tie[i], weight[i]) for i in chosen]
+                found = [
+                    _occurrence(block, int(inside[i]), -float(weight[i]), float(tie[i]), float(weight[i]))
+                    for i in chosen
+                ]
                 best: dict[int, Occurrence] = {}
                 for occurrence in sorted([*held, *found]):
                     best.setdefault(occurrence.token_id, occurrence)

@@ -181,7 +181,7 @@ def test_magicpig_samples_two_collisions_and_divides_by_their_chance():
     case = case_of("magicpig", 0.3, length=40)
     tables = case.fitted
     generator = case.generator()
-    planes = [torch.randn(8, estimates.BITS, generator=generator) for _ in range(tables.count)]
+    planes = [torch.randn(8, estimates.BITS, generator=generator) for _ in range(tables.number)]
     center = tables.center.repeat_interleave(2, 0)[None, :, None]
     key = case.key - center
     hits = sum(((case.query @ p > 0)[..., :, None, :] == (key @ p > 0)[..., None, :, :]).all(-1).int() for p in planes)
@@ -189,7 +189,7 @@ def test_magicpig_samples_two_collisions_and_divides_by_their_chance():
     assert torch.equal(result.kept, case.open | (case.distant & (hits >= 2)))
     cosine = F.cosine_similarity(case.query[..., :, None, :], key[..., None, :, :], dim=-1)
     p = (1 - cosine.clamp(-1, 1).acos() / math.pi) ** estimates.BITS
-    n = tables.count
+    n = tables.number
     chance = 1 - (1 - p) ** n - n * p * (1 - p) ** (n - 1)
     extra = torch.where(case.open, 0.0, -chance.log())
     assert torch.allclose(result.attention.output, naive_output(case, result.kept, extra), atol=1e-4)
