@@ -3,7 +3,7 @@
 `FocusLM` is registered as "focus". The harness has no plug-ins, so its own command line learns the name when it is
 started through this module:
 
-    python -m focus_core.evaluation.harness --model focus --model_args pretrained=default,top_k=1 --tasks piqa
+    python -m focus_core.evaluation.harness run --model focus --model_args pretrained=default,top_k=1 --tasks piqa
 """
 
 from __future__ import annotations
