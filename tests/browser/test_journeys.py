@@ -124,7 +124,7 @@ def test_the_download_holds_every_token_and_no_formula(open_page):
     text = "=1+1 is a sum.\n@home +49 -7"
     show_groups(page, text)
     with page.expect_download() as download:
-        page.get_by_role("button", name="CSV").click()
+        page.get_by_role("button", name="CSV", exact=True).click()
     with Path(download.value.path()).open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
     assert "".join(row["text"].removeprefix("'") for row in rows) == text
