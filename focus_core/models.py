@@ -31,7 +31,8 @@ class ModelInfo:
     """Which model this is; shown beside every result.
 
     Attributes:
-        name: the default model's name, or the folder, file or hub id as it was given.
+        name: the default model's name, a hub id, or the name of a folder or file without its path: results and
+            session files travel, and a path says whose machine they come from.
         source: "default", "folder", "gguf" or "hub".
         revision: 12 hex digits that identify the weights: the commit on the hub; the SHA-256 of a GGUF file
             (also for the default model, which is made from one); for a folder `weights_revision`.
@@ -191,7 +192,7 @@ def _load_gguf_file(path: Path, spelling: str, dtype: torch.dtype) -> LoadedMode
         raise FocusError(f"There is no GGUF file at {spelling}: check the path.")
     revision = default_model.file_sha256(path)[:12]
     model, tokenizer = load_gguf(path, dtype)
-    return LoadedModel(model, _usable(tokenizer, spelling), _info(model, spelling, "gguf", revision))
+    return LoadedModel(model, _usable(tokenizer, spelling), _info(model, path.name, "gguf", revision))
 
 
 def _load_folder(folder: Path, spelling: str, dtype: torch.dtype, trust_remote_code: bool) -> LoadedModel:
@@ -208,7 +209,7 @@ def _load_folder(folder: Path, spelling: str, dtype: torch.dtype, trust_remote_c
     for path in weights:
         check_safetensors(path)
     model, tokenizer = _from_pretrained(folder, spelling, dtype, trust_remote_code)
-    return LoadedModel(model, tokenizer, _info(model, spelling, "folder", weights_revision(folder)))
+    return LoadedModel(model, tokenizer, _info(model, folder.resolve().name, "folder", weights_revision(folder)))
 
 
 def _load_hub(name: str, dtype: torch.dtype, trust_remote_code: bool, progress: Progress | None) -> LoadedModel:

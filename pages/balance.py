@@ -22,6 +22,7 @@ from workbench.guard import guarded
 from workbench.service import Analysis
 from workbench.theme import is_dark
 from workbench.widgets.export import chart
+from workbench.widgets.layer import layer_slider
 
 QUESTION = (
     "Groups save work only if none of them holds most of the text. Sinkhorn evens them out; this page shows how well, "
@@ -48,7 +49,10 @@ def _balance(analysis: Analysis) -> None:
             balancing = cached.balancing(analysis)
         table = balance_table(trace, balancing)
         st.markdown(f"#### {verdict(trace, table)}")
-        row = _layer(list(trace.layers))
+        row = layer_slider(
+            trace.layers,
+            "The layer framed in the load chart and drawn in the charts of rounds and of the future.",
+        )
         st.markdown(layer_verdict(trace, row))
         layer = trace.layers[row]
         shares = {"largest group": SHARE, "smallest group": SHARE, "entropy": THREE, "effective groups": THREE}
@@ -110,21 +114,6 @@ def _balance(analysis: Analysis) -> None:
                 column_config={"changed by the future": SHARE},
             )
         state.publish()
-
-
-def _layer(layers: list[int]) -> int:
-    if len(layers) == 1:
-        return 0
-    if st.session_state.get("layer") not in layers:
-        st.session_state["layer"] = layers[len(layers) // 2]
-    chosen = st.select_slider(
-        "Layer",
-        layers,
-        key="layer",
-        help="The layer that is framed in the load chart and drawn in the charts of rounds and of the future.",
-        persist_state="session",
-    )
-    return layers.index(chosen)
 
 
 def _what_the_routings_are(analysis: Analysis, has_own_potentials: bool) -> None:

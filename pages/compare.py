@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import streamlit as st
@@ -32,6 +33,7 @@ from workbench.theme import is_dark
 from workbench.tokens import paginate
 from workbench.verdicts import layer_verdict
 from workbench.widgets.export import chart, downloads
+from workbench.widgets.layer import layer_slider
 from workbench.widgets.strip import strip_data, token_strip
 
 QUESTION = (
@@ -63,32 +65,20 @@ def _compare(analysis: Analysis) -> None:
                 return
             with st.spinner("Routing B …", show_time=True):
                 second = service.analysis(settings, analysis.trace.text if text is None else text)
-            row = _layer(list(analysis.trace.layers))
-            layers = list(second.trace.layers)
-            other = b_side.layer(analysis.trace.layers[row], layers, "layer" in differs)
+            row = layer_slider(
+                analysis.trace.layers,
+                "The layer of A that is compared; B's is the same unless it differs in the layer.",
+                label="Layer of A",
+            )
+            other = b_side.layer(analysis.trace.layers[row], second.trace.layers, differs="layer" in differs)
         finally:
             state.publish()
-        a = Side(analysis, row, "the sidebar's")
-        b = Side(second, layers.index(other), text_name or "the same")
+        a = Side(analysis, row)
+        b = Side(dataclasses.replace(second, text_name=text_name or analysis.text_name), other)
         if same_tokens(a, b):
             _same_text(a, b, answer)
         else:
             _different_texts(a, b, answer)
-
-
-def _layer(layers: list[int]) -> int:
-    if len(layers) == 1:
-        return 0
-    if st.session_state.get("layer") not in layers:
-        st.session_state["layer"] = layers[len(layers) // 2]
-    chosen = st.select_slider(
-        "Layer of A",
-        layers,
-        key="layer",
-        help="The layer of A that is compared; B's is the same unless it differs in the layer.",
-        persist_state="session",
-    )
-    return layers.index(chosen)
 
 
 def _same_text(a: Side, b: Side, answer: DeltaGenerator) -> None:

@@ -18,6 +18,7 @@ from workbench.theme import is_dark
 from workbench.tokens import ambiguous, context, groups_by_layer, page_of, paginate, token_table
 from workbench.verdicts import layer_verdict, reach_verdict, repeats_verdict
 from workbench.widgets.export import chart, downloads
+from workbench.widgets.layer import layer_slider
 from workbench.widgets.strip import strip_data, token_strip
 
 VIEWS = {
@@ -50,8 +51,10 @@ def _explore(analysis: Analysis) -> None:
     with guarded():
         trace = analysis.trace
         _keep_token_in_range(analysis)
-        last = len(trace.layers) - 1
-        row = _layer_slider(analysis) if last else 0
+        row = layer_slider(
+            trace.layers,
+            "Every layer has its own router and its own groups: group 3 here has nothing to do with group 3 elsewhere.",
+        )
         shares = pair_shares(trace, row)
         st.markdown(f"#### {layer_verdict(trace, row, shares)}")
         left, right = st.columns([3, 2], gap="medium")
@@ -62,21 +65,6 @@ def _explore(analysis: Analysis) -> None:
         st.divider()
         _views(analysis, row)
         state.publish()
-
-
-def _layer_slider(analysis: Analysis) -> int:
-    layers = list(analysis.trace.layers)
-    if st.session_state.get("layer") not in layers:
-        st.session_state["layer"] = layers[len(layers) // 2]
-    layer = st.select_slider(
-        "Layer",
-        layers,
-        key="layer",
-        help="Every layer has its own router and its own groups: group 3 here has nothing to do with "
-        "group 3 elsewhere.",
-        persist_state="session",
-    )
-    return layers.index(layer)
 
 
 def _keep_token_in_range(analysis: Analysis) -> None:

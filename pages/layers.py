@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import streamlit as st
 
@@ -21,6 +23,7 @@ from workbench.persistence import (
 from workbench.service import Analysis
 from workbench.theme import is_dark
 from workbench.widgets.export import chart, downloads
+from workbench.widgets.layer import layer_slider
 
 QUESTION = (
     "Every layer has a router of its own, and its group numbers mean nothing elsewhere. This page asks whether tokens "
@@ -48,7 +51,7 @@ def _layers(analysis: Analysis) -> None:
             agreement, churn = cached.layer_agreement(analysis), cached.churn(analysis)
         st.markdown(f"#### {verdict(trace, churn, agreement)}")
         if len(trace.layers) > 1:
-            row, other = _two_layers(list(trace.layers))
+            row, other = _two_layers(trace.layers)
             band = chance_band(trace.groups[row], trace.groups[other], trace.config.num_groups)
             st.markdown(flow_verdict(trace, row, other, band, float(agreement[row, other])))
             _maps(analysis, agreement, row, other)
@@ -66,27 +69,19 @@ def _layers(analysis: Analysis) -> None:
         state.publish()
 
 
-def _two_layers(layers: list[int]) -> tuple[int, int]:
-    if st.session_state.get("layer") not in layers:
-        st.session_state["layer"] = layers[len(layers) // 2]
-    if st.session_state.get("other") not in layers:
-        st.session_state["other"] = layers[min(layers.index(st.session_state["layer"]) + 1, len(layers) - 1)]
+def _two_layers(layers: Sequence[int]) -> tuple[int, int]:
     left, right = st.columns(2, gap="medium")
-    first = left.select_slider(
-        "Layer",
-        layers,
-        key="layer",
-        help="The layer whose groups are followed; the rows of the flow chart.",
-        persist_state="session",
-    )
-    second = right.select_slider(
-        "Compared with layer",
-        layers,
-        key="other",
-        help="The layer where their tokens are looked up; the columns of the flow chart.",
-        persist_state="session",
-    )
-    return layers.index(first), layers.index(second)
+    with left:
+        first = layer_slider(layers, "The layer whose groups are followed; the rows of the flow chart.")
+    with right:
+        second = layer_slider(
+            layers,
+            "The layer where their tokens are looked up; the columns of the flow chart.",
+            label="Compared with layer",
+            key="other",
+            default=min(first + 1, len(layers) - 1),
+        )
+    return first, second
 
 
 def _maps(analysis: Analysis, agreement: np.ndarray, row: int, other: int) -> None:

@@ -19,6 +19,7 @@ from workbench.markup import plain
 from workbench.service import Analysis
 from workbench.theme import is_dark
 from workbench.widgets.export import chart, downloads
+from workbench.widgets.layer import layer_slider
 
 QUESTION = (
     "Groups that look like parts of speech may only follow spelling, or chance. This page compares the groups of your "
@@ -53,7 +54,9 @@ def _linguistics(analysis: Analysis) -> None:
         with st.spinner("Comparing every layer with its references …", show_time=True):
             found = linguistics.alignment(analysis, words, tag_set, grouped)
         _verdict(analysis, words, found, waiting=compare and not ready)
-        row = _layer(analysis) if len(words.layers) > 1 else 0
+        row = layer_slider(
+            analysis.trace.layers, "The layer whose groups are shown below; the verdict above is about all of them."
+        )
         st.markdown(f"**{layer_sentence(found, row)}**{_lift(words, row, tag_set)}")
         _layers(analysis, found, row)
         left, right = st.columns(2, gap="medium")
@@ -139,20 +142,6 @@ def _verdict(analysis: Analysis, words: WordSample, found: Alignment, *, waiting
         f"{drawn} Token identity is learnt on the other half of the text; {found.unseen:.0%} of the words occur in "
         "one half only."
     )
-
-
-def _layer(analysis: Analysis) -> int:
-    layers = list(analysis.trace.layers)
-    if st.session_state.get("layer") not in layers:
-        st.session_state["layer"] = layers[len(layers) // 2]
-    layer = st.select_slider(
-        "Layer",
-        layers,
-        key="layer",
-        help="The layer whose groups are shown below; the verdict above is about all of them.",
-        persist_state="session",
-    )
-    return layers.index(layer)
 
 
 def _lift(words: WordSample, row: int, tag_set: str) -> str:

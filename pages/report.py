@@ -15,7 +15,7 @@ from workbench import sessions, state
 from workbench.frame import open_page
 from workbench.guard import guarded
 from workbench.markup import plain
-from workbench.reports import report_of, text_name
+from workbench.reports import report_of
 from workbench.service import Analysis
 from workbench.theme import is_dark
 
@@ -51,16 +51,15 @@ def _report(analysis: Analysis) -> None:
     with guarded():
         layers = list(analysis.trace.layers)
         chosen, sections, examples, seed = _choices(layers)
-        name = text_name()
         with st.spinner("Counting, sampling and tagging …", show_time=True):
-            everything = report_of(analysis, name, model=st.session_state["model"], examples=examples, seed=seed)
+            everything = report_of(analysis, model=st.session_state["model"], examples=examples, seed=seed)
         routers = analysis.trace.provenance.routers_hash
         report = everything.with_notes(sessions.notes(routers)).only(chosen, sections)
         if not report.cards:
             st.info("**Choose at least one layer** to see its groups.", icon=":material/layers:")
             return
         st.markdown(f"#### {plain(summary(report))}")
-        _exports(report, analysis, name)
+        _exports(report, analysis)
         st.divider()
         layer = _preview_layer(list(report.layers))
         if "notes" in sections:
@@ -156,10 +155,8 @@ def _note_changed(key: str, routers: str, layer: int, group: int) -> None:
     sessions.take_note(routers, layer, group, st.session_state[key])
 
 
-def _exports(report: Report, analysis: Analysis, name: str) -> None:
-    session = sessions.capture(
-        analysis, name
-    )  # now: a download is made outside of any run, where widgets have no state
+def _exports(report: Report, analysis: Analysis) -> None:
+    session = sessions.capture(analysis)  # now: a download is made outside of any run, where widgets have no state
     with st.container(horizontal=True, gap="small"):
         _button(
             "HTML report", lambda: to_html(report).encode(), "report.html", "One page that opens without a network."

@@ -24,6 +24,7 @@ from workbench.sparsity import (
 )
 from workbench.theme import is_dark
 from workbench.widgets.export import chart
+from workbench.widgets.layer import layer_slider
 
 VIEWS = {"mask": "Pattern", "layers": "Pairs by layer", "mass": "Attention kept"}
 QUESTION = (
@@ -51,7 +52,7 @@ def _sparsity(analysis: Analysis) -> None:
         with st.spinner("Counting pairs in every layer …", show_time=True):
             pairs = cached.pair_table(analysis)
         st.markdown(f"#### {verdict(trace, pairs)}")
-        row = _layer(list(trace.layers))
+        row = layer_slider(trace.layers, "The layer whose pattern is drawn; framed in the other charts.")
         st.markdown(layer_verdict(trace, row, pairs))
         state.choose("computed", list(VIEWS))
         view = st.segmented_control(
@@ -71,21 +72,6 @@ def _sparsity(analysis: Analysis) -> None:
         else:
             _mass(analysis, row, pairs)
         state.publish()
-
-
-def _layer(layers: list[int]) -> int:
-    if len(layers) == 1:
-        return 0
-    if st.session_state.get("layer") not in layers:
-        st.session_state["layer"] = layers[len(layers) // 2]
-    chosen = st.select_slider(
-        "Layer",
-        layers,
-        key="layer",
-        help="The layer whose pattern is drawn; framed in the other charts.",
-        persist_state="session",
-    )
-    return layers.index(chosen)
 
 
 def _mask(analysis: Analysis, row: int) -> None:

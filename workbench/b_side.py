@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from workbench import jobs, service, state, texts
 from workbench.service import Analysis, Settings
+from workbench.widgets.layer import layer_slider
 
 PARTS = {"text": "Text", "routers": "Routers", "layer": "Layer", "k": "k", "window": "Window", "sinks": "Sink tokens"}
 """What may differ, by its name in links."""
@@ -46,23 +49,18 @@ def draw(first: Analysis) -> tuple[Settings, str | None, str | None, set[str]]:
     return Settings(model, routers, own.num_groups, top_k, window, sinks, first.states), text, text_name, differs
 
 
-def layer(first_layer: int, layers: list[int], differs: bool) -> int:
-    """B's layer: A's where it does not differ, or the nearest one B has.
+def layer(first_layer: int, layers: Sequence[int], *, differs: bool) -> int:
+    """Row of B's layer: A's where it does not differ, or the nearest one B has.
 
     Args:
         first_layer: A's layer.
         layers: the layers B has.
         differs: whether the user may choose it.
     """
-    if not differs or len(layers) == 1:
-        return min(layers, key=lambda number: abs(number - first_layer))
-    if st.session_state.get("b_layer") not in layers:
-        st.session_state["b_layer"] = layers[
-            min(layers.index(first_layer) + 1 if first_layer in layers else 0, len(layers) - 1)
-        ]
-    return st.select_slider(
-        "Layer of B", layers, key="b_layer", help="The layer of B that is compared.", persist_state="session"
-    )
+    if not differs:
+        return min(range(len(layers)), key=lambda row: abs(layers[row] - first_layer))
+    after = min(layers.index(first_layer) + 1 if first_layer in layers else 0, len(layers) - 1)
+    return layer_slider(layers, "The layer of B that is compared.", label="Layer of B", key="b_layer", default=after)
 
 
 def _differs() -> set[str]:
@@ -109,9 +107,7 @@ def _text() -> tuple[str | None, str]:
             file = st.file_uploader(
                 "File of B", key="b_upload", max_upload_size=texts.MAX_UPLOAD_MB, help="A plain text file in UTF-8."
             )
-            return (
-                (None, "file") if file is None else (texts.uploaded(file.getvalue(), file.name), f"file “{file.name}”")
-            )
+            return (None, "file") if file is None else (texts.uploaded(file.getvalue(), file.name), file.name)
         samples = texts.samples()
         if st.session_state.get("b_sample") not in samples:
             others = [name for name in samples if name != st.session_state.get("sample")]
@@ -124,7 +120,7 @@ def _text() -> tuple[str | None, str]:
             help="A text that comes with the workbench.",
             persist_state="session",
         )
-        return samples[name].read(), f"sample “{samples[name].title}”"
+        return samples[name].read(), samples[name].title
 
 
 def _routers(place: DeltaGenerator, ours: str) -> str:

@@ -25,12 +25,10 @@ class Side:
     Attributes:
         analysis: the routing of its text.
         row: row of the traced layers that is compared.
-        text_name: what to call its text.
     """
 
     analysis: Analysis
     row: int
-    text_name: str
 
     @property
     def trace(self) -> Trace:
@@ -65,7 +63,7 @@ def side_table(first: Side, second: Side) -> pd.DataFrame:
         kept = 1 - shares.dropped
         sharing = shares.distant_sharing
         columns[name] = {
-            "text": side.text_name,
+            "text": side.analysis.text_name,
             "tokens": f"{len(trace.tokens):,}",
             "routers": trace.provenance.routers if trace.provenance.trained else "untrained",
             "layer": str(side.layer),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import streamlit as st
 
 from focus_core import default_model
@@ -33,9 +35,9 @@ def open_page(title: str, question: str) -> Analysis | None:
         return None
     _prepare(inputs.settings.model)
     with st.spinner("Routing the text through every layer …", show_time=True):
-        analysis = service.analysis(inputs.settings, inputs.text)
-    provenance_badge(analysis.trace, inputs.text_name, service.STATES[analysis.states])
-    return analysis
+        found = service.analysis(inputs.settings, inputs.text)
+    provenance_badge(found.trace, inputs.text_name, service.STATES[found.states])
+    return dataclasses.replace(found, text_name=inputs.text_name)
 
 
 def open_bare_page(title: str, question: str) -> sidebar.Inputs:

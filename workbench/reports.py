@@ -15,36 +15,25 @@ from focus_core.report.of_trace import report_of_trace
 from focus_core.report.tags import TAGS, SectionTagger
 from focus_core.tables import text_hash
 from focus_core.text import Encoding, token_bytes
-from workbench import service, texts
+from workbench import service
 from workbench.cached import groups_key
 from workbench.service import STATES, Analysis
 
 _tagging = threading.Lock()
 
 
-def text_name() -> str:
-    """What to call this session's text."""
-    source = st.session_state.get("source")
-    if source == "sample":
-        sample = texts.samples().get(st.session_state.get("sample", ""))
-        return sample.title if sample else "sample"
-    file = st.session_state.get("upload") if source == "upload" else None
-    return getattr(file, "name", "pasted text")
-
-
-def report_of(analysis: Analysis, name: str, *, model: str, examples: int, seed: int) -> Report:
+def report_of(analysis: Analysis, *, model: str, examples: int, seed: int) -> Report:
     """The report on every group of every layer.
 
     With the untouched model's states k changes nothing but who joined, so only that is counted again.
 
     Args:
         analysis: of the text.
-        name: what to call the text.
         model: the model's name in `service.load_base`.
         examples: of each kind, per card.
         seed: of the random examples and the intervals.
     """
-    made = _report(groups_key(analysis), name, examples, seed, model, analysis)
+    made = _report(groups_key(analysis), analysis.text_name, examples, seed, model, analysis)
     members = analysis.trace.membership.sum(1)
     rows = {layer: row for row, layer in enumerate(analysis.trace.layers)}
     cards = tuple(dataclasses.replace(card, members=int(members[rows[card.layer], card.group])) for card in made.cards)

@@ -96,12 +96,14 @@ class Analysis:
         token_bytes: bytes of each token.
         cells: the text cut into drawn cells.
         states: a key of `STATES`, whose hidden states were routed.
+        text_name: what this session calls the text; the same text may have another name in another session.
     """
 
     trace: Trace
     token_bytes: list[bytes]
     cells: list[Cell]
     states: str
+    text_name: str = ""
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -213,7 +215,7 @@ def _analysis(settings: Settings, routers_hash: str, text_sha256: str, _text: st
     check_length(base, _text)
     with base.lock:
         trace = routed(base, settings, lambda focus: analyze(focus, base.tokenizer, _text))
-    # The name a person gave, not the folder of the cache it was loaded from.
+    # The name a person knows it by, not the folder of the cache it was loaded from.
     provenance = dataclasses.replace(trace.provenance, model=base.info.name)
     trace = dataclasses.replace(trace, provenance=provenance)
     for array in (trace.input_ids, trace.offsets, trace.scores, trace.assignment, trace.membership):

@@ -5,7 +5,9 @@ Everything lives in Streamlit's session state, which belongs to one browser sess
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -43,15 +45,15 @@ def take_note(routers_hash: str, layer: int, group: int, note: str) -> None:
         own[f"{layer}/{group}"] = note[:MAX_NOTE]
 
 
-def capture(analysis: Analysis, text_name: str) -> Session:
-    """This session, to be put into a file."""
+def capture(analysis: Analysis) -> Session:
+    """This session, to be put into a file. Paths in the user's home folder start with "~", so it names no user."""
     settings = {name: st.session_state.get(name) for name in state.SETTINGS}
     return Session(
-        settings={name: str(value) for name, value in settings.items() if value not in (None, "", -1)},
+        settings={name: _portable(str(value)) for name, value in settings.items() if value not in (None, "", -1)},
         choices={name: st.session_state[key] for name, key in CHOICES.items() if key in st.session_state},
         notes={routers: dict(own) for routers, own in st.session_state.get(NOTES, {}).items()},
         text=analysis.trace.text,
-        text_name=text_name,
+        text_name=analysis.text_name,
         routers_hash=analysis.trace.provenance.routers_hash,
     )
 
@@ -76,6 +78,12 @@ def apply(session: Session) -> None:
     st.session_state[NOTES] = {routers: dict(own) for routers, own in session.notes.items()}
     for key in [key for key in st.session_state if str(key).startswith("note_")]:
         del st.session_state[key]  # the boxes show the new notes
+
+
+def _portable(value: str) -> str:
+    """A path in the home folder in the spelling that holds for any user; anything else as it is."""
+    home = str(Path.home())
+    return "~" + value[len(home) :] if value.startswith(home + os.sep) else value
 
 
 def _is_sample(settings: Mapping[str, str], text: str) -> bool:

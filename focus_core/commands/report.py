@@ -91,7 +91,7 @@ def report(
             seed=seed,
         )
         provenance = Provenance(
-            Path(loaded.info.name).name if Path(loaded.info.name).exists() else loaded.info.name,  # reports travel
+            loaded.info.name,
             weights_fingerprint(focus.model),
             focus.name,
             routers_hash(focus),

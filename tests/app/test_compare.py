@@ -81,14 +81,14 @@ def test_wrong_routers_of_b_are_refused_with_a_sentence():
 
 def side(seed: int, row: int = 0, tokens: int = 300) -> Side:
     trace = synthetic_trace("w " * (tokens - 1) + "w", seed=seed)
-    return Side(Analysis(trace, [], [], "untouched"), row, "a text")
+    return Side(Analysis(trace, [], [], "untouched", f"text {seed}"), row)
 
 
 def test_the_same_layer_under_other_numbers_is_no_difference():
     a = side(0)
     order = np.array([2, 0, 3, 1])
     turned = synthetic_trace("w " * 299 + "w", assignment=a.trace.assignment[..., order])
-    b = Side(Analysis(turned, [], [], "untouched"), 0, "a text")
+    b = Side(Analysis(turned, [], [], "untouched"), 0)
     counts, columns, same = matched(a, b)
     assert np.trace(counts) == 300 and columns.tolist() == np.argsort(order).tolist()
     assert (same.groups[0] == a.trace.groups[0]).all()
@@ -114,6 +114,7 @@ def test_both_sides_are_described_and_named_in_exports():
     a, b = side(0), side(1, row=2, tokens=20)
     assert not same_tokens(a, b) and same_tokens(a, side(3))
     table = side_table(a, b)
+    assert table.loc[table["property"] == "text", ["A", "B"]].values.tolist() == [["text 0", "text 1"]]
     assert table.loc[table["property"] == "layer", ["A", "B"]].values.tolist() == [["0", "2"]]
     made_from = origin(a, b)
     assert made_from["text_sha256"] != made_from["b_text_sha256"]

@@ -116,6 +116,15 @@ def test_charts_have_titles_and_axis_titles(make_trace, dark):
         assert figure.layout.template.layout.paper_bgcolor == ("rgb(17,17,17)" if dark else "white")
 
 
+@pytest.mark.parametrize("num_groups", [4, 64])
+def test_the_colour_bar_of_sizes_begins_at_none_and_is_neutral_at_the_even_split(make_trace, num_groups):
+    trace = make_trace("one two three four five six seven", num_groups=num_groups)
+    cells = all_sizes(trace, dark=False).data[0]
+    positions, colors = zip(*cells.colorscale)
+    assert cells.zmin == 0 and cells.zmax >= np.max(cells.z)
+    assert positions[1] * cells.zmax == pytest.approx(1 / num_groups) and colors[1] == "#FFFFFF"
+
+
 def test_sizes_add_up(make_trace):
     table = size_table(make_trace("one two three four five six seven"))
     totals = table.groupby("layer")[["first share", "member share", "first tokens"]].sum()

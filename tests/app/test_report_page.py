@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import zipfile
+from pathlib import Path
 
 import pytest
 from opening import TEXT, open_page
@@ -31,13 +33,8 @@ def pasted(text: str, **query: str):
 
 def made(text: str, k: int = 2):
     """The report of the engine, not through the page."""
-    return report_of(
-        analysis(Settings("default", "untrained", 8, k, 64, 4), text),
-        "pasted text",
-        model="default",
-        examples=5,
-        seed=0,
-    )
+    found = dataclasses.replace(analysis(Settings("default", "untrained", 8, k, 64, 4), text), text_name="pasted text")
+    return report_of(found, model="default", examples=5, seed=0)
 
 
 def shown(app) -> str:
@@ -197,15 +194,17 @@ def test_what_is_captured_comes_back(monkeypatch):
 
     first: dict = {name: setting.default for name, setting in state.SETTINGS.items()}
     first |= {"k": 3, "layer": 4, "source": "paste", "routers": "untrained", "report_layers": [4], "report_seed": 7}
-    first |= {"report_sections": ["tokens"], "report_examples": 1}
+    first |= {"report_sections": ["tokens"], "report_examples": 1, "model": str(Path.home() / "models" / "mine")}
     monkeypatch.setattr(sessions.st, "session_state", first)
     sessions.take_note("abc", 4, 1, "a note")
     sessions.take_note("abc", 4, 2, "  ")
     found = analysis(Settings("default", "untrained", 8, 3, 64, 4), HOSTILE)
-    data = write_bundle(made(HOSTILE, 3), sessions.capture(found, "mine"))
+    data = write_bundle(made(HOSTILE, 3), sessions.capture(dataclasses.replace(found, text_name="mine")))
+    assert b"~/models/mine" not in data and read_bundle(data).settings["model"] == "~/models/mine"
     second: dict = {"note_abc_4_1": "old"}
     monkeypatch.setattr(sessions.st, "session_state", second)
     sessions.apply(read_bundle(data))
     assert second["paste"] == HOSTILE and sessions.notes("abc") == {(4, 1): "a note"}
-    assert {key: second[key] for key in first} == first
+    assert Path(second["model"]).expanduser() == Path(first["model"])
+    assert {key: second[key] for key in first if key != "model"} == {k: v for k, v in first.items() if k != "model"}
     assert "note_abc_4_1" not in second

@@ -28,7 +28,7 @@ def one_sentence(failure) -> str:
 
 def test_a_folder_gives_the_model_that_was_saved(folder, tiny_llama):
     model, tokenizer, info = load_model(folder)
-    assert (info.name, info.source, info.class_name) == (str(folder), "folder", "LlamaForCausalLM")
+    assert (info.name, info.source, info.class_name) == (folder.name, "folder", "LlamaForCausalLM")
     assert info.num_parameters == tiny_llama.info.num_parameters
     assert not model.training and model.dtype == torch.float32
     ids = torch.tensor([tokenizer("A small text.")["input_ids"]])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -24,18 +22,11 @@ def tints(*, dark: bool) -> tuple[str, str, str]:
 
 
 def load_map(trace: Trace, row: int, *, dark: bool) -> go.Figure:
-    """Heatmap of first-group shares in every layer: from none over the even split to the fullest group."""
-    figure = all_sizes(trace, dark=dark, layer=row)
-    cells: Any = figure.data[0]
-    even, top = 1 / trace.config.num_groups, float(np.max(cells.z))
-    low, middle, high = (shade for _, shade in cells.colorscale)
-    cells.update(
-        zmin=0,
-        zmax=max(top, 1.001 * even),
-        colorscale=[[0, low], [min(even / top, 0.999), middle], [1, high]],
+    """Heatmap of first-group shares in every layer, see `all_sizes`."""
+    even = 1 / trace.config.num_groups
+    return all_sizes(trace, dark=dark, layer=row).update_layout(
+        title=f"Load of every layer as routed (even split {even:.1%})"
     )
-    figure.update_layout(title=f"Load of every layer as routed (even split {even:.1%})")
-    return figure
 
 
 def largest_lines(table: pd.DataFrame, num_groups: int, *, dark: bool) -> go.Figure:

@@ -68,22 +68,21 @@ def layer_sizes(trace: Trace, layer: int, *, dark: bool) -> go.Figure:
 
 
 def all_sizes(trace: Trace, *, dark: bool, layer: int | None = None) -> go.Figure:
-    """Heatmap of first-group shares, layers down, groups across; white is the even split."""
+    """Heatmap of first-group shares, layers down, groups across: from none over the even split to the fullest."""
     num_groups = trace.config.num_groups
     share = np.stack([np.bincount(row, minlength=num_groups) for row in trace.groups]) / len(trace.tokens)
     even = 1 / num_groups
-    span = max(float(np.abs(share - even).max()), 1e-9)
+    top = max(float(share.max()), 1.001 * even)
     low, middle, high = ("#56B4E9", "#262730", "#E69F00") if dark else ("#0072B2", "#FFFFFF", "#D55E00")
-    shades = [low, middle, high]
     printed = num_groups <= 16
     figure = go.Figure(
         go.Heatmap(
             z=share,
             x=list(range(num_groups)),
             y=[str(number) for number in trace.layers],
-            colorscale=[[position / 2, shade] for position, shade in enumerate(shades)],
-            zmin=even - span,
-            zmax=even + span,
+            colorscale=[[0, low], [even / top, middle], [1, high]],
+            zmin=0,
+            zmax=top,
             texttemplate="%{z:.0%}" if printed else None,
             textfont={"size": 9},
             hovertemplate="layer %{y}<br>group %{x}<br>%{z:.1%} of tokens<extra></extra>",
