@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import streamlit as st
 
+from focus_core.text import read_text
 from workbench import jobs, service, state, texts
 
-_SOURCES = {"sample": "Sample", "paste": "Paste", "upload": "Upload"}
+_SOURCES = {"sample": "Sample", "paste": "Paste", "upload": "Upload", "folder": "Folder"}
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def _text() -> tuple[str | None, str]:
         key="source",
         required=True,
         width="stretch",
-        help="Take a sample that comes with the workbench, paste a text, or upload a file. "
+        help="Take a sample that comes with the workbench, paste a text, upload a file, or name a folder of texts. "
         "Your text stays on this machine and never gets into the link.",
         persist_state="session",
     )
@@ -56,6 +57,8 @@ def _text() -> tuple[str | None, str]:
         return _pasted()
     if source == "upload":
         return _uploaded()
+    if source == "folder":
+        return _in_folder()
     samples = texts.samples()
     state.choose("sample", list(samples))
     name = st.selectbox(
@@ -69,7 +72,7 @@ def _text() -> tuple[str | None, str]:
     )
     sample = samples[name]
     st.caption(sample.description)
-    return sample.read(), f"sample “{sample.title}”"
+    return sample.read(), sample.title
 
 
 def _pasted() -> tuple[str | None, str]:
@@ -95,7 +98,41 @@ def _uploaded() -> tuple[str | None, str]:
     )
     if file is None:
         return None, "uploaded file"
-    return texts.uploaded(file.getvalue(), file.name), f"file “{file.name}”"
+    return texts.uploaded(file.getvalue(), file.name), file.name
+
+
+def _in_folder() -> tuple[str | None, str]:
+    folder = st.text_input(
+        "Folder of texts",
+        key="folder",
+        placeholder="path of a folder, then Enter",
+        help="A folder on the machine that runs the workbench; its .txt and .md files are listed, those in folders "
+        "below it too. Links hold the path, never a text.",
+        persist_state="session",
+    )
+    if not folder:
+        return None, "folder"
+    with st.spinner("Looking for texts …", show_time=True):
+        files = texts.in_folder(folder)
+    state.choose("file", list(files))
+    name = st.selectbox("File", list(files), key="file", help="The text that the pages show.", persist_state="session")
+    parts = texts.parts(read_text(files[name]))
+    number = 1
+    if len(parts) > 1:
+        state.clamp("part", 1, len(parts), 1)
+        number = st.number_input(
+            f"Part, of {len(parts):,}",
+            1,
+            len(parts),
+            key="part",
+            help=f"Long files are shown in parts of about {texts.PART_CHARACTERS:,} characters.",
+            persist_state="session",
+        )
+    st.caption(
+        f"{len(files):,} texts here. The pages show one at a time; statistics over all of them: `focus align` and "
+        "`focus report` with the folder."
+    )
+    return parts[int(number) - 1], name if len(parts) == 1 else f"{name}, part {number} of {len(parts):,}"
 
 
 def _settings() -> service.Settings:

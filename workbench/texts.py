@@ -1,4 +1,4 @@
-"""Where the text comes from: samples, a paste, an upload."""
+"""Where the text comes from: samples, a paste, an upload, a folder."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 
 from focus_core.errors import FocusError
 from focus_core.resources import data_dir
-from focus_core.text import decode_text, read_text
+from focus_core.text import decode_text, find_texts, read_text
 
 MAX_UPLOAD_MB = 5
 """Largest accepted file; far more than the longest text a page shows."""
+PART_CHARACTERS = 16_000
+"""Length of a part of a long file, about 4,000 tokens of English."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,36 @@ def samples() -> dict[str, Sample]:
         }
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FocusError(f"The sample texts in {folder} cannot be read: paste a text, or install again.") from error
+
+
+def in_folder(folder: str) -> dict[str, Path]:
+    """The text files of a folder and those below it, by their path in it.
+
+    Raises:
+        FocusError: there is no such folder, or no text in it.
+    """
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        raise FocusError(f"There is no folder {folder}: check the path, on the machine that runs the workbench.")
+    return {path.relative_to(root).as_posix(): path for path in find_texts([root])}
+
+
+def parts(text: str) -> list[str]:
+    """A text cut into parts of about `PART_CHARACTERS`, at the ends of paragraphs, lines or words where there are any.
+
+    Nothing is lost: the parts joined are the text.
+    """
+    found, start = [], 0
+    while len(text) - start > PART_CHARACTERS * 5 // 4:  # a short rest stays with the part before it
+        middle, end = start + PART_CHARACTERS * 3 // 4, start + PART_CHARACTERS
+        for mark in ("\n\n", "\n", " "):
+            cut = text.rfind(mark, middle, end)
+            if cut > 0:
+                end = cut + len(mark)
+                break
+        found.append(text[start:end])
+        start = end
+    return [*found, text[start:]]
 
 
 def uploaded(data: bytes, name: str) -> str:

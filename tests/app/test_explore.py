@@ -195,3 +195,17 @@ def test_nonsense_in_a_link_falls_back(query):
 def test_a_link_of_another_version_is_not_read():
     app = start(v="0", source="paste", k="1")
     assert app.session_state["source"] == "sample"
+
+
+def test_a_folder_of_texts_shows_one_at_a_time_and_the_link_holds_the_path(tmp_path):
+    (tmp_path / "one.txt").write_text(TEXT)
+    (tmp_path / "two.md").write_text("The heron stood in the reeds. " * 900)
+    app = start(v="1", source="folder", routers="untrained")
+    assert "Paste or upload a text" in shown(app)
+    app.text_input(key="folder").set_value(str(tmp_path)).run()
+    assert "In layer" in shown(app) and app.selectbox(key="file").value == "one.txt"
+    again = start(v="1", source="folder", routers="untrained", folder=str(tmp_path), file="two.md", part="2")
+    assert "In layer" in shown(again) and again.number_input(key="part").value == 2
+    assert not any("heron" in str(value) for value in again.query_params.values())
+    app.text_input(key="folder").set_value(str(tmp_path / "no")).run()
+    assert "There is no folder" in app.error[0].value and not app.exception
