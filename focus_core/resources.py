@@ -1,4 +1,4 @@
-"""Where the files that come with the project lie: the only module that knows.
+"""Where the files that come with the project lie, and where runs go: the only module that knows.
 
 In a clone they are the folders `data/` and `pages/` beside the packages; `pip install` copies them into the
 packages as `focus_core/_data` and `workbench/_pages` (see setup.py).
@@ -6,7 +6,10 @@ packages as `focus_core/_data` and `workbench/_pages` (see setup.py).
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import platformdirs
 
 _PACKAGE = Path(__file__).resolve().parent
 _ROOT = _PACKAGE.parent
@@ -24,6 +27,12 @@ def data_dir() -> Path:
 def pages_dir() -> Path:
     """The folder with one script per page of the app."""
     return _ROOT / "pages" if _in_clone() else app_path().parent / "_pages"
+
+
+def runs_dir() -> Path:
+    """The folder of all runs of this user: $FOCUS_RUNS, else `runs` in the user's data folder."""
+    chosen = os.environ.get("FOCUS_RUNS")
+    return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_data_path("focus-workbench") / "runs"
 
 
 def app_path() -> Path:

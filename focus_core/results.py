@@ -7,13 +7,15 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+
+from focus_core.errors import FocusError
 
 
 def text_records(files: Iterable[Path]) -> list[dict[str, Any]]:
@@ -51,6 +53,21 @@ def record_run(path: Path, report: dict[str, Any]) -> dict[str, Any]:
     partial.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     partial.replace(path)
     return record
+
+
+def stored_or_run(path: Path, identity: dict[str, Any], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The result in a file if it was made with these settings; else make it and write it, whole or not at all.
+
+    Raises:
+        FocusError: the file holds a result of other settings.
+    """
+    wanted = json.loads(json.dumps(identity))
+    if path.is_file():
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if stored["settings"] != wanted:
+            raise FocusError(f"{path} holds a result of other settings: choose another folder with --out.")
+        return stored
+    return record_run(path, {"settings": wanted, **run()})
 
 
 def _plain(value: Any) -> Any:

@@ -21,11 +21,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import psutil
 from filelock import FileLock, Timeout
 
 from focus_core.errors import FocusError
+from focus_core.resources import runs_dir
 from focus_core.storage import CONFIG
 from workbench.worker import JOB, OUTCOME, TEXT
 
@@ -84,12 +84,6 @@ class Job:
             return ""
         lines = [line.strip() for line in re.split(r"[\r\n]", text[-8000:])]
         return next((line for line in reversed(lines) if line), "")[:400]
-
-
-def runs_dir() -> Path:
-    """The folder of all jobs: $FOCUS_RUNS, else `runs` in the user's data folder."""
-    chosen = os.environ.get("FOCUS_RUNS")
-    return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_data_path("focus-workbench") / "runs"
 
 
 def jobs(kind: str | None = None) -> list[Job]:

@@ -63,13 +63,13 @@ def benchmark(
         raise FocusError("Say where the tasks come from: --data FOLDER for local files, or --hub.")
     require("lm_eval", "eval")
     from focus_core.commands.routers import attach
-    from focus_core.evaluation.benchmark import Setting, run_task, stored_or_run, summary
+    from focus_core.evaluation.benchmark import Setting, run_task, summary
     from focus_core.evaluation.harness import FocusLM
     from focus_core.evaluation.harness_tasks import load_task
     from focus_core.models import load_model
     from focus_core.progress import terminal_progress
     from focus_core.resources import data_dir
-    from focus_core.results import record_run, text_records
+    from focus_core.results import record_run, stored_or_run, text_records
     from focus_core.storage import routers_hash
     from focus_core.text import find_texts, read_text
 

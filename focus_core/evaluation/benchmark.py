@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,6 @@ from scipy.stats import bootstrap
 from focus_core.errors import FocusError
 from focus_core.evaluation.exposure import Exposure
 from focus_core.evaluation.harness_tasks import headline
-from focus_core.results import record_run
 from focus_core.retrofitting import Mode
 
 LEVEL, RESAMPLES = 0.95, 2000
@@ -155,21 +152,6 @@ def reading(result: dict[str, Any], setting: Setting) -> str:
     if setting.mode == "soft":
         return f"the gate weighs {shares['distant_share']:.0%} of the pairs"
     return f"{shares['removed_share']:.0%} of the pairs are removed"
-
-
-def stored_or_run(path: Path, identity: dict[str, Any], run: Any) -> dict[str, Any]:
-    """The result in a file if it was made with these settings; else make it and write it, whole or not at all.
-
-    Raises:
-        FocusError: the file holds a result of other settings.
-    """
-    wanted = json.loads(json.dumps(identity))
-    if path.is_file():
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        if stored["settings"] != wanted:
-            raise FocusError(f"{path} holds a result of other settings: choose another folder with --out.")
-        return stored
-    return record_run(path, {"settings": wanted, **run()})
 
 
 def summary(results: dict[str, dict[str, dict[str, Any]]], settings: Sequence[Setting], seed: int) -> list[dict]:

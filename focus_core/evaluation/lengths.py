@@ -72,6 +72,7 @@ def length_transfer(
     lengths: Sequence[int],
     settings: Sequence[tuple[Mode, int | None, str | None]],
     *,
+    piece: int | None = None,
     progress: Progress = silent,
 ) -> list[LengthRow]:
     """Evaluate settings at several lengths on the same tokens: shorter blocks are the longest ones cut up.
@@ -81,16 +82,17 @@ def length_transfer(
         blocks: (N, T) int64, T the longest length.
         lengths: context lengths, each a divisor of T.
         settings: (routing, k, balance) as in `standard_settings`; soft routing is refused, its memory grows with T^2.
+        piece: tokens of the pieces that intervals are paired over; the shortest length when None.
         progress: called with the share done.
 
     Returns:
-        One row per length and setting. Intervals against the untouched model are paired over blocks of the shortest
+        One row per length and setting. Intervals against the untouched model are paired over pieces of the shortest
         length, of which there are enough.
 
     Raises:
         FocusError: a length that does not divide T, or soft routing.
     """
-    longest, shortest = blocks.shape[1], min(lengths)
+    longest, shortest = blocks.shape[1], piece or min(lengths)
     for length in lengths:
         if length < 2 or longest % length or length % shortest:
             raise FocusError(f"Length {length} does not divide {longest}: choose lengths that divide one another.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from focus_core.evaluation.benchmark import compare, run_task, stored_or_run
+from focus_core.evaluation.benchmark import compare, run_task
 from focus_core.evaluation.compare import perplexity_difference
 from focus_core.evaluation.harness import FocusLM
 from focus_core.evaluation.harness_tasks import load_task
@@ -17,6 +17,7 @@ from focus_core.evaluation.lora import LoraSettings, train_lora
 from focus_core.evaluation.perplexity import evaluate
 from focus_core.models import LoadedModel
 from focus_core.progress import Progress, silent
+from focus_core.results import stored_or_run
 from focus_core.retrofitting import retrofit
 from focus_core.training.stream import TokenStream
 

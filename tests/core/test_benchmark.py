@@ -21,11 +21,11 @@ from focus_core.evaluation.benchmark import (
     paired_difference,
     reading,
     run_task,
-    stored_or_run,
     summary,
 )
 from focus_core.evaluation.harness import FocusLM
 from focus_core.evaluation.harness_tasks import DEPTHS, cut, headline, load_task, needles
+from focus_core.results import stored_or_run
 from focus_core.retrofitting import retrofit
 
 FILLER = "A boat went out. It came back at noon! Who saw it? Nobody did. " * 30

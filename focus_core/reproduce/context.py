@@ -1,0 +1,193 @@
+"""What an experiment works with: model, texts, scale, and the untouched model's figures to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from focus_core.commands.routers import attach
+from focus_core.errors import FocusError
+from focus_core.evaluation import Evaluation, evaluate, perplexity_difference
+from focus_core.models import LoadedModel, load_model
+from focus_core.progress import Progress, silent
+from focus_core.resources import data_dir
+from focus_core.results import text_records
+from focus_core.retrofitting import FocusModel, Mode, retrofit
+from focus_core.storage import routers_hash
+from focus_core.text import find_texts, read_text, token_blocks
+from focus_core.training.stream import TokenStream, find_sources
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large an experiment is; each has small defaults of its own, and options of the command change them.
+
+    Attributes:
+        steps: optimiser steps of routers or adapters.
+        full_steps: steps with all weights.
+        length: T, tokens of a block; the longest one where lengths are compared.
+        batch_size: blocks a step.
+        blocks: held-out blocks, evenly spaced.
+        window: w, below the published 128 so that short blocks meet the gate.
+        limit: items per benchmark task.
+    """
+
+    steps: int = 100
+    full_steps: int = 100
+    length: int = 512
+    batch_size: int = 2
+    blocks: int = 8
+    window: int = 64
+    limit: int = 50
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value < 1:
+                raise FocusError(f"--{name.replace('_', '-')} is {value}: it must be at least 1.")
+
+
+@dataclass
+class Context:
+    """Inputs of a run; what is costly is made when first asked for.
+
+    Attributes:
+        scale: see `Scale`.
+        folder: of the run.
+        data: training texts.
+        held_out: texts for perplexity; the end of the training text if there are none.
+        models: names for `load_model`; the first is the model of every experiment but `scale`.
+        routers: folder of trained routers; those shipped for the model when None.
+        bench: folder with benchmark files.
+        treebank: CoNLL-U file.
+        device: "cpu" or "cuda".
+        seed: of everything random.
+        progress: told what is being done and the share done.
+    """
+
+    scale: Scale
+    folder: Path
+    data: Sequence[Path] = ()
+    held_out: Sequence[Path] = ()
+    models: Sequence[str] = ("default",)
+    routers: str | None = None
+    bench: Path | None = None
+    treebank: Path | None = None
+    device: str = "cpu"
+    seed: int = 0
+    progress: Progress = silent
+
+    def load(self) -> LoadedModel:
+        """The model afresh, for cells that change it."""
+        return load_model(self.models[0], device=self.device, progress=self.progress)
+
+    @cached_property
+    def loaded(self) -> LoadedModel:
+        """The model for cells that leave it as it is; they detach what they attach."""
+        return self.load()
+
+    def attached(self) -> FocusModel:
+        """The model with the routers that were named, or those shipped for it."""
+        return attach(self.loaded, self.routers, untrained=False)
+
+    def attached_hash(self) -> str:
+        """Hash of these routers, which identifies them in records."""
+        focus = self.attached()
+        try:
+            return routers_hash(focus)
+        finally:
+            focus.detach()
+
+    @cached_property
+    def training_files(self) -> list[Path]:
+        """Raises FocusError if none were given."""
+        if not self.data:
+            raise FocusError("This trains on text: give files or folders with --data.")
+        return find_texts(self.data)
+
+    @cached_property
+    def held_files(self) -> list[Path]:
+        """Held-out texts; empty if none were named."""
+        return find_texts(self.held_out) if self.held_out else []
+
+    @cached_property
+    def blocks(self) -> np.ndarray:
+        """(N, T) int64 training blocks; without held-out texts, all but the last twentieth."""
+        every = self._cut(self.training_files)
+        return every if self.held_files else every[: -max(1, len(every) // 20)]
+
+    @cached_property
+    def held(self) -> np.ndarray:
+        """(N, T) int64 evenly spaced held-out blocks.
+
+        Of the held-out texts; else of the end of the training text; without either, of the sample story.
+        """
+        if self.held_files or not self.data:
+            every = self._cut(self.held_files or [data_dir() / "samples" / "story.txt"])
+        else:
+            every = self._cut(self.training_files)
+            every = every[-max(1, len(every) // 20) :]
+        return every[np.linspace(0, len(every) - 1, min(self.scale.blocks, len(every))).round().astype(int)]
+
+    def _cut(self, files: Sequence[Path]) -> np.ndarray:
+        return token_blocks(self.loaded.tokenizer, (read_text(file) for file in files), self.scale.length)
+
+    def stream(self) -> TokenStream:
+        """The training text as an endless shuffled stream of blocks, for Trainer."""
+        sources = find_sources(self.training_files)
+        return TokenStream(sources, self.loaded.tokenizer, self.scale.length, seed=self.seed)
+
+    @cached_property
+    def untouched(self) -> Evaluation:
+        """The untouched model on the held-out blocks, evaluated once a process."""
+        self.progress("Evaluating the untouched model", 0.0)
+        focus = retrofit(self.loaded.model, seed=0)
+        try:
+            return evaluate(focus, self.held, routing="off")
+        finally:
+            focus.detach()
+
+    def measure(
+        self, focus: FocusModel, plan: Sequence[tuple[Mode, int | None, str | None]], **more: Any
+    ) -> list[dict[str, Any]]:
+        """Rows of settings on the held-out blocks, each with its difference from the untouched model.
+
+        Args:
+            focus: model with routers.
+            plan: (routing, k, balance) as in `standard_settings`.
+            more: values every row gets in front.
+        """
+        rows = []
+        for mode, top_k, balance in plan:
+            found = evaluate(focus, self.held, routing=mode, top_k=top_k, balance=balance)
+            rows.append({**more, **row(found, self.untouched)})
+        return rows
+
+    def inputs(self) -> dict[str, Any]:
+        """What identifies the inputs: model, texts by hash, scale, seed. No paths."""
+        return {
+            "model": {"name": self.loaded.info.name, "revision": self.loaded.info.revision},
+            "scale": asdict(self.scale),
+            "seed": self.seed,
+            "device": self.device,
+            "data": text_records(self.training_files) if self.data else [],
+            "held_out": text_records(self.held_files),
+        }
+
+
+def row(found: Evaluation, untouched: Evaluation | None) -> dict[str, Any]:
+    """An evaluation as a row: no perplexity without kept share and largest group.
+
+    Args:
+        found: what was measured.
+        untouched: the untouched model on the same blocks; None to leave the difference out.
+    """
+    values = {key: value for key, value in found.to_dict().items() if key != "block_nll"}
+    if untouched is None or found.routing == "off":
+        return values
+    gap = perplexity_difference(found.block_nll, untouched.block_nll)
+    return {**values, "difference": gap.difference, "low": gap.low, "high": gap.high}

@@ -1,0 +1,108 @@
+"""The experiments by name. A new one is its cells, a function that runs one, and an entry here."""
+
+from __future__ import annotations
+
+from focus_core.reproduce import adapters, collapse, machine, retrofits, texts
+from focus_core.reproduce.context import Scale
+from focus_core.reproduce.runner import Experiment
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "retrofit": Experiment(
+        "Retrofit of a frozen model: untouched, untrained, published recipe, ours",
+        retrofits.retrofit_cells,
+        retrofits.run_retrofit,
+        retrofits.COLUMNS,
+        Scale(steps=60, length=256, window=32),
+        needs=("data",),
+    ),
+    "scale": Experiment(
+        "The published recipe on models of several sizes and designs (repeat --model)",
+        retrofits.scale_cells,
+        retrofits.run_scale,
+        ("model_name", "parameters", *retrofits.COLUMNS),
+        Scale(steps=60, length=256, window=32),
+        needs=("data",),
+    ),
+    "lora": Experiment(
+        "Routers beside LoRA of two ranks and three learning rates",
+        adapters.lora_cells,
+        adapters.run,
+        adapters.COLUMNS,
+        Scale(steps=60, limit=20),
+        needs=("data",),
+        uses_routers=True,
+    ),
+    "alignment": Experiment(
+        "TruthfulQA and HellaSwag after routers and after LoRA at three learning rates",
+        adapters.alignment_cells,
+        adapters.run,
+        adapters.COLUMNS,
+        Scale(steps=60, limit=40),
+        needs=("data", "bench"),
+        uses_routers=True,
+    ),
+    "finetune": Experiment(
+        "Fine-tuning of all weights with full attention and with Focus",
+        retrofits.finetune_cells,
+        retrofits.run_finetune,
+        retrofits.COLUMNS,
+        Scale(steps=40, full_steps=40, length=256, window=32),
+        needs=("data",),
+    ),
+    "domains": Experiment(
+        "Perplexity of texts of different kinds, untouched and routed",
+        texts.domain_cells,
+        texts.run_domain,
+        ("length", *retrofits.COLUMNS),
+        Scale(blocks=8),
+        uses_routers=True,
+    ),
+    "lengths": Experiment(
+        "Length transfer: trained on short blocks, evaluated on long ones",
+        texts.length_cells,
+        texts.run_length,
+        ("length", *retrofits.COLUMNS),
+        Scale(length=8192, blocks=1),
+        uses_routers=True,
+    ),
+    "speed": Experiment(
+        "Sparse over full attention by number of tokens",
+        machine.speed_cells,
+        machine.run_speed,
+        machine.SPEED_COLUMNS,
+        Scale(length=16384),
+    ),
+    "k-sweep": Experiment(
+        "Perplexity and kept pairs by number of groups a token joins",
+        texts.sweep_cells,
+        texts.run_sweep,
+        (*retrofits.COLUMNS, "speedup_bound"),
+        Scale(blocks=16),
+        uses_routers=True,
+    ),
+    "stability": Experiment(
+        "Remedies against collapse: routers alone, then all weights",
+        collapse.cells,
+        collapse.run,
+        collapse.COLUMNS,
+        Scale(steps=40, full_steps=40, length=128, window=16, batch_size=2, blocks=8),
+        needs=("data",),
+    ),
+    "ablation": Experiment(
+        "One setting at a time around the default recipe",
+        retrofits.ablation_cells,
+        retrofits.run_ablation,
+        retrofits.COLUMNS,
+        Scale(steps=30, length=512, batch_size=1, blocks=6),
+        needs=("data",),
+    ),
+    "groups": Experiment(
+        "The purest group for each published category of words",
+        machine.group_cells,
+        machine.run_groups,
+        machine.GROUP_COLUMNS,
+        Scale(blocks=16),
+        needs=("treebank",),
+        uses_routers=True,
+    ),
+}

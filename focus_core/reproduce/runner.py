@@ -1,0 +1,170 @@
+"""Runs an experiment cell by cell. A finished cell is a file, so repeating the command goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from focus_core.errors import FocusError
+from focus_core.reproduce.context import Context, Scale
+from focus_core.resources import runs_dir
+from focus_core.results import record_run, stamp, stored_or_run
+
+SCHEMA = "focus-reproduce/1"
+SETTINGS, RESULT, CELLS = "run.json", "result.json", "cells"
+
+NEEDS = {
+    "data": "training text: give files or folders with --data",
+    "bench": "benchmark files: give their folder with --bench (docs/benchmarks.md lists them)",
+    "treebank": "texts to align: give a CoNLL-U file with --treebank, or texts with --held-out",
+}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One published table or figure.
+
+    Attributes:
+        title: what it shows, for people.
+        cells: from the context to the cells by name, each with the plain values that identify it.
+        run: (context, name of the cell, its values) to `{"rows": [...]}` and what else the cell found.
+        columns: of the rows, in the order in which a table shows them.
+        scale: small defaults, about 15 minutes on 2 cores.
+        needs: inputs it cannot do without, keys of `NEEDS`.
+        uses_routers: whether trained routers are measured, whose hash then identifies the run.
+    """
+
+    title: str
+    cells: Callable[[Context], dict[str, dict[str, Any]]]
+    run: Callable[[Context, str, dict[str, Any]], dict[str, Any]]
+    columns: tuple[str, ...]
+    scale: Scale = field(default_factory=Scale)
+    needs: tuple[str, ...] = ()
+    uses_routers: bool = False
+
+
+def check_needs(name: str, experiment: Experiment, context: Context) -> None:
+    """Refuse a run whose inputs are missing, and name the option.
+
+    Raises:
+        FocusError: something of `experiment.needs` was not given.
+    """
+    given = {
+        "data": bool(context.data),
+        "bench": context.bench is not None,
+        "treebank": context.treebank is not None or bool(context.held_out),
+    }
+    for need in experiment.needs:
+        if not given[need]:
+            raise FocusError(f"{name} needs {NEEDS[need]}.")
+
+
+def run_experiment(
+    name: str,
+    experiment: Experiment,
+    context: Context,
+    *,
+    out: Path | None = None,
+    only: list[str] | None = None,
+) -> dict[str, Any]:
+    """Measure every cell that is not stored yet, and write the table.
+
+    Args:
+        name: of the experiment.
+        experiment: what to run.
+        context: inputs; its folder is set here.
+        out: folder of the run. None for a folder in the app's runs: the one of these very inputs if there is one, so
+            that the run goes on, else a new one.
+        only: names of the cells to run; all when None.
+
+    Returns:
+        The record, also in `result.json` of the folder: schema, settings, one row per measured setting, and the cells
+        that are still missing.
+
+    Raises:
+        FocusError: inputs are missing, a cell that does not exist, or a folder of other settings.
+    """
+    check_needs(name, experiment, context)
+    identity = _plain({"experiment": name, **context.inputs()})
+    if experiment.uses_routers:
+        identity["routers"] = context.attached_hash()
+    context.folder = out if out is not None else _folder(name, identity)
+    _claim(context.folder, identity)
+    cells = experiment.cells(context)
+    unknown = sorted(set(only or ()) - set(cells))
+    if unknown:
+        raise FocusError(f"{name} has no cell {unknown[0]!r}: choose of {', '.join(cells)}.")
+    found: dict[str, dict[str, Any]] = {}
+    record: dict[str, Any] = {}
+    for number, (cell, values) in enumerate(cells.items()):
+        path = context.folder / CELLS / f"{cell}.json"
+        if only and cell not in only and not path.is_file():
+            continue
+        context.progress(f"{name}: {cell} ({number + 1} of {len(cells)})", number / len(cells))
+        own = _plain({**identity, "cell": values})
+        found[cell] = stored_or_run(path, own, lambda cell=cell, values=values: experiment.run(context, cell, values))
+        record = record_run(context.folder / RESULT, _report(name, experiment, context, identity, cells, found))
+    return record
+
+
+def _report(
+    name: str,
+    experiment: Experiment,
+    context: Context,
+    identity: dict[str, Any],
+    cells: dict[str, Any],
+    found: dict[str, dict[str, Any]],
+) -> dict[str, Any]:
+    extra = {key for result in found.values() for key in result} - {"settings", "rows", "made"}
+    return {
+        "schema": SCHEMA,
+        "experiment": name,
+        "title": experiment.title,
+        "model": identity["model"],
+        "settings": {key: value for key, value in identity.items() if key not in ("experiment", "model")},
+        "cells": cells,
+        "missing": [cell for cell in cells if cell not in found],
+        "columns": ["cell", *experiment.columns],
+        "results": [{"cell": cell, **row} for cell, result in found.items() for row in result["rows"]],
+        "dates": {cell: result["made"]["date"] for cell, result in found.items()},
+        "libraries": {"scikit-learn": version("scikit-learn"), "scipy": version("scipy")},
+        **{key: {cell: result[key] for cell, result in found.items() if key in result} for key in sorted(extra)},
+    }
+
+
+def _folder(name: str, identity: dict[str, Any]) -> Path:
+    """The run's own folder among the app's runs: that of the same inputs, else the first free name."""
+    number = 1
+    while True:
+        folder = runs_dir() / (f"reproduce-{name}" + (f"-{number}" if number > 1 else ""))
+        if not folder.exists() or _settings(folder) == identity:
+            return folder
+        number += 1
+
+
+def _claim(folder: Path, identity: dict[str, Any]) -> None:
+    known = _settings(folder)
+    if known is None and folder.is_dir() and any(folder.iterdir()):
+        raise FocusError(f"{folder} holds something else: choose another folder with --out.")
+    if known is not None and known != identity:
+        raise FocusError(f"{folder} holds a run with other settings: repeat those, or choose another with --out.")
+    if known is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / f"{SETTINGS}.partial"
+        partial.write_text(json.dumps(identity, indent=2) + "\n", encoding="utf-8")
+        partial.replace(folder / SETTINGS)
+
+
+def _settings(folder: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps({key: value for key, value in stamp(values).items() if key != "made"}))
