@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from focus_core.analysis.alignment import MIN_WORDS, Alignment, pair_lift
 from focus_core.analysis.alignment_verdicts import layer_sentence, verdicts
@@ -50,7 +51,7 @@ def _linguistics(analysis: Analysis) -> None:
         wanted = (cached.groups_key(analysis), rule)
         ready = compare and st.session_state.get(READY) == wanted
         waiting = st.empty()
-        grouped = _clusterings(analysis, words) if ready else None
+        grouped = _clusterings(analysis, words, waiting) if ready else None
         with st.spinner("Comparing every layer with its references …", show_time=True):
             found = linguistics.alignment(analysis, words, tag_set, grouped)
         _verdict(analysis, words, found, waiting=compare and not ready)
@@ -68,8 +69,7 @@ def _linguistics(analysis: Analysis) -> None:
         _measures(analysis, found)
         state.publish()
         if compare and not ready:  # the page above can be read meanwhile; then it is drawn again with two lines more
-            with waiting:
-                _clusterings(analysis, words)
+            _clusterings(analysis, words, waiting)
             st.session_state[READY] = wanted
             st.rerun()
 
@@ -106,10 +106,17 @@ def _choices() -> tuple[str, str, bool]:
     return tag_set or "upos", rule, compare
 
 
-def _clusterings(analysis: Analysis, words: WordSample) -> StateGroups:
-    with st.spinner("Clustering the same hidden states …", show_time=True):
-        chosen = st.session_state
-        return linguistics.clusterings(analysis, words, chosen["model"], chosen["routers"])
+def _clusterings(analysis: Analysis, words: WordSample, place: DeltaGenerator) -> StateGroups:
+    """The clusterings, with a progress bar in a place of the page if they have to be made."""
+
+    def show(message: str, share: float) -> None:
+        place.progress(share, text=f"Clusterings of the same hidden states: {message.lower()} …")
+
+    chosen = st.session_state
+    try:
+        return linguistics.clusterings(analysis, words, chosen["model"], chosen["routers"], show)
+    finally:
+        place.empty()
 
 
 def _verdict(analysis: Analysis, words: WordSample, found: Alignment, *, waiting: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -11,12 +12,17 @@ ROOT = str(Path(__file__).resolve().parent.parent)
 if ROOT not in sys.path:  # Streamlit adds only this file's folder; a bare clone needs the one above
     sys.path.insert(0, ROOT)
 
+# Sessions compute at the same time, and a training may run beside them. OpenMP's threads wait for each other by
+# spinning, which on busy cores makes a small operation of PyTorch a hundred times slower; asleep they cost nothing.
+# Read when PyTorch is first imported; the processes of runs inherit it.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 from focus_core.resources import pages_dir  # noqa: E402
 
 PAGES = pages_dir()
 
 st.set_page_config(page_title="Focus workbench", page_icon="🔆", layout="wide")
-st.navigation(
+page = st.navigation(
     [
         st.Page(PAGES / "explore.py", title="Explore", icon=":material/search:", default=True),
         st.Page(PAGES / "layers.py", title="Layers", icon=":material/layers:"),
@@ -29,4 +35,8 @@ st.navigation(
         st.Page(PAGES / "compare.py", title="Compare", icon=":material/compare_arrows:"),
         st.Page(PAGES / "report.py", title="Report", icon=":material/description:"),
     ]
-).run()
+)
+if not hasattr(sys.modules.get("workbench.frame"), "open_page"):  # the first session of a server waits for libraries
+    with st.spinner("Starting: loading PyTorch and Transformers …", show_time=True):
+        import workbench.frame  # noqa: F401
+page.run()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import dataclass, field
+
 import numpy as np
 import pandas as pd
 import streamlit as st
@@ -13,6 +16,7 @@ from focus_core.analysis.sample import WordSample, word_sample
 from focus_core.analysis.states import StateGroups, state_groups
 from focus_core.analysis.tagging import tag_text
 from focus_core.analysis.words import TAG_SETS, TaggedText
+from focus_core.progress import Progress, silent
 from focus_core.tables import text_hash
 from workbench import cached, service
 from workbench.service import Analysis, Settings
@@ -39,15 +43,34 @@ def sample(analysis: Analysis, model: str, rule: str) -> WordSample:
     return word_sample([analysis.trace], [tagged(analysis)], rule=rule, special_ids=special)
 
 
-def clusterings(analysis: Analysis, words: WordSample, model: str, routers: str) -> StateGroups:
-    """Balanced k-means and untrained routers on the hidden states that the routers read; runs the model again."""
+def clusterings(
+    analysis: Analysis, words: WordSample, model: str, routers: str, progress: Progress = silent
+) -> StateGroups:
+    """Balanced k-means and untrained routers on the hidden states that the routers read; runs the model again.
+
+    Args:
+        analysis: of the text.
+        words: the words to group.
+        model: the model's name in `service.load_base`.
+        routers: the routers' name there.
+        progress: told what is done, if this session is the first to ask; the others wait for it.
+    """
     config = analysis.trace.config
     setting = Settings(
         model, routers, config.num_groups, config.top_k, config.window, config.sink_tokens, analysis.states
     )
     if analysis.states == "untouched":
         setting = Settings(model, routers, config.num_groups, config.num_groups, 0, 0)
-    return _clusterings(cached.groups_key(analysis), words.rule, setting, analysis.trace.input_ids, words.tokens)
+    made = _clusterings(cached.groups_key(analysis), words.rule, setting)
+    with made.lock:
+        if made.groups is None:
+            chosen = [(np.array(analysis.trace.input_ids), words.tokens)]
+            base = service.load_base(setting.model)
+            with base.lock:
+                made.groups = service.routed(
+                    base, setting, lambda focus: state_groups(focus, chosen, progress=progress)
+                )
+        return made.groups
 
 
 def alignment(analysis: Analysis, words: WordSample, tag_set: str, grouped: StateGroups | None) -> Alignment:
@@ -134,12 +157,17 @@ def _tagged(text_sha256: str, _text: str) -> TaggedText:
     return tag_text(_text)
 
 
+@dataclass
+class _Made:
+    """A result that is made outside of the cache, where the maker can show progress."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    groups: StateGroups | None = None
+
+
 @st.cache_resource(max_entries=_ENTRIES, show_spinner=False)
-def _clusterings(key: str, rule: str, setting: Settings, _input_ids: np.ndarray, _tokens: np.ndarray) -> StateGroups:
-    base = service.load_base(setting.model)
-    chosen = [(np.array(_input_ids), _tokens)]
-    with base.lock:
-        return service.routed(base, setting, lambda focus: state_groups(focus, chosen))
+def _clusterings(key: str, rule: str, setting: Settings) -> _Made:
+    return _Made()
 
 
 @st.cache_resource(max_entries=_ENTRIES, show_spinner=False)

@@ -186,7 +186,7 @@ def align(
         **(more or {}),
     }
     controls = np.stack([ref.control_tags(tags, sample.types, rng) for _ in range(CONTROLS)])
-    weights = bootstrap_weights(num_blocks, repeats, rng)
+    weights = bootstrap_weights(num_blocks, repeats, rng).astype(float)  # once, for many products
     within = None
     if not descriptive:
         progress("Shuffling tags within types", 0.1)

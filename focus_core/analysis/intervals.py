@@ -25,7 +25,7 @@ def bootstrap_weights(num_blocks: int, repeats: int, rng: np.random.Generator) -
 
 def resample(tables: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """(B, R, C) tables of the resamples, from tables (D, R, C) of the blocks."""
-    drawn = weights.astype(float) @ tables.reshape(len(tables), -1).astype(float)
+    drawn = np.asarray(weights, dtype=float) @ tables.reshape(len(tables), -1).astype(float)
     return drawn.reshape(len(weights), *tables.shape[1:])
 
 

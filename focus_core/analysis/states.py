@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -101,7 +102,9 @@ def balanced_kmeans(states: np.ndarray, num_groups: int, *, seed: int = 0) -> np
     points = torch.from_numpy(states - states.mean(0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the first layer has only as many states as tokens differ
-        start = KMeans(num_groups, n_init="auto", max_iter=20, random_state=seed).fit(points.numpy())
+        # One thread: these are small operations, on which threads lose; and sums then have one order on any machine.
+        with threadpool_limits(1):
+            start = KMeans(num_groups, n_init="auto", max_iter=20, random_state=seed).fit(points.numpy())
     centres = torch.from_numpy(np.asarray(start.cluster_centers_, dtype=np.float32))
     groups = torch.zeros(len(points), dtype=torch.long)
     for rounds in _MOVES:
