@@ -280,7 +280,9 @@ def _calibrate(trainer: FocusTrainer, stream: TokenStream) -> None:
     blocks = stream.sample(_CALIBRATION_BLOCKS)
 
     def solve(focus: FocusModel, input_ids: Tensor) -> Tensor:
-        calibrate(focus, input_ids)
+        # Hard routing refuses the mixed dtypes of autocast, which Trainer has wrapped around the forward.
+        with torch.autocast(input_ids.device.type, enabled=False):
+            calibrate(focus, input_ids)
         return torch.zeros((), device=input_ids.device)
 
     wrapped.eval()

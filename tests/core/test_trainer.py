@@ -65,6 +65,14 @@ def test_centroids_learn_and_the_base_stays(tiny_llama, stream, tmp_path, object
     assert routers_hash(again) == expected
 
 
+def test_mixed_precision_trains_and_calibrates(tiny_llama, stream, tmp_path):
+    settings = TrainerSettings(batch_size=4, learning_rate=0.05, precision="bf16")
+    (phase,) = phases("centroid-only", "lm", 2, 1)
+    focus = retrofit(tiny_llama.model, CONFIG)
+    train_phase(focus, stream, phase, settings, tmp_path / "run")
+    assert all(bool(router.potential.any()) for router in focus.routers.values())
+
+
 def test_two_phases_train_everything_and_save_a_model_that_loads(tiny_llama, stream, tmp_path):
     before = weights(tiny_llama.model)
     focus = retrofit(tiny_llama.model, CONFIG)
