@@ -19,6 +19,7 @@ from focus_core.commands.evaluate import evaluate
 from focus_core.commands.fetch import fetch
 from focus_core.commands.lora import lora
 from focus_core.commands.report import report
+from focus_core.commands.reproduce import reproduce
 from focus_core.commands.train import train
 from focus_core.errors import FocusError
 
@@ -89,6 +90,7 @@ app.command("bench")(bench)
 app.command("benchmark")(benchmark)
 app.command("lora")(lora)
 app.command("report")(report)
+app.command("reproduce")(reproduce)
 app.command("app")(app_command)
 
 if __name__ == "__main__":

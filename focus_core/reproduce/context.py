@@ -143,13 +143,9 @@ class Context:
 
     @cached_property
     def untouched(self) -> Evaluation:
-        """The untouched model on the held-out blocks, evaluated once a process."""
+        """The untouched model on the held-out blocks, evaluated once a process; the model at hand may have routers."""
         self.progress("Evaluating the untouched model", 0.0)
-        focus = retrofit(self.loaded.model, seed=0)
-        try:
-            return evaluate(focus, self.held, routing="off")
-        finally:
-            focus.detach()
+        return evaluate(retrofit(self.load().model), self.held, routing="off")
 
     def measure(
         self, focus: FocusModel, plan: Sequence[tuple[Mode, int | None, str | None]], **more: Any

@@ -85,7 +85,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         collapse.cells,
         collapse.run,
         collapse.COLUMNS,
-        Scale(steps=40, full_steps=40, length=128, window=16, batch_size=2, blocks=8),
+        Scale(steps=30, full_steps=30, length=128, window=16, batch_size=2, blocks=8),
         needs=("data",),
     ),
     "ablation": Experiment(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from typing import Any
 
+from focus_core.baselines import BASELINES
 from focus_core.config import FocusConfig
+from focus_core.errors import FocusError
+from focus_core.evaluation import perplexity_difference
 from focus_core.reproduce.context import Context, row
 from focus_core.reproduce.runner import CELLS
 from focus_core.retrofitting import FocusModel, Mode, retrofit
@@ -23,6 +27,7 @@ COLUMNS = (
 )
 HARD: Plan = [("hard", 1, "calibrated"), ("hard", 2, "calibrated")]
 PAPER, OURS = "lm", TrainSettings().objective
+OUR_RECIPE = "our recipe"
 
 
 def train_routers(context: Context, cell: str, config: FocusConfig, objective: str) -> FocusModel:
@@ -31,7 +36,13 @@ def train_routers(context: Context, cell: str, config: FocusConfig, objective: s
     The caller detaches what is returned.
     """
     scale = context.scale
-    settings = TrainSettings(steps=scale.steps, batch_size=scale.batch_size, objective=objective, seed=context.seed)
+    settings = TrainSettings(
+        steps=scale.steps,
+        batch_size=scale.batch_size,
+        objective=objective,
+        seed=context.seed,
+        autocast=config.layers is None,  # layers without a router refuse the mixed dtypes of autocast
+    )
     focus = retrofit(context.loaded.model, config, seed=context.seed)
 
     def show(step: Step) -> None:
@@ -58,13 +69,14 @@ def trained_rows(context: Context, cell: str, config: FocusConfig, objective: st
 
 
 def retrofit_cells(context: Context) -> dict[str, dict[str, Any]]:
-    """The untouched model, untrained routers, the published recipe, and ours."""
+    """The untouched model, untrained routers, the published recipe, ours, and published sparse attentions."""
     window = context.scale.window
     return {
         "untouched": {},
         "untrained": {"config": FocusConfig(window=window)},
         "published recipe": {"config": FocusConfig.paper(window=window), "objective": PAPER},
-        "our recipe": {"config": FocusConfig(window=window), "objective": OURS},
+        OUR_RECIPE: {"config": FocusConfig(window=window), "objective": OURS},
+        **{f"baseline {name}": {"baseline": name, "window": window} for name in BASELINES},
     }
 
 
@@ -72,6 +84,8 @@ def run_retrofit(context: Context, cell: str, values: dict[str, Any]) -> dict[st
     """One method. The published recipe is measured as published (its groups see the future) and calibrated."""
     if cell == "untouched":
         return {"rows": [row(context.untouched, None)]}
+    if "baseline" in values:
+        return {"rows": [_baseline(context, values)]}
     config = values["config"]
     if cell == "untrained":
         focus = retrofit(context.loaded.model, config, seed=context.seed)
@@ -82,6 +96,35 @@ def run_retrofit(context: Context, cell: str, values: dict[str, Any]) -> dict[st
             focus.detach()
     sequence: Plan = [("soft", None, "sequence"), ("hard", 2, "sequence")]
     return trained_rows(context, cell, config, values["objective"], [*sequence, *HARD])
+
+
+def _baseline(context: Context, values: dict[str, Any]) -> dict[str, Any]:
+    """A published sparse attention at the share of distant pairs that our recipe keeps at k = 2."""
+    from focus_core.evaluation.frontier import baseline_point
+
+    path = context.folder / CELLS / f"{OUR_RECIPE}.json"
+    if not path.is_file():
+        raise FocusError(f"Baselines keep what our recipe keeps: run the cell {OUR_RECIPE!r} first.")
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    ours = next(each for each in rows if (each["top_k"], each["balance"]) == (2, "calibrated"))
+    config = FocusConfig(window=values["window"])
+    focus = retrofit(context.loaded.model, config, seed=context.seed)
+    try:
+        found = baseline_point(
+            focus,
+            values["baseline"],
+            context.held,
+            share=ours["kept_share"],
+            window=config.window,
+            sinks=config.sink_tokens,
+            training_text=calibration_blocks(context.blocks, context.seed)[:2],
+            seed=context.seed,
+        )
+    finally:
+        focus.detach()
+    gap = perplexity_difference(found.block_nll, context.untouched.block_nll)
+    shares = {name: getattr(found, name) for name in ("perplexity", "kept_share", "causal_kept_share", "tokens")}
+    return {"routing": found.label, **shares, "difference": gap.difference, "low": gap.low, "high": gap.high}
 
 
 # Scale
@@ -121,7 +164,7 @@ def finetune_cells(context: Context) -> dict[str, dict[str, Any]]:
         "untouched": {},
         "full attention": {"config": FocusConfig(window=scale.length)},
         "published recipe": {"config": FocusConfig.paper(window=scale.window), "objective": PAPER},
-        "our recipe": {"config": FocusConfig(window=scale.window), "objective": OURS},
+        OUR_RECIPE: {"config": FocusConfig(window=scale.window), "objective": OURS},
     }
 
 
