@@ -10,7 +10,10 @@ import streamlit as st
 from focus_core.errors import FocusError
 from focus_core.resources import data_dir
 from workbench import jobs, state
+from workbench.charts.evidence import draw
 from workbench.charts.quality import BOUND, KEPT, frontier
+from workbench.evidence import VIEWS, Record, find_records, read, run_files
+from workbench.evidence_verdicts import verdict
 from workbench.frame import open_bare_page
 from workbench.guard import guarded
 from workbench.markup import plain
@@ -22,6 +25,11 @@ from workbench.widgets.export import chart
 QUESTION = (
     "Dropping pairs can only lose information. This page shows what it lost in recorded runs: perplexity against the "
     "untouched model, never without the share of pairs that was kept and the largest group."
+)
+PERPLEXITY = "perplexity"
+SHARES = (
+    *("distant kept", "largest group", "largest group, worst layer", "stability", "distant pairs", "removed"),
+    *("kept share, difference", "exposure"),
 )
 AXES = {"kept": KEPT, "bound": BOUND}
 PERCENT = st.column_config.NumberColumn(format="percent")
@@ -44,13 +52,25 @@ MAIN_COLUMNS = (
 def main() -> None:
     """Draw the page."""
     open_bare_page("Quality: what does routing cost?", QUESTION)
-    found = find_results(_files())
-    if not len(found.table):
-        _empty_state()
-    else:
+    files = _files()
+    state.choose("evidence", [PERPLEXITY, *VIEWS])
+    chosen = st.selectbox(
+        "Evidence",
+        [PERPLEXITY, *VIEWS],
+        format_func=lambda name: VIEWS[name].label if name in VIEWS else "Perplexity and kept pairs",
+        key="evidence",
+        help="Which recorded runs to show. Every kind is made by one command, which is named where there is no record.",
+        persist_state="session",
+    )
+    found = find_results(files)
+    if chosen in VIEWS:
+        _evidence(chosen, find_records([*files, *run_files()]))
+    elif len(found.table):
         _quality(found)
+    else:
+        _empty_state()
     state.publish()
-    _missing(found)
+    _missing(found, files)
 
 
 def _files() -> list[Path]:
@@ -108,6 +128,54 @@ def _quality(found: Found) -> None:
     )
 
 
+def _evidence(kind: str, records: list[Record]) -> None:
+    """One kind of record beyond perplexity tables: its sentence, chart and table."""
+    view = VIEWS[kind]
+    found = {f"{number}:{each.label}": each for number, each in enumerate(r for r in records if r.kind == kind)}
+    if not found:
+        st.info(f"**No record of this kind was found.** {view.question}: `{view.command}` measures it.")
+        return
+    state.choose("record", list(found))
+    name = st.selectbox(
+        "Record",
+        list(found),
+        format_func=lambda key: found[key].label,
+        key="record",
+        help="Runs of this kind, the newest first: those that come with the workbench, those in its folder of runs, "
+        "and those in the folder named above.",
+        persist_state="session",
+    )
+    record = found[name or next(iter(found))]
+    table = read(record)
+    st.markdown(f"#### {plain(verdict(view.draw, table, view.metric))}")
+    if len(table):
+        chart(
+            draw(view.draw, table, metric=view.metric, dark=is_dark()),
+            table,
+            {"file": record.name, "model": record.content["model"]["name"], "date": record.date},
+            name=f"quality-{kind}",
+            alt=f"{view.question}: {len(table)} rows.",
+            column_config={column: PERCENT for column in table.columns if column in SHARES},
+        )
+    st.caption(
+        f"{view.question}. {plain(_origin(record))} Made by `{view.command}`; docs/reproduction.md has the rest."
+    )
+    missing = record.content.get("missing")
+    if missing:
+        st.caption(f"Not measured in this run: {plain(', '.join(map(str, missing)))}.")
+
+
+def _origin(record: Record) -> str:
+    """Model, scale, device and date of a record."""
+    content = record.content
+    made, settings = content.get("made") or {}, content.get("settings") or {}
+    scale = settings.get("scale") or {
+        name: settings[name] for name in ("steps", "length", "blocks") if name in settings
+    }
+    parts = [str(content["model"]["name"]), ", ".join(f"{name} {value}" for name, value in scale.items())]
+    return "; ".join(filter(None, [*parts, str(made.get("device", "")), record.date[:10]])) + "."
+
+
 def _filtered(table: pd.DataFrame) -> pd.DataFrame:
     """One model and text at a time: other rows cannot be compared."""
     columns = zip(table["model"], table["text"], table["T"], table["w"])
@@ -131,21 +199,20 @@ def _filtered(table: pd.DataFrame) -> pd.DataFrame:
     return setups.loc[setups["setup"] == chosen].drop(columns="setup").reset_index(drop=True)
 
 
-def _missing(found: Found) -> None:
-    commands = available_commands()
+def _missing(found: Found, files: list[Path]) -> None:
+    commands, have = available_commands(), {record.kind for record in find_records([*files, *run_files()])}
     lines = [
-        f"**{what}**: " + (f"none yet; `{command}` makes them." if name in commands else "none yet.")
-        for what, name, command in (
-            ("Benchmarks (HellaSwag, ARC-Easy, PIQA, LAMBADA)", "benchmark", "focus benchmark"),
-            ("LoRA of the same size", "lora", "focus lora"),
-            ("Published tables, reproduced", "reproduce", "focus reproduce"),
-        )
+        f"**{view.label}**: none yet; `{view.command}` makes one."
+        for kind, view in VIEWS.items()
+        if kind not in have and view.command.split()[1] in commands
     ]
     with st.expander("What is not here", icon=":material/rule:"):
-        st.markdown("\n".join(f"- {line}" for line in lines))
+        if lines:
+            st.markdown("\n".join(f"- {line}" for line in lines))
         st.markdown("More perplexities: `focus eval --data FILE --out results.json`, then name its folder above.")
+        st.markdown("Everything that is published, as one command each: `focus reproduce --list`.")
         if found.skipped:
-            st.markdown("Files without an evaluation, left out:")
+            st.markdown("Files without a table of perplexities:")
             st.dataframe(pd.DataFrame(found.skipped, columns=["file", "reason"]), hide_index=True, key="skipped")
 
 

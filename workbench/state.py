@@ -75,6 +75,8 @@ SETTINGS: dict[str, Setting] = {
     "run": Setting("", _words),
     "speed": Setting("", _words),
     "axis": Setting("", _words),
+    "evidence": Setting("", _words),
+    "record": Setting("", _words),
 }
 """Every setting in the URL, by its name there, which is also its key in the session state.
 

@@ -183,7 +183,7 @@ def row(found: Evaluation, untouched: Evaluation | None) -> dict[str, Any]:
         untouched: the untouched model on the same blocks; None to leave the difference out.
     """
     values = {key: value for key, value in found.to_dict().items() if key != "block_nll"}
-    if untouched is None or found.routing == "off":
+    if untouched is None:
         return values
     gap = perplexity_difference(found.block_nll, untouched.block_nll)
     return {**values, "difference": gap.difference, "low": gap.low, "high": gap.high}

@@ -1,0 +1,167 @@
+"""The views of the Quality page beyond perplexity: records of real runs on a tiny model, read and drawn."""
+
+import copy
+import json
+import logging
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from opening import open_page, shown
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from focus_core import FocusConfig, FocusError, retrofit
+from focus_core.evaluation import evaluate, standard_settings
+from focus_core.models import LoadedModel, ModelInfo
+from focus_core.reproduce.context import Context, Scale
+from focus_core.reproduce.registry import EXPERIMENTS
+from focus_core.reproduce.runner import run_experiment
+from focus_core.results import record_run
+from workbench.charts.evidence import draw
+from workbench.evidence import VIEWS, find_records, read, run_files
+from workbench.evidence_verdicts import verdict
+
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "dog", "run", "past", "it", "then", "slept"]
+CELLS = {
+    "k-sweep": None,
+    "lengths": None,
+    "domains": ["held.txt", "news.txt"],
+    "stability": ["losses", "sinkhorn-10"],
+    "ablation": ["default", "num_groups=4"],
+    "finetune": ["full attention"],
+}
+CONFIG = FocusConfig(num_groups=4, top_k=1, window=8, sink_tokens=1, route_dim=8)
+
+
+@pytest.fixture(scope="module")
+def tiny(byte_tokenizer):
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(byte_tokenizer), max_position_embeddings=1024, **shape)).eval()
+    return LoadedModel(model, byte_tokenizer, ModelInfo("tiny", "folder", "0" * 12, "LlamaForCausalLM", 0))
+
+
+@pytest.fixture(scope="module")
+def recorded(tiny, tmp_path_factory):
+    """A folder of runs with one record of every kind that a tiny model makes in a second."""
+    folder = tmp_path_factory.mktemp("evidence")
+    runs = folder / "runs"
+    tiny.model.save_pretrained(folder / "model")
+    tiny.tokenizer.save_pretrained(folder / "model")
+    for name, seed in (("train.txt", 0), ("held.txt", 1)):
+        (folder / name).write_text(" ".join(np.random.default_rng(seed).choice(WORDS, 900)))
+    focus = retrofit(tiny.model, CONFIG)
+    focus.trained = True
+    focus.save_pretrained(folder / "routers")
+    rows = [
+        evaluate(focus, np.random.default_rng(0).integers(1, 200, (4, 48)), routing=mode, top_k=k, balance=balance)
+        for mode, k, balance in standard_settings(4, (1, 2))
+    ]
+    focus.detach()
+    for name, cells in CELLS.items():
+        context = Context(
+            Scale(2, 2, 1024 if name == "lengths" else 64, 2, 3, 8, 2),
+            folder,
+            data=[folder / "train.txt"],
+            held_out=[folder / "held.txt"],
+            models=[str(folder / "model")],
+            routers=str(folder / "routers"),
+        )
+        run_experiment(name, EXPERIMENTS[name], context, out=runs / f"reproduce-{name}", only=cells)
+    model = {"name": "tiny", "revision": "0"}
+    settings = {"config": CONFIG, "routers": "mine", "trained": True, "length": 48}
+    record_run(runs / "eval" / "result.json", {"model": model, "settings": settings, "data": [], "results": rows})
+    return runs
+
+
+@pytest.fixture
+def records(recorded, tmp_path, monkeypatch):
+    """A copy of the runs, which the app finds."""
+    shutil.copytree(recorded, tmp_path / "runs")
+    monkeypatch.setenv("FOCUS_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+def harness_records(runs, tiny):
+    """What `focus benchmark` and `focus lora` write, from a task without files."""
+    from focus_core.evaluation.benchmark import Setting, run_task, summary
+    from focus_core.evaluation.harness import FocusLM
+    from focus_core.evaluation.harness_tasks import load_task
+    from focus_core.evaluation.lora import LoraSettings
+    from focus_core.evaluation.lora_grid import Yardstick, run_grid
+    from focus_core.training.stream import TokenStream, find_sources
+
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    text, model = "The cat sat. The dog ran off! " * 60, {"name": "tiny", "revision": "0"}
+    base = copy.deepcopy(tiny.model)
+    focus = retrofit(base, CONFIG)
+    plan = [Setting("off"), Setting("hard", 1)]
+    task = load_task("needle_200", tiny.tokenizer, data=None, filler=text)
+    found = {
+        each.name: run_task(FocusLM(focus, tokenizer=tiny.tokenizer, mode=each.mode, top_k=each.top_k), task, 4)
+        for each in plan
+    }
+    report = {"model": model, "settings": {}, "results": summary({"needle_200": found}, plan, 0)}
+    record_run(runs / "bench" / "summary.json", report)
+    source = runs / "text.txt"
+    source.write_text(text)
+    grid = run_grid(
+        lambda: tiny._replace(model=copy.deepcopy(tiny.model)),
+        lambda: TokenStream(find_sources([source]), tiny.tokenizer, 32),
+        [LoraSettings(2, 1e-2, steps=2)],
+        Yardstick(np.random.default_rng(0).integers(1, 200, (4, 32)), ["needle_200"], None, 3, text),
+        {"seed": 0},
+        runs / "grid",
+    )
+    record_run(runs / "lora" / "summary.json", {"model": model, "settings": {"steps": 2}, **grid})
+
+
+def test_every_record_is_found_read_and_drawn(records, tiny):
+    pytest.importorskip("lm_eval")
+    pytest.importorskip("peft")
+    harness_records(records, tiny)
+    found = {record.kind: record for record in find_records(run_files())}
+    assert set(found) == {*CELLS, "leak", "benchmarks", "adapters"}
+    for kind, record in found.items():
+        view, table = VIEWS[kind], read(record)
+        assert len(table), kind
+        sentence = verdict(view.draw, table, view.metric)
+        assert sentence.endswith(".") and "nan" not in sentence
+        for dark in (False, True):
+            figure = draw(view.draw, table, metric=view.metric, dark=dark)
+            drawn = sum(len(trace.x) for trace in figure.data)
+            assert drawn == len(table) * (2 if view.draw == "curves" else 1), kind
+    truth = found["stability"].content["curve"]["losses"][-1]
+    last = read(found["stability"]).query("variant == 'softmax, entropy and balance losses'").iloc[-1]
+    assert (last["step"], last["largest group"], last["stability"]) == (4, truth["largest"], truth["stability"])
+    sweep = read(found["k-sweep"])
+    assert sweep.loc[sweep["k"] == 4, "relative"].tolist() == pytest.approx([1, 1], rel=1e-5)
+    leak = read(found["leak"])
+    assert leak["label"].tolist() == ["k = 1", "k = 2"] and leak["low"].notna().all()
+
+
+@pytest.mark.parametrize("kind", list(VIEWS))
+def test_the_page_shows_a_view_or_names_its_command(records, kind):
+    app = open_page("quality", evidence=kind)
+    said = shown(app).replace("\\", "")
+    if kind in CELLS or kind == "leak":
+        assert app.selectbox(key="record").value and "none yet" not in said.split("What is not here")[0][:50]
+        assert f"{VIEWS[kind].question}." in said
+    else:
+        assert VIEWS[kind].command in said
+
+
+def test_damaged_records_are_refused_in_one_sentence(records):
+    path = next(records.glob("reproduce-k-sweep/result.json"))
+    content = json.loads(path.read_text())
+    content["results"][1].pop("speedup_bound")
+    path.write_text(json.dumps(content))
+    (record,) = [each for each in find_records([path])]
+    with pytest.raises(FocusError, match="damaged"):
+        read(record)
+    app = open_page("quality", evidence="k-sweep")
+    assert any("damaged" in error.value for error in app.error)
+    for text in ("", "[" * 5000, "{}", '{"schema": "focus-reproduce/1", "experiment": "x", "model": {"name": "a"}}'):
+        path.write_text(text)
+        assert find_records([path, path.with_name("gone.json")]) == []

@@ -1,0 +1,169 @@
+"""Charts of recorded evidence: differences with intervals, paths over k and length, curves of balance."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from workbench.theme import style
+
+_LIGHT = ("#0072B2", "#D55E00", "#117733", "#882255", "#E69F00", "#56B4E9")
+_DARK = ("#56B4E9", "#E69F00", "#ACD39E", "#FFAABB", "#F0E442", "#99DDFF")
+_MARKS = ("circle", "diamond", "square", "x", "triangle-up", "cross")
+_DASHES = ("solid", "dash", "dot", "dashdot")
+
+
+def _color(number: int, dark: bool) -> str:
+    return (_DARK if dark else _LIGHT)[number % len(_LIGHT)]
+
+
+def draw(kind: str, table: pd.DataFrame, *, metric: str, dark: bool) -> go.Figure:
+    """The chart of a view.
+
+    Args:
+        kind: `View.draw`.
+        table: from `workbench.evidence.read`.
+        metric: what differs, for the axis.
+        dark: for a dark page.
+    """
+    if kind == "curves":
+        return balance_curves(table, dark=dark)
+    if kind == "path":
+        return k_path(table, dark=dark)
+    if kind == "lengths":
+        return length_lines(table, dark=dark)
+    return difference_chart(table, metric=metric, dark=dark)
+
+
+def _bars(rows: pd.DataFrame) -> dict[str, object]:
+    """Plotly's error bars from the ends of intervals."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": (rows["high"] - rows["difference"]).fillna(0),
+        "arrayminus": (rows["difference"] - rows["low"]).fillna(0),
+        "thickness": 1.5,
+        "width": 3,
+    }
+
+
+def _plain(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
+
+
+def _notes(rows: pd.DataFrame) -> list[str]:
+    """What stands beside a difference: shares that are known."""
+    notes = []
+    for row in _plain(rows):
+        known = [
+            f"{name} {row[name]:.1%}"
+            for name in ("distant kept", "largest group", "distant pairs", "removed", "kept share, difference")
+            if not math.isnan(row.get(name, math.nan))
+        ]
+        notes.append("<br>".join([*known, *([row["reading"]] if row.get("reading") else [])]))
+    return notes
+
+
+def difference_chart(table: pd.DataFrame, *, metric: str, dark: bool) -> go.Figure:
+    """One line of the chart per label, one mark per series, whiskers for 95% intervals."""
+    figure = go.Figure()
+    labels = list(dict.fromkeys(table["label"]))
+    for number, (series, rows) in enumerate(table.groupby("series", sort=False)):
+        figure.add_scatter(
+            x=rows["difference"],
+            y=rows["label"],
+            mode="markers",
+            name=str(series),
+            marker={"color": _color(number, dark), "symbol": _MARKS[number % len(_MARKS)], "size": 9},
+            error_x=_bars(rows),
+            customdata=_notes(rows),
+            hovertemplate="%{y}: %{x:+.3f}<br>%{customdata}<extra>" + str(series) + "</extra>",
+        )
+    figure.add_vline(x=0, line={"dash": "dash", "width": 1, "color": "#FFFFFF" if dark else "#000000"})
+    figure.update_xaxes(title=f"{metric} (95% intervals; dashed: no difference)")
+    figure.update_yaxes(categoryorder="array", categoryarray=labels[::-1])
+    figure.update_layout(legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0})
+    return style(figure, dark=dark, height=160 + 26 * max(6, len(labels)))
+
+
+def k_path(table: pd.DataFrame, *, dark: bool) -> go.Figure:
+    """Perplexity against kept pairs, joined in the order of k."""
+    figure = go.Figure()
+    for number, (series, rows) in enumerate(table.groupby("series", sort=True)):
+        ordered = rows.sort_values("k")
+        figure.add_scatter(
+            x=ordered["distant kept"],
+            y=ordered["relative"] - 1,
+            mode="lines+markers+text",
+            name=f"{series} (sees the future)" if series == "sequence" else str(series),
+            text=[f"k={int(k)}" for k in ordered["k"]] if series != "sequence" else None,
+            textposition="top right",
+            line={"color": _color(number, dark), "dash": _DASHES[number % len(_DASHES)]},
+            marker={"size": 9, "symbol": "diamond-open" if series == "sequence" else "circle"},
+            customdata=ordered[["perplexity", "largest group", "bound"]],
+            hovertemplate="perplexity %{customdata[0]:.2f} (%{y:+.1%})<br>distant pairs kept %{x:.1%}<br>"
+            "largest group %{customdata[1]:.1%}<br>bound on the speed-up %{customdata[2]:.2f}x<extra></extra>",
+        )
+    figure.update_xaxes(title="share of distant pairs kept", tickformat=".0%", range=[0, 1.08])
+    figure.update_yaxes(title="perplexity against the untouched model", tickformat="+.0%")
+    figure.update_layout(legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0})
+    return style(figure, dark=dark, height=420)
+
+
+def length_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
+    """Difference from the untouched model over length, with intervals."""
+    figure = go.Figure()
+    for number, (series, rows) in enumerate(table.groupby("series", sort=True)):
+        figure.add_scatter(
+            x=rows["length"],
+            y=rows["difference"],
+            mode="lines+markers",
+            name=str(series),
+            line={"color": _color(number, dark), "dash": _DASHES[number % len(_DASHES)]},
+            marker={"size": 9, "symbol": _MARKS[number % len(_MARKS)]},
+            error_y=_bars(rows),
+            customdata=_notes(rows),
+            hovertemplate="%{x:,} tokens: %{y:+.2f}<br>%{customdata}<extra>" + str(series) + "</extra>",
+        )
+    figure.add_hline(y=0, line={"dash": "dash", "width": 1, "color": "#FFFFFF" if dark else "#000000"})
+    ticks = sorted(set(table["length"]))
+    figure.update_xaxes(
+        title="context length in tokens", type="log", tickvals=ticks, ticktext=[f"{t:,}" for t in ticks]
+    )
+    figure.update_yaxes(title="perplexity above the untouched model")
+    figure.update_layout(legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0})
+    return style(figure, dark=dark, height=420)
+
+
+def balance_curves(table: pd.DataFrame, *, dark: bool) -> go.Figure:
+    """Largest group and stability of every variant over steps; the dotted line is where all weights join in."""
+    figure = make_subplots(1, 2, subplot_titles=("Largest group, mean over layers", "Tokens that kept their group"))
+    for number, (variant, rows) in enumerate(table.groupby("variant", sort=False)):
+        ordered = rows.sort_values("step")
+        for place, column in enumerate(("largest group", "stability"), start=1):
+            figure.add_scatter(
+                x=ordered["step"],
+                y=ordered[column],
+                mode="lines+markers",
+                name=str(variant),
+                legendgroup=str(variant),
+                showlegend=place == 1,
+                line={"color": _color(number, dark), "dash": _DASHES[number // len(_LIGHT) % len(_DASHES)], "width": 2},
+                marker={"size": 6, "symbol": _MARKS[number % len(_MARKS)]},
+                hovertemplate=f"{variant}<br>step %{{x}}: %{{y:.1%}}<extra></extra>",
+                row=1,
+                col=place,
+            )
+    last = table.loc[table["phase"] == "centroids", "step"].max()
+    for place in (1, 2):
+        if pd.notna(last):
+            figure.add_vline(x=last, line={"dash": "dot", "width": 1}, row=1, col=place)  # type: ignore[arg-type]
+        figure.update_xaxes(title="step (dotted: from here on all weights are trained)", row=1, col=place)
+        figure.update_yaxes(title="share of tokens", tickformat=".0%", range=[0, 1.02], row=1, col=place)
+    figure.update_layout(legend={"orientation": "h", "yanchor": "top", "y": -0.2, "x": 0})
+    figure.update_annotations(font_size=14)
+    return style(figure, dark=dark, height=560)

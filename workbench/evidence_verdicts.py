@@ -1,0 +1,68 @@
+"""One sentence for every view of recorded evidence, counted from its table."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+
+def verdict(draw: str, table: pd.DataFrame, metric: str) -> str:
+    """What a table of `workbench.evidence` says.
+
+    Args:
+        draw: how its view is drawn.
+        table: the rows.
+        metric: what differs.
+    """
+    if not len(table):
+        return "The record has no row to compare yet."
+    return {"path": _sweep, "lengths": _lengths, "curves": _curves}.get(draw, lambda rows: _counted(rows, metric))(
+        table
+    )
+
+
+def _counted(table: pd.DataFrame, metric: str) -> str:
+    known = table.loc[table["low"].notna() & table["high"].notna()]
+    above, below = int((known["low"] > 0).sum()), int((known["high"] < 0).sum())
+    sentence = (
+        f"Of {len(table)} rows, {metric} is beyond its 95% interval above 0 in {above} and below 0 in {below}; "
+        f"{len(known) - above - below} cannot be told from 0"
+    )
+    without = len(table) - len(known)
+    return sentence + (f", and {without} have no interval." if without else ".")
+
+
+def _sweep(table: pd.DataFrame) -> str:
+    causal = table.loc[table["series"] == "calibrated"].sort_values("k")
+    parts = [
+        f"k = {int(row['k'])}: {row['relative'] - 1:+.1%} at {row['distant kept']:.0%} of the distant pairs"
+        f" (largest group {row['largest group']:.0%})"
+        for row in causal.to_dict("records")
+    ]
+    return f"Causal routing against the untouched model: {'; '.join(parts)}."
+
+
+def _lengths(table: pd.DataFrame) -> str:
+    parts = []
+    for series, rows in table.groupby("series", sort=True):
+        every = rows.to_dict("records")
+        first, last = every[0], every[-1]
+        parts.append(
+            f"{series}: {first['difference']:+.2f} at {int(first['length']):,} tokens and {last['difference']:+.2f} at "
+            f"{int(last['length']):,} ({first['distant kept']:.0%} and {last['distant kept']:.0%} of the distant pairs "
+            "kept)"
+        )
+    return f"Perplexity above the untouched model: {'; '.join(parts)}."
+
+
+def _curves(table: pd.DataFrame) -> str:
+    ends = table.sort_values("step").groupby(["variant", "phase"], sort=False).tail(1)
+    parts = []
+    for phase, words in (("centroids", "the routers alone"), ("everything", "all weights")):
+        rows = ends.loc[ends["phase"] == phase].sort_values("largest group")
+        if len(rows):
+            low, high = rows.iloc[0], rows.iloc[-1]
+            parts.append(
+                f"after training {words} the largest group holds {low['largest group']:.0%} of the tokens with "
+                f"“{low['variant']}” and {high['largest group']:.0%} with “{high['variant']}”"
+            )
+    return f"Mean over layers, {max(table['step'])} steps: {'; '.join(parts)}."
