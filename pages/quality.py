@@ -52,9 +52,11 @@ MAIN_COLUMNS = (
 def main() -> None:
     """Draw the page."""
     open_bare_page("Quality: what does routing cost?", QUESTION)
-    files = _files()
+    left, right = st.columns(2)
+    with right:
+        files = _files()
     state.choose("evidence", [PERPLEXITY, *VIEWS])
-    chosen = st.selectbox(
+    chosen = left.selectbox(
         "Evidence",
         [PERPLEXITY, *VIEWS],
         format_func=lambda name: VIEWS[name].label if name in VIEWS else "Perplexity and kept pairs",

@@ -99,14 +99,21 @@ def run_experiment(
     if unknown:
         raise FocusError(f"{name} has no cell {unknown[0]!r}: choose of {', '.join(cells)}.")
     found: dict[str, dict[str, Any]] = {}
-    record: dict[str, Any] = {}
-    for number, (cell, values) in enumerate(cells.items()):
-        path = context.folder / CELLS / f"{cell}.json"
-        if only and cell not in only and not path.is_file():
-            continue
-        context.progress(f"{name}: {cell} ({number + 1} of {len(cells)})", number / len(cells))
-        own = _plain({**identity, "cell": values})
-        found[cell] = stored_or_run(path, own, lambda cell=cell, values=values: experiment.run(context, cell, values))
+
+    def measure(cell: str) -> None:
+        path, own = context.folder / CELLS / f"{cell}.json", _plain({**identity, "cell": cells[cell]})
+        found[cell] = stored_or_run(path, own, lambda: experiment.run(context, cell, cells[cell]))
+
+    stored = [cell for cell in cells if (context.folder / CELLS / f"{cell}.json").is_file()]
+    for cell in stored:
+        measure(cell)
+    record = _read(context.folder / RESULT)
+    if record is None or set(record["dates"]) != set(found):  # a finished run keeps the date of its record
+        record = record_run(context.folder / RESULT, _report(name, experiment, context, identity, cells, found))
+    wanted = [cell for cell in cells if cell not in stored and (not only or cell in only)]
+    for number, cell in enumerate(wanted):
+        context.progress(f"{name}: {cell} ({number + 1} of {len(wanted)})", number / len(wanted))
+        measure(cell)
         record = record_run(context.folder / RESULT, _report(name, experiment, context, identity, cells, found))
     return record
 
@@ -119,6 +126,7 @@ def _report(
     cells: dict[str, Any],
     found: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
+    found = {cell: found[cell] for cell in cells if cell in found}
     extra = {key for result in found.values() for key in result} - {"settings", "rows", "made"}
     return {
         "schema": SCHEMA,
@@ -160,8 +168,12 @@ def _claim(folder: Path, identity: dict[str, Any]) -> None:
 
 
 def _settings(folder: Path) -> dict[str, Any] | None:
+    return _read(folder / SETTINGS)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
     try:
-        return json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 

@@ -90,8 +90,9 @@ def test_an_interrupted_run_goes_on_without_repeating_cells(context, runs):
     assert record["schema"] == SCHEMA and set(record["dates"]) == set("abc")
     assert str(context.data[0].parent) not in json.dumps(record)  # texts by name and hash, no path
     assert record["settings"]["data"][0]["name"] == "train.txt"
+    written = (runs / "reproduce-count" / "result.json").read_bytes()
     run_experiment("count", counted(calls), context)
-    assert calls == ["a", "b", "c"]
+    assert calls == ["a", "b", "c"] and (runs / "reproduce-count" / "result.json").read_bytes() == written
 
 
 def test_other_settings_get_a_folder_of_their_own(context, runs, tmp_path):
