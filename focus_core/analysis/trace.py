@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,10 +74,12 @@ class Trace:
     config: FocusConfig
     provenance: Provenance
 
-    @property
+    @cached_property
     def groups(self) -> np.ndarray:
-        """(L, T) int64: each token's first group, the one with the largest assignment."""
-        return self.assignment.argmax(axis=-1)
+        """(L, T) int64, read-only: each token's first group, the one with the largest assignment."""
+        groups = self.assignment.argmax(axis=-1)
+        groups.setflags(write=False)
+        return groups
 
 
 def analyze(focus: FocusModel, tokenizer: Any, text: str) -> Trace:

@@ -7,6 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from focus_core.analysis import Trace
+from focus_core.analysis.balance import group_counts
 from workbench.theme import group_color, ink, style
 
 
@@ -16,23 +17,18 @@ def size_table(trace: Trace) -> pd.DataFrame:
     First-group shares add up to 1 in a layer; member shares add up to k.
     """
     num_groups, num_tokens = trace.config.num_groups, len(trace.tokens)
-    rows = []
-    for row, layer in enumerate(trace.layers):
-        first = np.bincount(trace.groups[row], minlength=num_groups)
-        members = trace.membership[row].sum(axis=0)
-        rows += [
-            (
-                layer,
-                group,
-                int(first[group]),
-                first[group] / num_tokens,
-                int(members[group]),
-                members[group] / num_tokens,
-            )
-            for group in range(num_groups)
-        ]
-    columns = ["layer", "group", "first tokens", "first share", "member tokens", "member share"]
-    return pd.DataFrame(rows, columns=columns)
+    first = group_counts(trace.groups, num_groups).ravel()
+    members = trace.membership.sum(axis=1).ravel()
+    return pd.DataFrame(
+        {
+            "layer": np.repeat(trace.layers, num_groups),
+            "group": np.tile(np.arange(num_groups), len(trace.layers)),
+            "first tokens": first,
+            "first share": first / num_tokens,
+            "member tokens": members,
+            "member share": members / num_tokens,
+        }
+    )
 
 
 def layer_sizes(trace: Trace, layer: int, *, dark: bool) -> go.Figure:
@@ -70,7 +66,7 @@ def layer_sizes(trace: Trace, layer: int, *, dark: bool) -> go.Figure:
 def all_sizes(trace: Trace, *, dark: bool, layer: int | None = None) -> go.Figure:
     """Heatmap of first-group shares, layers down, groups across: from none over the even split to the fullest."""
     num_groups = trace.config.num_groups
-    share = np.stack([np.bincount(row, minlength=num_groups) for row in trace.groups]) / len(trace.tokens)
+    share = group_counts(trace.groups, num_groups) / len(trace.tokens)
     even = 1 / num_groups
     top = max(float(share.max()), 1.001 * even)
     low, middle, high = ("#56B4E9", "#262730", "#E69F00") if dark else ("#0072B2", "#FFFFFF", "#D55E00")

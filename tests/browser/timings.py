@@ -1,0 +1,201 @@
+"""How long does the workbench take? First paint, first answer, and a change of layer or k, as a user sees them.
+
+    python tests/browser/timings.py            # a workbench of its own; a quiet machine, about five minutes
+    python tests/browser/timings.py --json     # the same as JSON
+
+Not a test: times depend on the machine. First paint is the page's title, an answer is the sentence on top with its
+chart, both in a browser session of their own. A change runs from the key press to the redrawn page, so it holds the
+0.2 s for which Streamlit's sliders wait for another key.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from running import ROOT, launched_browser, running_app
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PAGES = {
+    "Explore": "Layer",
+    "Layers": "Layer",
+    "Balance": "Layer",
+    "Sparsity": "Layer",
+    "Linguistics": "Layer",
+    "Compare": "Layer of A",
+    "Report": "Layer on show",
+}
+"""Pages that analyse a text, and the slider of their layer."""
+RECORDED = ("Speed", "Quality", "Train")
+"""Pages that need none."""
+PATIENCE_MS = 300_000
+CHANGED = """before => {
+    const main = document.querySelector('[data-testid=stMain]')
+    const parts = [...main.querySelectorAll('[data-testid=stMarkdownContainer], iframe')]
+        .filter(part => !part.closest('[data-testid=stSlider]'))
+    const text = parts.map(part => part.srcdoc || part.innerText).join('|')
+    if (before === null) return text
+    return text !== before && document.querySelector('[data-test-script-state=notRunning]') !== null
+        && document.querySelector('[data-stale=true]') === null
+}"""
+"""The page's sentences, if nothing is given; else whether they differ and nothing is being drawn any more."""
+
+
+def seconds_of(work: Any) -> float:
+    """Seconds that a call takes."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def session(browser: Any) -> Any:
+    """A page in a browser session of its own."""
+    page = browser.new_context(viewport={"width": 1500, "height": 1200}).new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    return page
+
+
+def answered(page: Any, name: str) -> None:
+    """Wait for the sentence, the chart (the preview on the Report page) and the end of the run."""
+    page.get_by_role("heading", level=4).first.wait_for()
+    chart = "iframe" if name == "Report" else "[data-testid=stPlotlyChart] .main-svg"
+    page.locator(chart).first.wait_for()
+
+
+def at_rest(page: Any) -> None:
+    """Wait until nothing runs."""
+    quiet = 0
+    while quiet < 5:
+        page.wait_for_timeout(100)
+        quiet = quiet + 1 if page.locator("[data-test-script-state=notRunning]").count() else 0
+
+
+def change(page: Any, slider: str, key: str) -> float:
+    """Seconds from a key press on a slider to the redrawn page."""
+    at_rest(page)
+    handle = page.get_by_role("slider", name=slider).first
+    handle.focus()
+    before = page.evaluate(CHANGED, None)
+
+    def press() -> None:
+        page.keyboard.press(key)
+        page.wait_for_function(CHANGED, arg=before)
+
+    return seconds_of(press)
+
+
+def paste(page: Any, text: str) -> None:
+    """Analyse a text."""
+    page.get_by_role("textbox", name="Your text").fill(text)
+    page.get_by_role("button", name="Show groups").click()
+    answered(page, "Explore")
+    at_rest(page)
+
+
+def open_page(page: Any, name: str) -> float:
+    """Go to a page by the sidebar; seconds until it answers."""
+
+    def go() -> None:
+        page.get_by_test_id("stSidebarNav").get_by_role("link", name=name, exact=True).click()
+        page.get_by_role("heading", level=2, name=f"{name}:").wait_for()
+        answered(page, name)
+
+    return seconds_of(go)
+
+
+def measure(browser: Any, url: str, texts: dict[int, str], repeats: int) -> dict[str, Any]:
+    """Everything, against a running workbench that has had no session yet."""
+    found: dict[str, Any] = {"first session": {}, "pages": {name: {} for name in (*PAGES, *RECORDED)}}
+    query = "v=1&source=sample&sample=news"
+    page = session(browser)
+    started = time.perf_counter()
+    page.goto(f"{url}/?{query}", wait_until="commit")
+    page.get_by_test_id("stSidebarNav").wait_for()
+    found["first session"]["sidebar"] = time.perf_counter() - started
+    page.get_by_role("heading", level=2).wait_for()
+    found["first session"]["title"] = time.perf_counter() - started
+    answered(page, "Explore")
+    found["first session"]["answer"] = time.perf_counter() - started
+    page.context.close()
+
+    for name, row in found["pages"].items():
+        page = session(browser)
+        started = time.perf_counter()
+        page.goto(f"{url}/{name.lower() if name != 'Explore' else ''}?{query}", wait_until="commit")
+        page.get_by_role("heading", level=2, name=f"{name}:").wait_for()
+        row["first paint"] = time.perf_counter() - started
+        at_rest(page)
+        page.context.close()
+
+    for tokens, text in texts.items():
+        page = session(browser)
+        page.goto(f"{url}/?v=1&source=paste")
+        row = found["pages"]["Explore"]
+        row[f"answer at {tokens}"] = seconds_of(lambda page=page, text=text: paste(page, text))
+        for name, slider in PAGES.items():
+            row = found["pages"][name]
+            if name != "Explore":
+                row[f"answer at {tokens}"] = open_page(page, name)
+            keys = ["ArrowRight", "ArrowLeft"] * repeats
+            row[f"layer at {tokens}"] = statistics.median(change(page, slider, key) for key in keys)
+            row[f"k at {tokens}"] = statistics.median(change(page, "Groups per token, k", key) for key in keys)
+            errors = page.get_by_test_id("stAlertContentError").all_inner_texts()
+            if errors:
+                row["error"] = errors[0]
+        page.context.close()
+    return found
+
+
+def texts_of(lengths: list[int]) -> dict[int, str]:
+    """The sample story, repeated and cut to some numbers of tokens of the default model."""
+    from focus_core import load_model
+
+    tokenizer = load_model().tokenizer
+    story = (ROOT / "data" / "samples" / "story.txt").read_text(encoding="utf-8")
+    ids = tokenizer(story * 3)["input_ids"]
+    return {length: tokenizer.decode(ids[:length]) for length in lengths}
+
+
+def table(found: dict[str, Any]) -> str:
+    """The times of the pages in seconds, one line each."""
+    columns = list(dict.fromkeys(name for row in found["pages"].values() for name in row))
+    lines = ["| page | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for name, row in found["pages"].items():
+        cells = (row.get(column, "") for column in columns)
+        lines.append(f"| {name} | " + " | ".join(f"{c:.2f}" if isinstance(c, float) else str(c) for c in cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Start a workbench, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[2000, 8000])
+    parser.add_argument("--repeats", type=int, default=2, help="changes in each direction; the median counts")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    chromium = os.environ.get("FOCUS_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
+    if chromium is None:
+        parser.error("no Chromium found: install one, or set FOCUS_CHROMIUM to its path")
+    texts = texts_of(given.tokens)
+    log = Path(tempfile.mkdtemp()) / "log.txt"
+    with launched_browser(chromium) as browser, running_app(log) as (url, _):
+        found = measure(browser, url, texts, given.repeats)
+    found["machine"] = f"{platform.machine()}, {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}"
+    if given.json:
+        print(json.dumps(found, indent=2))
+        return
+    first = ", ".join(f"{name} {value:.1f} s" for name, value in found["first session"].items())
+    print(f"First session of a server that has just started: {first}.\n\nSeconds ({found['machine']}):\n")
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()
