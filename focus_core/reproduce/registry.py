@@ -93,7 +93,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         retrofits.ablation_cells,
         retrofits.run_ablation,
         retrofits.COLUMNS,
-        Scale(steps=30, length=512, batch_size=1, blocks=6),
+        Scale(steps=30, length=256, window=32, batch_size=2, blocks=8),
         needs=("data",),
     ),
     "groups": Experiment(
