@@ -1,61 +1,168 @@
-"""Take the pictures of the README: `python docs/screenshots.py [URL]`, while the workbench runs.
+"""Take the pictures of the README: `python docs/screenshots.py`, or with the names of some of them.
 
-Needs the `dev` extra and a Chromium; set FOCUS_CHROMIUM to its path if it is not found.
+Starts a workbench of its own, with a short training for the Train page, and takes every picture in both themes when
+its page has come to rest. Needs the `dev` extra and a Chromium; set FOCUS_CHROMIUM to its path if it is not found.
 Pictures go to docs/images/.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
+import subprocess
 import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 
-from playwright.sync_api import Browser, sync_playwright
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
 
-FOLDER = Path(__file__).parent / "images"
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+PORT = 8597
+WIDTH, HEIGHTS = 1500, (800, 1900)
+PATIENCE_MS = 600_000
+RUN = "story"
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A picture.
+
+    Attributes:
+        page: the page's address.
+        query: the settings in the link it shows.
+        ready: what has to be there.
+        height: the most pixels of it that are shown.
+    """
+
+    page: str
+    query: str = ""
+    ready: str = "[data-testid=stPlotlyChart] .main-svg"
+    height: int = HEIGHTS[1]
+
+
 SHOTS = {
-    "explore": "sample=story&layer=12&view=repeats&token=2605",
-    "explore-map": "sample=news&layer=12&view=map",
-    "explore-scripts": "sample=multilingual&layer=12&view=sizes",
+    "explore": Shot("", "sample=story&layer=12&view=repeats&token=2605", ".cell"),
+    "explore-map": Shot("", "sample=news&layer=12&view=map", ".cell"),
+    "explore-scripts": Shot("", "sample=multilingual&layer=12&view=sizes", ".cell"),
+    "layers": Shot("layers", "sample=story&layer=12&other=13"),
+    "balance": Shot("balance", "sample=story&layer=12"),
+    "sparsity": Shot("sparsity", "sample=story&layer=12&computed=mask"),
+    "sparsity-mass": Shot("sparsity", "sample=story&layer=12&computed=mass"),
+    "linguistics": Shot("linguistics", "sample=story&layer=12"),
+    "speed": Shot("speed"),
+    "quality": Shot("quality"),
+    "train": Shot("train", f"run={RUN}"),
+    "compare": Shot("compare", "sample=story&layer=12&differs=routers&b_routers=untrained", ".cell"),
+    "report": Shot("report", "sample=story&layer=12", "iframe", 1500),
 }
-"""Name of a picture and the settings in the link it shows."""
 
 
-def take(browser: Browser, url: str, name: str, query: str, theme: str) -> Path:
-    """Open a link in a session of its own and save what it shows."""
+def take(browser: Browser, shot: Shot, name: str, theme: str) -> Path:
+    """Open a link in a session of its own and save what it shows, in 256 colours."""
     context = browser.new_context(
-        viewport={"width": 1500, "height": 1560}, color_scheme="dark" if theme == "dark" else "light"
+        viewport={"width": WIDTH, "height": HEIGHTS[0]}, color_scheme="dark" if theme == "dark" else "light"
     )
     try:
         page = context.new_page()
-        page.goto(f"{url}/?v=1&{query}")
-        page.wait_for_selector(".cell", timeout=120_000)
-        page.wait_for_selector("[data-testid=stPlotlyChart] .plot-container")
-        page.wait_for_selector("[data-testid=stStatusWidget]", state="detached")
-        page.wait_for_timeout(1500)  # charts and tables fade in
+        page.set_default_timeout(PATIENCE_MS)
+        page.goto(f"http://127.0.0.1:{PORT}/{shot.page}?v=1&{shot.query}")
+        page.locator(shot.ready).first.wait_for()
+        at_rest(page)
+        content = page.evaluate("document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight")
+        page.set_viewport_size({"width": WIDTH, "height": min(max(HEIGHTS[0], content), shot.height)})
+        at_rest(page)
+        complaints = page.locator("[data-testid=stException], [data-testid=stAlertContentError]").all_inner_texts()
+        if complaints:
+            raise SystemExit(f"{name}: {complaints[0]}")
         path = FOLDER / f"{name}-{theme}.png"
-        page.screenshot(path=path)
+        image = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        image.save(path, optimize=True)
         return path
     finally:
         context.close()
 
 
+def at_rest(page: Page) -> None:
+    """Wait until for two seconds nothing runs, spins, or fades."""
+    quiet_since = time.monotonic()
+    started = quiet_since
+    while time.monotonic() - quiet_since < 2:
+        busy = page.locator("[data-testid=stSpinner], [data-testid=stProgress], [data-stale=true]").count()
+        if busy or not page.locator("[data-test-script-state=notRunning]").count():
+            quiet_since = time.monotonic()
+        if time.monotonic() - started > PATIENCE_MS / 1000:
+            raise SystemExit(f"{page.url} never comes to rest.")
+        page.wait_for_timeout(200)
+
+
+def train() -> None:
+    """A short run on the sample story, so that the Train page has something to show."""
+    sys.path.insert(0, str(ROOT))
+    from focus_core.resources import data_dir
+    from workbench import jobs
+    from workbench.training import TrainRequest, text_record
+
+    text = (data_dir() / "samples" / "story.txt").read_bytes()
+    request = TrainRequest("default", 8, 2, 32, 4, 30, 128, 2, 0.01, "mass", 0, 2)
+    folder = jobs.new_folder(RUN)
+    data = jobs.store_texts(folder, [("story.txt", text)])
+    job = jobs.start(folder, request.arguments(data, folder), request.about([text_record("story.txt", text)]))
+    while job is not None and job.is_alive:
+        time.sleep(1)
+        job = jobs.find(RUN)
+    if job is None or job.state != jobs.FINISHED:
+        raise SystemExit(f"The training for the picture failed: {'' if job is None else job.last_words}")
+
+
+def wait_for_server(server: subprocess.Popen[bytes]) -> None:
+    """Wait until the workbench answers."""
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/_stcore/health", timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            if server.poll() is not None:
+                raise SystemExit("The workbench did not start.") from None
+            time.sleep(0.3)
+
+
 def main() -> None:
-    """Take every picture in both themes."""
-    url = (sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8501").rstrip("/")
+    """Take every picture, or those that are named, in both themes."""
+    wanted = sys.argv[1:] or list(SHOTS)
+    unknown = [name for name in wanted if name not in SHOTS]
+    if unknown:
+        raise SystemExit(f"There is no picture {unknown[0]!r}: choose from {', '.join(SHOTS)}.")
     chromium = os.environ.get("FOCUS_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
     if chromium is None:
         raise SystemExit("No Chromium found: install one, or set FOCUS_CHROMIUM to its path.")
     FOLDER.mkdir(exist_ok=True)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=ARGUMENTS)
-        for name, query in SHOTS.items():
-            for theme in ("light", "dark"):
-                print(take(browser, url, name, query, theme))
-        browser.close()
+    with tempfile.TemporaryDirectory() as runs:
+        os.environ["FOCUS_RUNS"] = runs  # the pictures show no runs of yours
+        if "train" in wanted:
+            print("training for the Train page …", flush=True)
+            train()
+        command = [sys.executable, "-m", "streamlit", "run", "workbench/app.py", "--server.headless=true"]
+        server = subprocess.Popen([*command, f"--server.port={PORT}"], cwd=ROOT, stdout=subprocess.DEVNULL)
+        try:
+            wait_for_server(server)
+            with sync_playwright() as playwright:
+                browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=ARGUMENTS)
+                for name in wanted:
+                    for theme in ("light", "dark"):
+                        print(take(browser, SHOTS[name], name, theme).relative_to(ROOT), flush=True)
+                browser.close()
+        finally:
+            server.terminate()
+            server.wait(20)
 
 
 if __name__ == "__main__":
