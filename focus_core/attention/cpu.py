@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,13 @@ from focus_core.attention.merge import merge_rows_, take_rows
 
 HEAD_ELEMENTS = 1 << 24
 """Query elements processed at a time: key/value heads are taken one after another in long texts."""
+
+GROUP_ELEMENTS = 1 << 23
+"""Query elements from which the query heads of one key/value head are no longer folded but taken singly too.
+
+Folding fills the kernel's tiles where lists are short; here they are long, and the float32 result of a whole group
+would be most of the working memory.
+"""
 
 KEPT_BYTES = 31 << 20
 """A block that is allocated, never touched, and freed at the start of a call.
@@ -77,11 +86,10 @@ def _one_text(inputs: AttentionInputs, row: int, result: AttentionOutput) -> Non
 
     # Up to 2^k - 1 rounded parts meet in a result: from three groups a token on, too many for bfloat16.
     dtype = torch.float32 if lists is not None and len(lists) > 2 else query.dtype
-    step = max(1, min(key.shape[0], HEAD_ELEMENTS // (group * num_queries * head_dim)))
-    for head in range(0, key.shape[0], step):
-        kv, every = slice(head, head + step), slice(head * group, (head + step) * group)
+    for kv, every in _heads_at_once(key.shape[0], group, num_queries * head_dim):
+        folded_heads = (every.stop - every.start) // (kv.stop - kv.start)
         heads = Heads(
-            query[every].reshape(-1, group * num_queries, head_dim).to(dtype),
+            query[every].reshape(-1, folded_heads * num_queries, head_dim).to(dtype),
             key[kv].to(dtype),
             value[kv].to(dtype),
             num_queries,
@@ -115,8 +123,20 @@ def _one_text(inputs: AttentionInputs, row: int, result: AttentionOutput) -> Non
         if not in_place:
             where = torch.arange(num_queries) if places is None else places
             for target, source in zip(result, whole):
-                for to, rows in zip(target[every], source.unflatten(1, (group, num_queries)).flatten(0, 1)):
+                for to, rows in zip(target[every], source.unflatten(1, (folded_heads, num_queries)).flatten(0, 1)):
                     to.index_copy_(0, where, rows.to(to.dtype))
+
+
+def _heads_at_once(kv_heads: int, group: int, elements: int) -> Iterator[tuple[slice, slice]]:
+    """Key/value heads and their query heads to process together; ``elements`` is the size of one query head."""
+    if group > 1 and group * elements > GROUP_ELEMENTS:
+        for head in range(kv_heads * group):
+            yield slice(head // group, head // group + 1), slice(head, head + 1)
+        return
+    step = max(1, min(kv_heads, HEAD_ELEMENTS // (group * elements)))
+    for head in range(0, kv_heads, step):
+        last = min(head + step, kv_heads)
+        yield slice(head, last), slice(head * group, last * group)
 
 
 def _worthwhile_lists(

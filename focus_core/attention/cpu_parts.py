@@ -19,7 +19,7 @@ BUCKET_PAIRS = 600_000
 """Pairs that may be wasted on filling to save the calls of one more bucket."""
 
 BUCKET_TOKENS = 1 << 13
-"""Tokens of the short lists in one bucket, which bounds its memory; four long lists always fit."""
+"""Tokens of the lists in one bucket, which bounds its memory; two lists of any length fit."""
 
 BIAS_ELEMENTS = 1 << 20
 """Band biases held at a time."""
@@ -183,7 +183,7 @@ def _buckets(lengths: list[int], allowance: float) -> list[list[int]]:
     for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
         longest = lengths[buckets[-1][0]] if buckets else 0
         waste = (longest**2 - lengths[number] ** 2) / 2
-        fits = buckets and (len(buckets[-1]) + 1) * min(longest, BUCKET_TOKENS // 4) <= BUCKET_TOKENS
+        fits = buckets and (len(buckets[-1]) < 2 or (len(buckets[-1]) + 1) * longest <= BUCKET_TOKENS)
         if fits and allowance and waste < max(allowance, 0.01 * longest**2):
             buckets[-1].append(number)
         else:
