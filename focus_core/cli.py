@@ -17,7 +17,9 @@ from focus_core.commands.bench import bench
 from focus_core.commands.benchmark import benchmark
 from focus_core.commands.evaluate import evaluate
 from focus_core.commands.fetch import fetch
+from focus_core.commands.frontier import frontier
 from focus_core.commands.lora import lora
+from focus_core.commands.plan import plan
 from focus_core.commands.report import report
 from focus_core.commands.reproduce import reproduce
 from focus_core.commands.train import train
@@ -88,6 +90,8 @@ app.command("analyze")(analyze)
 app.command("align")(align)
 app.command("bench")(bench)
 app.command("benchmark")(benchmark)
+app.command("plan")(plan)
+app.command("frontier")(frontier)
 app.command("lora")(lora)
 app.command("report")(report)
 app.command("reproduce")(reproduce)

@@ -36,6 +36,8 @@ class FocusConfig:
         balance: "calibrated" (causal: frozen column potentials), "sequence" (as published, sees the whole text)
             or "none" (softmax of the scores).
         layers: decoder layers that get a router, None for all.
+        layer_top_k: k of each routed layer in their order, in place of `top_k`; None for one k everywhere. 0 leaves
+            local pairs and sinks, K is full attention. `focus plan` chooses them; a `top_k` for a call sets them aside.
     """
 
     num_groups: int = 8
@@ -51,6 +53,7 @@ class FocusConfig:
     gate_threshold: float = 0.5
     balance: str = "calibrated"
     layers: tuple[int, ...] | None = None
+    layer_top_k: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.layers is not None:
@@ -61,6 +64,9 @@ class FocusConfig:
             raise FocusError(
                 f"top_k is {self.top_k} with num_groups {self.num_groups}: choose a top_k from 1 to {self.num_groups}."
             )
+        wrong = [top_k for top_k in self.layer_top_k or () if not 0 <= top_k <= self.num_groups]
+        if wrong:
+            raise FocusError(f"layer_top_k holds {wrong[0]}: every layer takes 0 to {self.num_groups} groups a token.")
         for name in ("window", "sink_tokens"):
             if getattr(self, name) < 0:
                 raise FocusError(f"{name} is {getattr(self, name)}: it cannot be negative.")
@@ -90,8 +96,14 @@ class FocusConfig:
         return cls(**{**published, **changes})
 
     def replace(self, **changes: Any) -> FocusConfig:
-        """A copy with some settings changed, validated like any other."""
+        """A copy with some settings changed, validated like any other; a `top_k` alone holds for all layers."""
+        if "top_k" in changes:
+            changes = {"layer_top_k": None, **changes}
         return dataclasses.replace(self, **changes)
+
+    def top_k_of(self, place: int) -> int:
+        """k of one layer, `place` counting the routed ones; 0 leaves local pairs and sinks."""
+        return self.top_k if self.layer_top_k is None else self.layer_top_k[place]
 
     def to_json(self) -> str:
         """The settings as a JSON object, keys in the order of the attributes."""
@@ -112,8 +124,9 @@ class FocusConfig:
         if not isinstance(values, dict) or not set(values) <= known:
             unknown = sorted(set(values) - known) if isinstance(values, dict) else [type(values).__name__]
             raise FocusError(f"The router configuration has settings this version does not know: {', '.join(unknown)}.")
-        if values.get("layers") is not None:
-            values["layers"] = tuple(values["layers"])
+        for name in ("layers", "layer_top_k"):
+            if values.get(name) is not None:
+                values[name] = tuple(values[name])
         try:
             return cls(**values)
         except TypeError as error:

@@ -98,11 +98,11 @@ class Rule:
     """How routing becomes attention.
 
     Attributes:
-        encode: (assignment (B, T, K), config) to the tensor kept per token.
+        encode: (assignment (B, T, K), k of the layer) to the tensor kept per token.
         attend: (call, query, key, value, routing of all keys, positions, geometry) to the result.
     """
 
-    encode: Callable[[Tensor, FocusConfig], Tensor]
+    encode: Callable[[Tensor, int], Tensor]
     attend: Callable[[AttentionCall, Tensor, Tensor, Tensor, Tensor, Tensor, Geometry], AttentionOutput]
 
 
@@ -156,8 +156,8 @@ def _attend_soft(
 
 
 RULES: dict[str, Rule] = {
-    "hard": Rule(lambda assignment, config: top_k_membership(assignment, config.top_k), _attend_hard),
-    "soft": Rule(lambda assignment, config: assignment, _attend_soft),
+    "hard": Rule(top_k_membership, _attend_hard),
+    "soft": Rule(lambda assignment, top_k: assignment, _attend_soft),
 }
 
 

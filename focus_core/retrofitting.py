@@ -85,6 +85,7 @@ class FocusModel(nn.Module):
                 f"Layer {missing[0]} cannot get a router: {type(model).__name__} has attention layers "
                 f"{min(modules)} to {max(modules)}."
             )
+        _check_layers(config, len(chosen))
         generator = torch.Generator().manual_seed(seed)
         self.model = model
         self.config = config
@@ -107,8 +108,8 @@ class FocusModel(nn.Module):
     def _attach(self, modules: dict[int, nn.Module]) -> None:
         for parameter, _ in self._base_flags:
             parameter.requires_grad_(False)
-        for layer, module in modules.items():
-            before = _Before(self, layer, inspect.signature(module.forward))
+        for place, (layer, module) in enumerate(modules.items()):
+            before = _Before(self, layer, place, inspect.signature(module.forward))
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(module.register_forward_hook(_after))
         self.model.set_attn_implementation(NAME)
@@ -162,7 +163,7 @@ class FocusModel(nn.Module):
             mode: "hard", "soft" or "off".
             backend: attention backend of hard routing, see `focus_core.attention.BACKENDS`.
             rule: replaces the mode's own rule (training objectives).
-            changes: settings of `FocusConfig` to change: top_k, window, sink_tokens, balance, gate...
+            changes: settings of `FocusConfig` to change: top_k (for all layers), layer_top_k, window, sink_tokens...
 
         Raises:
             FocusError: unknown mode, or settings that need other routers.
@@ -173,7 +174,9 @@ class FocusModel(nn.Module):
         if fixed:
             raise FocusError(f"{sorted(fixed)[0]} belongs to the routers: retrofit the model with the new value.")
         previous = self._routing
-        self._enter(Routing(mode, self.config.replace(**changes), backend, rule))
+        config = self.config.replace(**changes)
+        _check_layers(config, len(self.routers))
+        self._enter(Routing(mode, config, backend, rule))
         try:
             yield self
         finally:
@@ -227,12 +230,20 @@ def retrofit(model: PreTrainedModel, config: FocusConfig | None = None, *, seed:
     return FocusModel(model, config if config is not None else FocusConfig(), seed)
 
 
+def _check_layers(config: FocusConfig, routed: int) -> None:
+    if config.layer_top_k is not None and len(config.layer_top_k) != routed:
+        raise FocusError(
+            f"layer_top_k has {len(config.layer_top_k)} entries for {routed} routed layers: give one each."
+        )
+
+
 class _Before:
     """Pre-hook of one attention module: route the hidden states that are about to enter it."""
 
-    def __init__(self, focus: FocusModel, layer: int, signature: inspect.Signature) -> None:
+    def __init__(self, focus: FocusModel, layer: int, place: int, signature: inspect.Signature) -> None:
         self.focus = focus
         self.layer = layer
+        self.place = place
         self.signature = signature
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -275,7 +286,7 @@ class _Before:
             rule=rule,
             backend=routing.backend,
             scores=scores,
-            routing=rule.encode(assignment, routing.config),
+            routing=rule.encode(assignment, routing.config.top_k_of(self.place)),
             attention_mask=attention_mask,
             past=past,
             past_length=seen,

@@ -65,7 +65,7 @@ class Router(nn.Module):
 
 
 def top_k_membership(assignment: Float[Tensor, "B T K"], top_k: int) -> Bool[Tensor, "B T K"]:
-    """Membership of hard routing: True for the `top_k` largest assignments of each token."""
+    """Membership of hard routing: True for the `top_k` largest assignments of each token; 0 for none."""
     chosen = assignment.topk(top_k, dim=-1).indices
     return torch.zeros_like(assignment, dtype=torch.bool).scatter_(-1, chosen, True)
 

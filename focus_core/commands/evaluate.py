@@ -67,7 +67,8 @@ def evaluate(
         changes: dict[str, Any] = {} if window is None else {"window": window}
         with focus.routing("hard", **changes):
             config = focus.current.config
-        plan = standard_settings(config.num_groups, tuple(top_k or (1, 2)))
+        planned = config.layer_top_k is not None
+        plan = standard_settings(config.num_groups, tuple(top_k or (1, 2)), planned=planned)
         rows = []
         for index, (mode, k, balance) in enumerate(plan):
             progress(f"Evaluating {mode}{f' k={k}' if k else ''} ({index + 1} of {len(plan)})", index / len(plan))

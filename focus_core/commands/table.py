@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from focus_core.evaluation import Evaluation, Leak, LengthRow
+from focus_core.evaluation.frontier import Point
 
 
 def evaluation_table(rows: Sequence[Evaluation], title: str) -> Table:
@@ -58,6 +59,24 @@ def length_table(rows: Sequence[LengthRow], title: str) -> Table:
             "" if gap is None or gap.low is None else f"{gap.low:+.2f} to {gap.high:+.2f}",
             f"{result.kept_share:.1%}",
             f"{last.nll:.3f} nats",
+        )
+    return table
+
+
+def frontier_table(points: Sequence[Point], title: str) -> Table:
+    """One line per method and budget, the fewest pairs first."""
+    table = Table(title=title)
+    for name in ("method", "perplexity", "against untouched", "distant kept", "all kept", "largest group"):
+        table.add_column(name, justify="left" if name == "method" else "right")
+    untouched = next((point.perplexity for point in points if point.kind == "untouched"), None)
+    for point in sorted(points, key=lambda point: (point.kept_share is None, point.kept_share)):
+        table.add_row(
+            point.label,
+            f"{point.perplexity:.2f}",
+            "" if untouched is None else f"{point.perplexity / untouched - 1:+.1%}",
+            "all, approximately" if point.kept_share is None else f"{point.kept_share:.1%}",
+            "" if point.causal_kept_share is None else f"{point.causal_kept_share:.1%}",
+            "" if point.largest_group_share is None else f"{point.largest_group_share:.1%}",
         )
     return table
 

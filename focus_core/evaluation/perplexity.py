@@ -28,7 +28,7 @@ class Evaluation:
 
     Attributes:
         routing: "off", "soft" or "hard".
-        top_k: k, None unless hard.
+        top_k: k, None unless hard and the same in all layers.
         balance: "none" when routing is off, else "calibrated" or "sequence" (which sees the future).
         perplexity: exp of the mean negative log-likelihood of the predicted tokens.
         tokens: predicted tokens.
@@ -65,6 +65,7 @@ class _Shares:
 
     def __init__(self, focus: FocusModel, config: FocusConfig, *, count_pairs: bool) -> None:
         self.config, self.count_pairs = config, count_pairs
+        self.places = {layer: place for place, layer in enumerate(focus.layers)}
         self.sizes = {layer: np.zeros(focus.config.num_groups) for layer in focus.layers}
         self.kept = self.distant = self.causal = self.computed = 0
 
@@ -73,7 +74,7 @@ class _Shares:
         self.sizes[layer] += torch.bincount(groups, minlength=assignment.shape[-1]).cpu().numpy()
         if not self.count_pairs:
             return
-        membership = top_k_membership(assignment, self.config.top_k)
+        membership = top_k_membership(assignment, self.config.top_k_of(self.places[layer]))
         counts = kept_pairs(membership, window=self.config.window, sink_tokens=self.config.sink_tokens)
         self.kept += int(counts.distant_kept.sum())
         self.distant += int(counts.distant.sum())
@@ -106,7 +107,7 @@ def evaluate(
         focus: model with routers.
         blocks: (N, T) int64 token ids.
         routing: "off", "soft" or "hard".
-        top_k: k of hard routing, the configured one when None.
+        top_k: k of hard routing, the configured one, or ones, when None.
         balance: "calibrated" (causal) or "sequence"; the configured one when None.
         batch_size: rows a forward pass; long blocks go one by one.
         stride: tokens scored per block, the distance of overlapping blocks. None for T, blocks side by side: then all
@@ -147,7 +148,7 @@ def evaluate(
     largest, layer = (None, None) if off else shares.largest()
     return Evaluation(
         routing=routing,
-        top_k=config.top_k if hard else None,
+        top_k=config.top_k if hard and config.layer_top_k is None else None,
         balance="none" if off else config.balance,
         perplexity=math.exp(sum(block_nll) / len(block_nll)),
         tokens=scored * len(blocks),
@@ -161,9 +162,16 @@ def evaluate(
     )
 
 
-def standard_settings(num_groups: int, top_ks: tuple[int, ...]) -> list[tuple[Mode, int | None, str | None]]:
-    """The rows that every report of routers shows: untouched, soft, and hard at each k, both balances."""
+def standard_settings(
+    num_groups: int, top_ks: tuple[int, ...], *, planned: bool = False
+) -> list[tuple[Mode, int | None, str | None]]:
+    """The rows that every report of routers shows: untouched, soft, and hard at each k, both balances.
+
+    Routers with a k of their own for every layer (`planned`) are also shown at those.
+    """
     rows: list[tuple[Mode, int | None, str | None]] = [("off", None, None), ("soft", None, "sequence")]
+    if planned:
+        rows.append(("hard", None, "calibrated"))
     for balance in ("calibrated", "sequence"):
         for top_k in top_ks:
             if top_k <= num_groups:

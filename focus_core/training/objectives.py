@@ -73,7 +73,7 @@ def attention_mass(focus: FocusModel, input_ids: Tensor) -> Tensor:
         losses.append(loss.detach())
         return output
 
-    rule = Rule(lambda assignment, config: assignment, attend)
+    rule = Rule(lambda assignment, top_k: assignment, attend)
     with focus.routing("soft", balance="sequence", rule=rule):
         focus.model.base_model(input_ids=input_ids, use_cache=False)
     return torch.stack(losses).mean() + sum(gradients)

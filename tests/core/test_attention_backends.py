@@ -155,8 +155,13 @@ def test_backends_that_cannot_run_here_say_why(backend, words):
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(problem=problems(), dtype=st.sampled_from([torch.float32, torch.bfloat16]), small=st.booleans())
-def test_sparse_passes_agree_whatever_they_cost(problem, dtype, small):
+@given(
+    problem=problems(),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    small=st.booleans(),
+    singly=st.sampled_from([1, 1 << 23]),
+)
+def test_sparse_passes_agree_whatever_they_cost(problem, dtype, small, singly):
     """The estimate would send these short texts another way: take it away, and let every size be split."""
     tensors, membership, options = problem
     options = options | dict(softcap=None, sliding_window=None)
@@ -172,6 +177,7 @@ def test_sparse_passes_agree_whatever_they_cost(problem, dtype, small):
             patch.setattr("focus_core.attention.cpu_parts.BUCKET_PAIRS", 10)
             patch.setattr("focus_core.attention.cpu_parts.block_tokens", lambda total, group, batch: (16, 48))
             patch.setattr(cpu_backend, "HEAD_ELEMENTS", 1)
+            patch.setattr(cpu_backend, "GROUP_ELEMENTS", singly)
         agree(tensors, membership, options, "cpu", dtype)
 
 

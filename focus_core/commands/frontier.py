@@ -1,0 +1,181 @@
+"""`focus frontier`: perplexity against kept pairs, for routers and for published baselines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from focus_core.commands.options import JsonOption, ModelOption, print_json
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from focus_core.evaluation.frontier import Point
+    from focus_core.models import LoadedModel
+
+SCHEMA = "focus-frontier/1"
+
+
+def frontier(
+    data: Annotated[list[Path], typer.Option("--data", "-d", help="Held-out text file or folder; repeat for more.")],
+    train: Annotated[
+        list[Path],
+        typer.Option("--train", help="Training text: untrained routers are calibrated on it, baselines fitted."),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write; repeat the command to go on.")],
+    model: ModelOption = "default",
+    routers: Annotated[
+        list[str] | None,
+        typer.Option("--routers", "-r", metavar="FOLDER", help="Routers; repeat. Default: those shipped."),
+    ] = None,
+    top_k: Annotated[list[int] | None, typer.Option("--top-k", "-k", help="k; repeat. Default: 1 and 2.")] = None,
+    baseline: Annotated[
+        list[str] | None, typer.Option(help="Baseline; repeat. Default: all. none for no baseline.")
+    ] = None,
+    length: Annotated[int, typer.Option(help="Context length T in tokens.")] = 2048,
+    window: Annotated[int, typer.Option("--window", "-w", help="Window w, for all.")] = 128,
+    sinks: Annotated[int, typer.Option(help="First tokens that all methods keep.")] = 4,
+    blocks: Annotated[int, typer.Option(help="Evenly spaced blocks of the held-out text.")] = 8,
+    seed: Annotated[int, typer.Option(help="Seed of untrained routers and random baselines.")] = 0,
+    json_output: JsonOption = False,
+) -> None:
+    """Compare routers with published sparse attentions at the same kept share.
+
+    The first routers at each k set the budgets. Every baseline gets the
+    same window and sinks and is asked for the same share of distant
+    pairs; what it really kept is counted. All routing is causal.
+
+    Example: focus frontier -d held-out.txt --train books/ --out f.json
+    """
+    import rich
+
+    from focus_core.baselines import BASELINES
+    from focus_core.commands.table import frontier_table
+    from focus_core.errors import FocusError
+    from focus_core.evaluation.frontier import Point
+    from focus_core.models import load_model
+    from focus_core.progress import terminal_progress
+    from focus_core.results import record_run, text_records
+    from focus_core.text import find_texts, read_text, token_blocks
+    from focus_core.training.loop import calibration_blocks
+
+    names = [] if baseline == ["none"] else baseline or list(BASELINES)
+    unknown = sorted(set(names) - set(BASELINES))
+    if unknown:
+        raise FocusError(f"There is no baseline {unknown[0]!r}: choose from {', '.join(BASELINES)}.")
+    held_files, train_files = find_texts(data), find_texts(train)
+    settings = {"length": length, "window": window, "sink_tokens": sinks, "seed": seed}
+    with terminal_progress() as progress:
+        loaded = load_model(model, progress=progress)
+        held = token_blocks(loaded.tokenizer, [read_text(path) for path in held_files], length, max_blocks=blocks)
+        pool = calibration_blocks(token_blocks(loaded.tokenizer, [read_text(p) for p in train_files], length), seed)
+        record = {
+            "schema": SCHEMA,
+            "model": {"name": loaded.info.name, "revision": loaded.info.revision},
+            "settings": settings | {"blocks": len(held)},
+            "data": text_records(held_files),
+            "training_text": text_records(train_files),
+        }
+        points = [Point(**{**point, "block_nll": tuple(point["block_nll"])}) for point in _earlier(out, record)]
+        plan = _Plan(loaded, held, pool, settings, routers or [None], tuple(top_k or (1, 2)), names, points)
+        for done, point in enumerate(plan.run(), 1):
+            points.append(point)
+            record_run(out, record | {"points": points})
+            progress(f"{point.label} ({done} of {plan.total})", done / plan.total)
+    if json_output:
+        print_json(json.loads(out.read_text(encoding="utf-8")))
+    else:
+        rich.print(frontier_table(points, f"{loaded.info.name}, T={length}, w={window}, {sinks} sinks"))
+
+
+def _earlier(out: Path, record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Points of an interrupted run of the same settings, model and texts."""
+    from focus_core.errors import FocusError
+
+    if not out.exists():
+        return []
+    try:
+        earlier = json.loads(out.read_text(encoding="utf-8"))
+        same = all(earlier[name] == value for name, value in record.items())
+        points = earlier["points"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FocusError(f"{out} is no record of a frontier: give another --out, or delete it.") from error
+    if not same:
+        raise FocusError(f"{out} was measured with other settings, model or texts: give another --out.")
+    return points
+
+
+class _Plan:
+    """The points still to measure, routers first, because they set the budgets of the baselines."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        held: np.ndarray,
+        pool: Tensor,
+        settings: dict[str, int],
+        routers: list[str | None],
+        top_ks: tuple[int, ...],
+        baselines: list[str],
+        points: list[Point],
+    ) -> None:
+        self.loaded, self.held, self.pool, self.settings = loaded, held, pool, settings
+        self.routers, self.top_ks, self.baselines, self.points = routers, top_ks, baselines, points
+        self.total = 1 + (len(routers) + 1 + len(baselines)) * len(top_ks)
+
+    def _missing(self, *key: Any) -> bool:
+        return all(point.key != key for point in self.points)
+
+    def run(self) -> Iterator[Point]:
+        """Measure what is missing, one point at a time; each is in `points` before the next begins."""
+        from focus_core.baselines import BASELINES
+        from focus_core.commands.routers import attach
+        from focus_core.config import FocusConfig
+        from focus_core.evaluation.frontier import baseline_point
+        from focus_core.retrofitting import retrofit
+        from focus_core.training.calibrate import calibrate
+
+        first = None
+        for folder in self.routers:
+            focus = attach(self.loaded, folder, untrained=False)
+            name = Path(focus.name).name
+            first = first or name
+            yield from self._routed(focus, name, "trained")
+            focus.detach()
+        focus = retrofit(self.loaded.model, FocusConfig(), seed=self.settings["seed"])
+        calibrate(focus, self.pool)
+        yield from self._routed(focus, "untrained", "random, calibrated on the training text")
+        budgets = [point.kept_share for point in self.points if point.method == first]
+        for share in budgets:
+            for name in self.baselines:
+                wanted = share if BASELINES[name].tunable else None
+                if self._missing(name, None, wanted):
+                    yield baseline_point(
+                        focus,
+                        name,
+                        self.held,
+                        share=share or 0.0,
+                        window=self.settings["window"],
+                        sinks=self.settings["sink_tokens"],
+                        training_text=self.pool[:2],
+                        seed=self.settings["seed"],
+                    )
+
+    def _routed(self, focus: Any, name: str, source: str) -> Iterator[Point]:
+        from focus_core.evaluation import evaluate
+        from focus_core.evaluation.frontier import routed_point
+
+        if self._missing("untouched", None, None):
+            yield routed_point("untouched", "untouched model", "", evaluate(focus, self.held, routing="off"))
+        changes = {"window": self.settings["window"], "sink_tokens": self.settings["sink_tokens"]}
+        # Routers with a plan are also shown at it.
+        for top_k in (*self.top_ks, None) if focus.config.layer_top_k else self.top_ks:
+            if self._missing(name, top_k, None):
+                row = evaluate(focus, self.held, routing="hard", top_k=top_k, balance="calibrated", **changes)
+                label = f"{name}, as planned" if top_k is None else f"{name}, k={top_k}"
+                yield routed_point(name, label, source, row)
