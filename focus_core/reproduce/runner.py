@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -92,9 +93,11 @@ def run_experiment(
     identity = _plain({"experiment": name, **context.inputs()})
     if experiment.uses_routers:
         identity["routers"] = context.attached_hash()
-    context.folder = out if out is not None else _folder(name, identity)
-    _claim(context.folder, identity)
     cells = experiment.cells(context)
+    # Another version of the program may mean other cells by the same names: its runs get folders of their own.
+    run = {**identity, "cells": hashlib.sha256(json.dumps(_plain(cells)).encode()).hexdigest()[:12]}
+    context.folder = out if out is not None else _folder(name, run)
+    _claim(context.folder, run)
     unknown = sorted(set(only or ()) - set(cells))
     if unknown:
         raise FocusError(f"{name} has no cell {unknown[0]!r}: choose of {', '.join(cells)}.")

@@ -107,6 +107,9 @@ def test_other_settings_get_a_folder_of_their_own(context, runs, tmp_path):
     assert not (runs / "reproduce-count-3").exists() and calls == ["a", "a", "b"]
     with pytest.raises(FocusError, match="other settings"):
         run_experiment("count", counted(calls), context, out=runs / "reproduce-count-2")
+    changed = replace(counted(calls), cells=lambda context: {n: {"value": n, "new": 1} for n in "abc"})
+    run_experiment("count", changed, other, only=["a"])
+    assert (runs / "reproduce-count-3" / "result.json").is_file()
     with pytest.raises(FocusError, match="something else"):
         run_experiment("count", counted(calls), context, out=tmp_path)
     with pytest.raises(FocusError, match="no cell 'z'"):
