@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,9 +46,10 @@ def frontier(
 ) -> None:
     """Compare routers with published sparse attentions at the same kept share.
 
-    The first routers at each k set the budgets. Every baseline gets the
+    The first routers, at each k, set the budgets. Every baseline gets the
     same window and sinks and is asked for the same share of distant
-    pairs; what it really kept is counted. All routing is causal.
+    pairs; what it really kept is counted. All routing is causal. Routers
+    with a k for every layer (focus plan) are measured at that.
 
     Example: focus frontier -d held-out.txt --train books/ --out f.json
     """
@@ -119,7 +120,7 @@ class _Plan:
         held: np.ndarray,
         pool: Tensor,
         settings: dict[str, int],
-        routers: list[str | None],
+        routers: Sequence[str | None],
         top_ks: tuple[int, ...],
         baselines: list[str],
         points: list[Point],
@@ -172,9 +173,8 @@ class _Plan:
 
         if self._missing("untouched", None, None):
             yield routed_point("untouched", "untouched model", "", evaluate(focus, self.held, routing="off"))
-        changes = {"window": self.settings["window"], "sink_tokens": self.settings["sink_tokens"]}
-        # Routers with a plan are also shown at it.
-        for top_k in (*self.top_ks, None) if focus.config.layer_top_k else self.top_ks:
+        changes: dict[str, Any] = {"window": self.settings["window"], "sink_tokens": self.settings["sink_tokens"]}
+        for top_k in (None,) if focus.config.layer_top_k else self.top_ks:
             if self._missing(name, top_k, None):
                 row = evaluate(focus, self.held, routing="hard", top_k=top_k, balance="calibrated", **changes)
                 label = f"{name}, as planned" if top_k is None else f"{name}, k={top_k}"

@@ -35,7 +35,9 @@ def train(  # noqa: PLR0915 (one line per option)
     top_k: Annotated[int, typer.Option("--top-k", "-k", help="Groups per token in hard routing.")] = 2,
     window: Annotated[int, typer.Option("--window", "-w", help="Local window, w.")] = 64,
     sinks: Annotated[int, typer.Option(help="First tokens that every later one sees.")] = 4,
-    objective: Annotated[str, typer.Option(help="mass (attention mass) or lm (as published).")] = "mass",
+    objective: Annotated[
+        str, typer.Option(help="mass (attention mass), top-k (that of the pairs kept) or lm (as published).")
+    ] = "mass",
     recipe: Annotated[str, typer.Option(help="focus, or paper for the published settings.")] = "focus",
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 0.01,
     seed: Annotated[int, typer.Option(help="Seed of routers and block order.")] = 0,

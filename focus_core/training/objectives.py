@@ -2,14 +2,15 @@
 
 "mass" (ours): the frozen model's own attention says which distant pairs matter, and a router is rewarded for keeping
 them together. Every layer has its own loss, so nothing is back-propagated through the model and memory is that of
-one layer. "lm": the language-model loss through the soft gate, as published.
+one layer. "top-k": the same with the pairs that hard routing really keeps. "lm": the language-model loss through the
+soft gate, as published.
 
 Their loops call `backward` on the result: the own loop for a laptop, Trainer where processes share the work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from focus_core.config import FocusConfig
 from focus_core.gate import pair_masks
 from focus_core.interface import AttentionCall, Geometry, Rule
 from focus_core.retrofitting import FocusModel
-from focus_core.router import affinity
+from focus_core.router import affinity, top_k_membership
 
 
 def language_model(focus: FocusModel, input_ids: Tensor) -> Tensor:
@@ -36,12 +37,16 @@ def language_model(focus: FocusModel, input_ids: Tensor) -> Tensor:
         return focus(input_ids=input_ids, labels=input_ids, use_cache=False).loss
 
 
+PairWeights = Callable[[Tensor, FocusConfig], Iterator[Tensor]]
+"""From an assignment (B, T, K) to one or more weights (B, T, T) of pairs, between 0 and 1."""
+
+
 def attention_mass(focus: FocusModel, input_ids: Tensor) -> Tensor:
-    """Minus the log share of distant attention that soft affinity keeps, mean over layers.
+    """Minus the log share of distant attention that soft affinity a_ij = g_i . g_j keeps, mean over layers.
 
     For a layer with attention weights A (mean over heads), over distant pairs whose key is no sink:
-    loss = -log(sum A_ij a_ij / sum A_ij), with affinity a_ij = g_i . g_j. Sinks are left out because they hold most of
-    the distant attention and belong to every group anyway.
+    loss = -log(sum A_ij a_ij / sum A_ij). Sinks are left out because they hold most of the distant attention and
+    belong to every group anyway.
 
     Args:
         focus: model with routers.
@@ -52,6 +57,30 @@ def attention_mass(focus: FocusModel, input_ids: Tensor) -> Tensor:
         the sum. It is taken layer by layer during the forward pass, and what is returned only carries it on: of all
         the (T, T) arrays, those of one layer exist at a time.
     """
+    return _mass(focus, input_ids, _soft_pairs)
+
+
+def top_k_mass(focus: FocusModel, input_ids: Tensor) -> Tensor:
+    """`attention_mass` with the pairs that hard routing keeps, mean over k = 1 to the configured one.
+
+    The weight of a pair is 1 if the two tokens share one of their k groups and 0 if not, so training sees the mask of
+    inference; the gradient is that of the soft affinity (straight-through, arXiv 1308.3432).
+    """
+    return _mass(focus, input_ids, _hard_pairs)
+
+
+def _soft_pairs(assignment: Tensor, config: FocusConfig) -> Iterator[Tensor]:
+    yield affinity(assignment, assignment)
+
+
+def _hard_pairs(assignment: Tensor, config: FocusConfig) -> Iterator[Tensor]:
+    soft = affinity(assignment, assignment)
+    for top_k in range(1, config.top_k + 1):
+        member = top_k_membership(assignment, top_k).to(soft.dtype)
+        yield affinity(member, member).clamp(max=1) + (soft - soft.detach())
+
+
+def _mass(focus: FocusModel, input_ids: Tensor, pair_weights: PairWeights) -> Tensor:
     losses: list[Tensor] = []
     gradients: list[Tensor] = []
 
@@ -64,8 +93,10 @@ def attention_mass(focus: FocusModel, input_ids: Tensor) -> Tensor:
         positions: Tensor,
         geometry: Geometry,
     ) -> AttentionOutput:
-        output, share = _kept_share(call.config, query, key, value, assignment, positions, geometry)
-        loss = -share.clamp(min=1e-9).log().mean()
+        output, mass = _distant_mass(call.config, query, key, value, positions, geometry)
+        with torch.autocast(query.device.type, enabled=False):
+            kept = torch.stack([(mass * weight).sum((1, 2)) for weight in pair_weights(assignment, call.config)])
+            loss = -(kept / mass.sum((1, 2)).clamp(min=1e-9)).clamp(min=1e-9).log().mean()
         if loss.requires_grad:
             parameters = list(focus.router(call.layer).parameters())
             steps = torch.autograd.grad(loss, parameters)
@@ -79,30 +110,25 @@ def attention_mass(focus: FocusModel, input_ids: Tensor) -> Tensor:
     return torch.stack(losses).mean() + sum(gradients)
 
 
-def _kept_share(
-    config: FocusConfig,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    assignment: Tensor,
-    positions: Tensor,
-    geometry: Geometry,
+@torch.no_grad()
+def _distant_mass(
+    config: FocusConfig, query: Tensor, key: Tensor, value: Tensor, positions: Tensor, geometry: Geometry
 ) -> tuple[AttentionOutput, Tensor]:
-    """Full attention, and per text the share of its distant non-sink mass that affinity keeps."""
+    """Full attention, and its weights (B, T, T), mean over heads, of distant pairs whose key is no sink."""
     repeats = query.shape[1] // key.shape[1]
-    with torch.no_grad():
-        key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
-        logits = (query @ key.transpose(-1, -2)).float() * geometry.scale
-        if geometry.softcap is not None:
-            logits = geometry.softcap * torch.tanh(logits / geometry.softcap)
-        visible, is_open = pair_masks(positions, query.shape[2], config, geometry.sliding_window)
-        logits = logits.masked_fill(~visible[:, None], float("-inf"))
-        weights = logits.softmax(-1)
-        output = AttentionOutput((weights.to(value.dtype) @ value).to(query.dtype), logits.logsumexp(-1))
-        mass = weights.mean(1).masked_fill(is_open | ~visible, 0.0)
-    with torch.autocast(query.device.type, enabled=False):
-        kept = (mass * affinity(assignment, assignment)).sum((1, 2))
-        return output, kept / mass.sum((1, 2)).clamp(min=1e-9)
+    key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+    logits = (query @ key.transpose(-1, -2)).float() * geometry.scale
+    if geometry.softcap is not None:
+        logits = geometry.softcap * torch.tanh(logits / geometry.softcap)
+    visible, is_open = pair_masks(positions, query.shape[2], config, geometry.sliding_window)
+    logits = logits.masked_fill(~visible[:, None], float("-inf"))
+    weights = logits.softmax(-1)
+    output = AttentionOutput((weights.to(value.dtype) @ value).to(query.dtype), logits.logsumexp(-1))
+    return output, weights.mean(1).masked_fill(is_open | ~visible, 0.0)
 
 
-OBJECTIVES: dict[str, Callable[[FocusModel, Tensor], Tensor]] = {"mass": attention_mass, "lm": language_model}
+OBJECTIVES: dict[str, Callable[[FocusModel, Tensor], Tensor]] = {
+    "mass": attention_mass,
+    "top-k": top_k_mass,
+    "lm": language_model,
+}

@@ -6,8 +6,10 @@ import torch
 
 from focus_core import FocusConfig, FocusError, FocusModel, analyze, retrofit
 from focus_core.evaluation import evaluate
+from focus_core.retrofitting import Observer
 from focus_core.storage import routers_hash
 from focus_core.training import TrainSettings, train
+from focus_core.training.objectives import OBJECTIVES
 
 CONFIG = FocusConfig(num_groups=4, top_k=1, window=4, sink_tokens=1, route_dim=8)
 
@@ -16,7 +18,7 @@ def blocks(rows=12, length=48):
     return np.random.default_rng(0).integers(1, 200, (rows, length))
 
 
-@pytest.mark.parametrize("objective", ["mass", "lm"])
+@pytest.mark.parametrize("objective", ["mass", "top-k", "lm"])
 def test_training_lowers_the_loss_and_leaves_the_base_alone(tiny_llama, tmp_path, objective):
     before = {name: tensor.clone() for name, tensor in tiny_llama.model.state_dict().items()}
     focus = retrofit(tiny_llama.model, CONFIG)
@@ -25,6 +27,34 @@ def test_training_lowers_the_loss_and_leaves_the_base_alone(tiny_llama, tmp_path
     assert history[-1].loss < history[0].loss
     for name, tensor in focus.detach().state_dict().items():
         assert torch.equal(tensor, before[name])
+
+
+@pytest.mark.parametrize("objective", ["mass", "top-k"])
+def test_kept_mass_is_that_of_the_attention_weights(tiny_llama, objective):
+    """Against the weights that the untouched model reports, pair by pair."""
+    ids = torch.randint(1, 200, (2, 40), generator=torch.Generator().manual_seed(0))
+    tiny_llama.model.set_attn_implementation("eager")
+    with torch.no_grad():
+        weights = tiny_llama.model(ids, output_attentions=True, use_cache=False).attentions
+    focus = retrofit(tiny_llama.model, CONFIG.replace(top_k=2))
+    assignments = []
+    observer = Observer(on_assignment=lambda layer, scores, assignment, valid: assignments.append(assignment.detach()))
+    with focus.observe(observer):
+        loss = OBJECTIVES[objective](focus, ids)
+    distance = torch.arange(40)[:, None] - torch.arange(40)
+    counted = (distance > CONFIG.window) & (torch.arange(40) >= CONFIG.sink_tokens)
+    logs = []
+    for weight, assignment in zip(weights, assignments):
+        mass = weight.mean(1) * counted
+        if objective == "mass":
+            masks = [torch.einsum("btk,bsk->bts", assignment, assignment)]
+        else:
+            ranks = (-assignment).argsort(-1).argsort(-1)
+            masks = [((ranks < k)[:, :, None] & (ranks < k)[:, None]).any(-1) for k in (1, 2)]
+        logs += [((mass * mask).sum((1, 2)) / mass.sum((1, 2))).log() for mask in masks]
+    assert float(loss) == pytest.approx(-float(torch.stack(logs).mean()), rel=1e-4)
+    loss.backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in focus.trainable_parameters())
 
 
 def test_an_interrupted_run_resumes_to_the_same_routers(tiny_llama, tmp_path):
