@@ -13,7 +13,7 @@ from workbench.widgets.layer import layer_slider
 
 PARTS = {"text": "Text", "routers": "Routers", "layer": "Layer", "k": "k", "window": "Window", "sinks": "Sink tokens"}
 """What may differ, by its name in links."""
-_SOURCES = {"sample": "Sample", "paste": "Paste", "upload": "Upload"}
+_SOURCES = {"sample": "Sample", "paste": "Paste", "upload": "File"}
 
 
 def draw(first: Analysis) -> tuple[Settings, str | None, str | None, set[str]]:

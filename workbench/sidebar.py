@@ -9,7 +9,7 @@ import streamlit as st
 from focus_core.text import read_text
 from workbench import jobs, service, state, texts
 
-_SOURCES = {"sample": "Sample", "paste": "Paste", "upload": "Upload", "folder": "Folder"}
+_SOURCES = {"sample": "Sample", "paste": "Paste", "upload": "File", "folder": "Folder"}
 
 
 @dataclass(frozen=True)

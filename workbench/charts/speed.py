@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -150,8 +151,15 @@ def error_curves(points: pd.DataFrame, *, dark: bool) -> go.Figure:
             customdata=rows[["error logsumexp"]],
             hovertemplate="%{x:,} tokens: %{y:.1e}<br>log-sum-exp %{customdata[0]:.1e}<extra>" + name + "</extra>",
         )
+    errors = points["error output"].clip(lower=1e-12).to_list() or [1.0]
+    decades = math.log10(max(errors) / min(errors))
     figure.update_layout(title="Exactness: largest error of the output against the float32 definition")
-    figure.update_yaxes(title="largest absolute error", type="log", dtick=1, exponentformat="power")
+    figure.update_yaxes(
+        title="largest absolute error",
+        type="log",
+        dtick=1 if decades > 2 else "D2" if decades > 1 else "D1",  # powers of ten alone would leave no tick
+        tickformat=".0e",
+    )
     return _finish(figure, points, dark)
 
 
