@@ -15,7 +15,8 @@ from typing import Any
 import pandas as pd
 
 from focus_core.errors import FocusError
-from focus_core.evaluation import Evaluation, leaks
+from focus_core.evaluation import Evaluation, leaks, perplexity_difference
+from focus_core.evaluation.frontier import SCHEMA as FRONTIER
 from focus_core.reproduce.runner import SCHEMA
 from focus_core.resources import runs_dir
 from workbench.quality import MAX_BYTES
@@ -55,7 +56,7 @@ class View:
         question: what it answers, one sentence.
         command: that makes such a record.
         table: from a record's content to the table that is drawn.
-        draw: how: "differences", "path", "lengths" or "curves".
+        draw: how: "differences", "path", "lengths", "curves" or "frontier".
         metric: what differs, for the axis.
     """
 
@@ -104,6 +105,8 @@ def read(record: Record) -> pd.DataFrame:
 def _kinds(content: dict[str, Any]) -> list[str]:
     if content.get("schema") == SCHEMA:
         return [content["experiment"]] if content.get("experiment") in VIEWS else []
+    if content.get("schema") == FRONTIER:
+        return ["frontier"]
     rows = content.get("results")
     if not isinstance(rows, list) or not rows or not isinstance(rows[0], dict):
         return []
@@ -257,7 +260,31 @@ def leak(content: dict[str, Any]) -> pd.DataFrame:
     )
 
 
+def frontier(content: dict[str, Any]) -> pd.DataFrame:
+    """Routers and baselines: perplexity with its paired difference, kept share, largest group."""
+    untouched = next(point for point in content["points"] if point["kind"] == "untouched")
+    rows = []
+    for point in content["points"]:
+        if point["kind"] != "untouched":
+            gap = perplexity_difference(point["block_nll"], untouched["block_nll"])
+            relative = point["perplexity"] / untouched["perplexity"]
+            name = point["method"] if point["kind"] == "routers" else point["label"]
+            found = {"difference": gap.difference, "low": _number(gap.low), "high": _number(gap.high)}
+            rows.append(
+                {"label": point["label"], "series": name, "kind": point["kind"], **found}
+                | {"relative": relative, **_shares(point), "source": point["source"]}
+            )
+    return pd.DataFrame(rows)
+
+
 VIEWS: dict[str, View] = {
+    "frontier": View(
+        "Frontier with baselines",
+        "What routers and published sparse attentions lose at the same kept share, window and sinks",
+        "focus frontier --data FILE --train FOLDER --out frontier.json",
+        frontier,
+        draw="frontier",
+    ),
     "k-sweep": View(
         "k sweep",
         "How perplexity and kept pairs move with the number of groups a token joins",

@@ -15,9 +15,9 @@ def verdict(draw: str, table: pd.DataFrame, metric: str) -> str:
     """
     if not len(table):
         return "The record has no row to compare yet."
-    return {"path": _sweep, "lengths": _lengths, "curves": _curves}.get(draw, lambda rows: _counted(rows, metric))(
-        table
-    )
+    return {"path": _sweep, "lengths": _lengths, "curves": _curves, "frontier": _frontier}.get(
+        draw, lambda rows: _counted(rows, metric)
+    )(table)
 
 
 def _counted(table: pd.DataFrame, metric: str) -> str:
@@ -52,6 +52,19 @@ def _lengths(table: pd.DataFrame) -> str:
             "kept)"
         )
     return f"Perplexity above the untouched model: {'; '.join(parts)}."
+
+
+def _frontier(table: pd.DataFrame) -> str:
+    parts = []
+    for point in table.loc[table["kind"] == "routers"].sort_values("distant kept").to_dict("records"):
+        rivals = table.loc[
+            (table["kind"] == "baseline") & ((table["distant kept"] - point["distant kept"]).abs() < 0.05)
+        ]
+        better = int((rivals["perplexity"] < point["perplexity"]).sum())
+        beside = f", {better} of {len(rivals)} baselines at that share are better" if len(rivals) else ""
+        kept = f"{point['distant kept']:.0%} of the distant pairs"
+        parts.append(f"{point['label']}: {point['relative'] - 1:+.1%} at {kept}{beside}")
+    return f"Against the untouched model: {'; '.join(parts)}."
 
 
 def _curves(table: pd.DataFrame) -> str:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from focus_core.evaluation.frontier import Point
     from focus_core.models import LoadedModel
 
-SCHEMA = "focus-frontier/1"
-
 
 def frontier(
     data: Annotated[list[Path], typer.Option("--data", "-d", help="Held-out text file or folder; repeat for more.")],
@@ -58,7 +56,7 @@ def frontier(
     from focus_core.baselines import BASELINES
     from focus_core.commands.table import frontier_table
     from focus_core.errors import FocusError
-    from focus_core.evaluation.frontier import Point
+    from focus_core.evaluation.frontier import SCHEMA, Point
     from focus_core.models import load_model
     from focus_core.progress import terminal_progress
     from focus_core.results import record_run, text_records

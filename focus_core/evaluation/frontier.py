@@ -19,6 +19,8 @@ from focus_core.evaluation.perplexity import Evaluation
 from focus_core.interface import AttentionCall, Geometry, Rule
 from focus_core.retrofitting import FocusModel
 
+SCHEMA = "focus-frontier/1"
+
 
 @dataclass(frozen=True)
 class Point:

@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from focus_core import FocusConfig, FocusError, retrofit
 from focus_core.evaluation import evaluate, standard_settings
+from focus_core.evaluation.frontier import SCHEMA, baseline_point, routed_point
 from focus_core.models import LoadedModel, ModelInfo
 from focus_core.reproduce.context import Context, Scale
 from focus_core.reproduce.registry import EXPERIMENTS
@@ -58,6 +59,11 @@ def recorded(tiny, tmp_path_factory):
         evaluate(focus, np.random.default_rng(0).integers(1, 200, (4, 48)), routing=mode, top_k=k, balance=balance)
         for mode, k, balance in standard_settings(4, (1, 2))
     ]
+    causal = [row for row in rows if row.routing == "off" or row.balance == "calibrated"]
+    held = np.random.default_rng(0).integers(1, 200, (4, 48))
+    budget = {"share": 0.4, "window": 8, "sinks": 1, "training_text": torch.from_numpy(held)}
+    points = [routed_point("mine", f"mine, k={row.top_k}", "", row) for row in causal]
+    points += [baseline_point(focus, name, held, **budget) for name in ("strided", "quest")]
     focus.detach()
     for name, cells in CELLS.items():
         context = Context(
@@ -72,6 +78,7 @@ def recorded(tiny, tmp_path_factory):
     model = {"name": "tiny", "revision": "0"}
     settings = {"config": CONFIG, "routers": "mine", "trained": True, "length": 48}
     record_run(runs / "eval" / "result.json", {"model": model, "settings": settings, "data": [], "results": rows})
+    record_run(runs / "frontier" / "result.json", {"schema": SCHEMA, "model": model, "points": points})
     return runs
 
 
@@ -122,7 +129,7 @@ def test_every_record_is_found_read_and_drawn(records, tiny):
     pytest.importorskip("peft")
     harness_records(records, tiny)
     found = {record.kind: record for record in find_records(run_files())}
-    assert set(found) == {*CELLS, "leak", "benchmarks", "adapters"}
+    assert set(found) == {*CELLS, "leak", "benchmarks", "adapters", "frontier"}
     for kind, record in found.items():
         view, table = VIEWS[kind], read(record)
         assert len(table), kind
@@ -135,6 +142,12 @@ def test_every_record_is_found_read_and_drawn(records, tiny):
     truth = found["stability"].content["curve"]["losses"][-1]
     last = read(found["stability"]).query("variant == 'softmax, entropy and balance losses'").iloc[-1]
     assert (last["step"], last["largest group"], last["stability"]) == (4, truth["largest"], truth["stability"])
+    frontier = read(found["frontier"])
+    assert frontier["series"].tolist() == ["mine", "mine", "strided", "block top-k, bounds"]
+    points = found["frontier"].content["points"]
+    assert frontier["difference"].tolist() == pytest.approx(
+        [point["perplexity"] - points[0]["perplexity"] for point in points[1:]]
+    )
     sweep = read(found["k-sweep"])
     assert sweep.loc[sweep["k"] == 4, "relative"].tolist() == pytest.approx([1, 1], rel=1e-5)
     leak = read(found["leak"])

@@ -36,6 +36,8 @@ def draw(kind: str, table: pd.DataFrame, *, metric: str, dark: bool) -> go.Figur
         return k_path(table, dark=dark)
     if kind == "lengths":
         return length_lines(table, dark=dark)
+    if kind == "frontier":
+        return frontier_lines(table, dark=dark)
     return difference_chart(table, metric=metric, dark=dark)
 
 
@@ -137,6 +139,32 @@ def length_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
     figure.update_yaxes(title="perplexity above the untouched model")
     figure.update_layout(legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0})
     return style(figure, dark=dark, height=420)
+
+
+def frontier_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
+    """Perplexity against kept pairs, the points of a method joined; routers solid, baselines dotted."""
+    figure = go.Figure()
+    known: pd.DataFrame = table.loc[table["distant kept"].notna()]
+    for number, (series, rows) in enumerate(known.groupby("series", sort=False)):
+        ordered = rows.sort_values("distant kept")
+        routers = bool((ordered["kind"] == "routers").all())
+        figure.add_scatter(
+            x=ordered["distant kept"],
+            y=ordered["relative"] - 1,
+            mode="lines+markers",
+            name=str(series),
+            line={"color": _color(number, dark), "dash": "solid" if routers else "dot", "width": 3 if routers else 1.5},
+            marker={"size": 10 if routers else 8, "symbol": _MARKS[(number // len(_LIGHT) + number) % len(_MARKS)]},
+            customdata=[[row["perplexity"], note] for row, note in zip(_plain(ordered), _notes(ordered))],
+            hovertemplate="perplexity %{customdata[0]:.2f} (%{y:+.1%})<br>%{customdata[1]}<extra>"
+            + str(series)
+            + "</extra>",
+        )
+    figure.add_hline(y=0, line={"dash": "dash", "width": 1, "color": "#FFFFFF" if dark else "#000000"})
+    figure.update_xaxes(title="share of distant pairs kept, sinks included", tickformat=".0%", range=[0, 1.02])
+    figure.update_yaxes(title="perplexity against the untouched model (dashed)", tickformat="+.0%")
+    figure.update_layout(legend={"orientation": "h", "yanchor": "top", "y": -0.18, "x": 0})
+    return style(figure, dark=dark, height=560)
 
 
 def balance_curves(table: pd.DataFrame, *, dark: bool) -> go.Figure:
