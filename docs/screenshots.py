@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,6 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "images"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-PORT = 8597
 WIDTH, HEIGHTS = 1500, (800, 1900)
 PATIENCE_MS = 600_000
 RUN = "story"
@@ -66,7 +66,7 @@ SHOTS = {
 }
 
 
-def take(browser: Browser, shot: Shot, name: str, theme: str) -> Path:
+def take(browser: Browser, url: str, shot: Shot, name: str, theme: str) -> Path:
     """Open a link in a session of its own and save what it shows, in 256 colours."""
     context = browser.new_context(
         viewport={"width": WIDTH, "height": HEIGHTS[0]}, color_scheme="dark" if theme == "dark" else "light"
@@ -74,7 +74,7 @@ def take(browser: Browser, shot: Shot, name: str, theme: str) -> Path:
     try:
         page = context.new_page()
         page.set_default_timeout(PATIENCE_MS)
-        page.goto(f"http://127.0.0.1:{PORT}/{shot.page}?v=1&{shot.query}")
+        page.goto(f"{url}/{shot.page}?v=1&{shot.query}")
         page.locator(shot.ready).first.wait_for()
         at_rest(page)
         content = page.evaluate("document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight")
@@ -84,7 +84,7 @@ def take(browser: Browser, shot: Shot, name: str, theme: str) -> Path:
         if complaints:
             raise SystemExit(f"{name}: {complaints[0]}")
         path = FOLDER / f"{name}-{theme}.png"
-        image = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        image = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, 2)
         image.save(path, optimize=True)
         return path
     finally:
@@ -123,11 +123,18 @@ def train() -> None:
         raise SystemExit(f"The training for the picture failed: {'' if job is None else job.last_words}")
 
 
-def wait_for_server(server: subprocess.Popen[bytes]) -> None:
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_for_server(server: subprocess.Popen[bytes], url: str) -> None:
     """Wait until the workbench answers."""
     while True:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/_stcore/health", timeout=2):
+            with urllib.request.urlopen(f"{url}/_stcore/health", timeout=2):
                 return
         except (urllib.error.URLError, OSError):
             if server.poll() is not None:
@@ -151,14 +158,16 @@ def main() -> None:
             print("training for the Train page …", flush=True)
             train()
         command = [sys.executable, "-m", "streamlit", "run", "workbench/app.py", "--server.headless=true"]
-        server = subprocess.Popen([*command, f"--server.port={PORT}"], cwd=ROOT, stdout=subprocess.DEVNULL)
+        port = free_port()
+        url = f"http://127.0.0.1:{port}"
+        server = subprocess.Popen([*command, f"--server.port={port}"], cwd=ROOT, stdout=subprocess.DEVNULL)
         try:
-            wait_for_server(server)
+            wait_for_server(server, url)
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=ARGUMENTS)
                 for name in wanted:
                     for theme in ("light", "dark"):
-                        print(take(browser, SHOTS[name], name, theme).relative_to(ROOT), flush=True)
+                        print(take(browser, url, SHOTS[name], name, theme).relative_to(ROOT), flush=True)
                 browser.close()
         finally:
             server.terminate()
