@@ -24,6 +24,12 @@ def plan(
     length: Annotated[int, typer.Option(help="Context length T in tokens.")] = 1024,
     blocks: Annotated[int, typer.Option(help="Evenly spaced blocks to measure on.")] = 4,
     window: Annotated[int | None, typer.Option("--window", "-w", help="Window; the routers' own if not given.")] = None,
+    top_k: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--top-k", "-k", help="k a layer may take beside K, which is all pairs; repeat. Default: 1 and 2."
+        ),
+    ] = None,
     costs: Annotated[
         Path | None, typer.Option(help="A plan.json whose measured layers to use, for another budget.")
     ] = None,
@@ -51,7 +57,7 @@ def plan(
     if not 0 < budget <= 1:
         raise FocusError(f"The budget is {budget}: give a share of pairs between 0 and 1.")
     files = find_texts(data)
-    top_ks = (0, 1, 2)
+    top_ks = sorted(set(top_k or (1, 2)))
     with terminal_progress() as progress:
         loaded = load_model(model, progress=progress)
         sample = token_blocks(loaded.tokenizer, [read_text(path) for path in files], length, max_blocks=blocks)

@@ -37,7 +37,7 @@ def layer_costs(
     focus: FocusModel,
     blocks: np.ndarray,
     *,
-    top_ks: Sequence[int] = (0, 1, 2),
+    top_ks: Sequence[int] = (1, 2),
     window: int | None = None,
     done: Sequence[LayerCost] = (),
 ) -> Iterator[LayerCost]:

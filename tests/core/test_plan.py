@@ -153,9 +153,9 @@ def test_commands_plan_and_compare_and_go_on(tiny_llama, tmp_path):
         assert result.exit_code == 0, result.output
 
     planned = tmp_path / "planned"
-    run("plan", *common, "--routers", tmp_path / "routers", "--budget", 0.5, "--out", planned)
+    run("plan", *common, "--routers", tmp_path / "routers", "--budget", 0.5, "-k", 0, "-k", 1, "--out", planned)
     record = json.loads((planned / "plan.json").read_text())
-    assert len(record["costs"]) == 9
+    assert len(record["costs"]) == 6
     assert record["plan"]["kept_share"] <= 0.5
     assert FocusModel.from_pretrained(focus.detach(), planned).config.layer_top_k == tuple(
         record["plan"]["layer_top_k"]
