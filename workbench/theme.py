@@ -64,6 +64,11 @@ def ink(fill: str) -> str:
     return max((DARK_INK, LIGHT_INK), key=lambda color: contrast(color, fill))
 
 
+def diverging(*, dark: bool) -> tuple[str, str, str]:
+    """Colours of less than, as much as, and more than expected; white print reads on all of the dark ones."""
+    return ("#1F77B4", "#262730", "#B45F06") if dark else ("#0072B2", "#FFFFFF", "#D55E00")
+
+
 def is_dark() -> bool:
     """Whether the user's theme is dark; light until the browser has said so."""
     return st.context.theme.type == "dark"

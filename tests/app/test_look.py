@@ -14,7 +14,7 @@ from workbench.charts.pairs import pair_bar
 from workbench.charts.token_map import MAX_COLUMNS, pool_groups, token_map
 from workbench.markup import plain
 from workbench.reach import pair_shares
-from workbench.theme import PALETTE, contrast, ink, luminance
+from workbench.theme import PALETTE, contrast, diverging, ink, luminance
 from workbench.tokens import build_cells
 from workbench.widgets.strip import strip_data
 
@@ -114,6 +114,10 @@ def test_charts_have_titles_and_axis_titles(make_trace, dark):
         assert figure.layout.title.text
         assert figure.layout.xaxis.title.text
         assert figure.layout.template.layout.paper_bgcolor == ("rgb(17,17,17)" if dark else "white")
+
+
+def test_white_print_reads_on_the_diverging_colours_of_the_dark_theme():
+    assert min(contrast(color, "#FFFFFF") for color in diverging(dark=True)) >= 4.5
 
 
 @pytest.mark.parametrize("num_groups", [4, 64])

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from focus_core.analysis import Trace
 from focus_core.analysis.balance import group_counts
-from workbench.theme import group_color, ink, style
+from workbench.theme import diverging, group_color, ink, style
 
 
 def size_table(trace: Trace) -> pd.DataFrame:
@@ -69,7 +69,7 @@ def all_sizes(trace: Trace, *, dark: bool, layer: int | None = None) -> go.Figur
     share = group_counts(trace.groups, num_groups) / len(trace.tokens)
     even = 1 / num_groups
     top = max(float(share.max()), 1.001 * even)
-    low, middle, high = ("#56B4E9", "#262730", "#E69F00") if dark else ("#0072B2", "#FFFFFF", "#D55E00")
+    low, middle, high = diverging(dark=dark)
     printed = num_groups <= 16
     figure = go.Figure(
         go.Heatmap(
@@ -80,7 +80,7 @@ def all_sizes(trace: Trace, *, dark: bool, layer: int | None = None) -> go.Figur
             zmin=0,
             zmax=top,
             texttemplate="%{z:.0%}" if printed else None,
-            textfont={"size": 9},
+            textfont={"size": 9, **({"color": "#FFFFFF"} if dark else {})},
             hovertemplate="layer %{y}<br>group %{x}<br>%{z:.1%} of tokens<extra></extra>",
             colorbar={"title": "share", "tickformat": ".0%", "thickness": 14},
             xgap=1,

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from focus_core.analysis.alignment import FREQUENCY, IDENTITY, KMEANS, LEVEL, POSITION, UNTRAINED, Alignment
 from focus_core.analysis.words import TAG_SETS
-from workbench.theme import style
+from workbench.theme import diverging, style
 
 _LINES = {
     KMEANS: ("#CC79A7", "#CC79A7", "dash"),
@@ -92,7 +92,7 @@ def residual_map(table: pd.DataFrame, *, dark: bool, tag_set: str) -> go.Figure:
 
     residual, q_value = grid("residual"), grid("q")
     span = float(np.nanmax(np.abs(residual))) if np.isfinite(residual).any() else 1.0
-    low, middle, high = ("#56B4E9", "#262730", "#E69F00") if dark else ("#0072B2", "#FFFFFF", "#D55E00")
+    low, middle, high = diverging(dark=dark)
     figure = go.Figure(
         go.Heatmap(
             z=residual,
@@ -103,7 +103,7 @@ def residual_map(table: pd.DataFrame, *, dark: bool, tag_set: str) -> go.Figure:
             zmax=span,
             text=[[_cell(value, q) for value, q in zip(*rows)] for rows in zip(residual, q_value)],
             texttemplate="%{text}",
-            textfont={"size": 11},
+            textfont={"size": 11, **({"color": "#FFFFFF"} if dark else {})},
             customdata=np.stack((grid("observed"), grid("expected"), q_value), axis=-1),
             hovertemplate="group %{x}, %{y}<br>%{customdata[0]:.0f} words, %{customdata[1]:.1f} expected"
             "<br>residual %{z:.1f}, q = %{customdata[2]:.3g}<extra></extra>",
