@@ -96,7 +96,7 @@ def at_rest(page: Page) -> None:
     quiet_since = time.monotonic()
     started = quiet_since
     while time.monotonic() - quiet_since < 2:
-        busy = page.locator("[data-testid=stSpinner], [data-testid=stProgress], [data-stale=true]").count()
+        busy = page.locator("[data-testid=stSpinner], [data-testid=stProgress], [data-testid=stSkeleton], [data-stale=true]").count()
         if busy or not page.locator("[data-test-script-state=notRunning]").count():
             quiet_since = time.monotonic()
         if time.monotonic() - started > PATIENCE_MS / 1000:

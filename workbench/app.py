@@ -21,7 +21,7 @@ from focus_core.resources import pages_dir  # noqa: E402
 
 PAGES = pages_dir()
 
-st.set_page_config(page_title="Focus workbench", page_icon="🔆", layout="wide")
+st.set_page_config(page_title="Focus workbench", page_icon="🔆", layout="wide", initial_sidebar_state=340)
 page = st.navigation(
     [
         st.Page(PAGES / "explore.py", title="Explore", icon=":material/search:", default=True),
