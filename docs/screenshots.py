@@ -30,6 +30,8 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking",
 WIDTH, HEIGHTS = 1500, (800, 1900)
 PATIENCE_MS = 600_000
 RUN = "story"
+BUSY = ("[data-testid=stSpinner]", "[data-testid=stProgress]", "[data-testid=stSkeleton]", "[data-stale=true]")
+"""What is on a page while something is computed, loaded or replaced."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def at_rest(page: Page) -> None:
     quiet_since = time.monotonic()
     started = quiet_since
     while time.monotonic() - quiet_since < 2:
-        busy = page.locator("[data-testid=stSpinner], [data-testid=stProgress], [data-testid=stSkeleton], [data-stale=true]").count()
+        busy = page.locator(", ".join(BUSY)).count()
         if busy or not page.locator("[data-test-script-state=notRunning]").count():
             quiet_since = time.monotonic()
         if time.monotonic() - started > PATIENCE_MS / 1000:
