@@ -16,6 +16,7 @@ import os
 import platform
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -150,6 +151,7 @@ def measure(browser: Any, url: str, texts: dict[int, str], repeats: int) -> dict
             errors = page.get_by_test_id("stAlertContentError").all_inner_texts()
             if errors:
                 row["error"] = errors[0]
+            print(f"{name} at {tokens} tokens: {row}", file=sys.stderr, flush=True)
         page.context.close()
     return found
 
