@@ -184,6 +184,8 @@ def _attention(
             )
     _refuse_packing(kwargs.get("position_ids"), attention_mask)
     call: AttentionCall | None = module.__dict__.pop(PENDING, None)
+    # Under autocast rotary embeddings leave query and key in another dtype than value.
+    key, value = key.to(query.dtype), value.to(query.dtype)
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     geometry = Geometry(scale, softcap, sliding_window, dropout)
     if call is None:

@@ -6,6 +6,7 @@ is one file, and `focus_core.attention.reference.dense` defines the result.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from focus_core.attention.counting import PairCounts, kept_pairs
@@ -71,4 +72,6 @@ def focus_attention(
         softcap=softcap,
     )
     _, chosen = resolve(backend, inputs)
-    return chosen.run(inputs)
+    # The kernels are called with biases and parts of their own dtypes, which autocast would change in some places only.
+    with torch.autocast(query.device.type, enabled=False):
+        return chosen.run(inputs)

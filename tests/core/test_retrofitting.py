@@ -214,3 +214,15 @@ def test_damaged_routers_are_refused(tmp_path, damage):
     with pytest.raises(FocusError):
         FocusModel.from_pretrained(base, tmp_path)
     retrofit(base).detach()
+
+
+@pytest.mark.parametrize("layers", [None, (1,)])
+@pytest.mark.parametrize("mode", ["hard", "soft"])
+def test_autocast_may_leave_query_key_and_value_in_different_dtypes(tiny_llama, layers, mode):
+    focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4, window=4, route_dim=8, layers=layers))
+    ids = torch.randint(1, 200, (1, 48), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), focus.routing(mode):
+        expected = focus(ids, use_cache=False).logits
+        with torch.autocast("cpu", torch.bfloat16):
+            found = focus(ids, use_cache=False).logits
+    assert torch.allclose(found.float(), expected, atol=0.05)
