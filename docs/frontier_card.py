@@ -45,7 +45,7 @@ def table(record: dict[str, Any]) -> str:
         f"{untouched['perplexity']:.2f}; {made['device']}, {versions}, {made['date'][:10]}. "
         "Intervals: 95%, paired bootstrap over blocks.",
         "",
-        "| method | distant pairs kept | all pairs kept | perplexity | against untouched | largest group "
+        "| method | distant pairs kept | all pairs kept | perplexity | against untouched (perplexity, 95%) | largest group "
         "| attention at 8K | at 32K |",
         "|" + "---|" * 8,
     ]
@@ -71,11 +71,12 @@ def table(record: dict[str, Any]) -> str:
 def plan_lines() -> str:
     """What each recorded plan chose, and what its layers were expected to cost together."""
     lines = []
-    for path in sorted((ROOT / "data" / "routers").glob("*/plan.json")):
+    for path in sorted(RESULTS.glob("plan-*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         chosen, settings = record["plan"], record["settings"]
+        name = path.stem.replace("plan-", "planned-")
         lines.append(
-            f"- `{path.parent.name}`: budget {chosen['budget']:.1%}, k by layer {chosen['layer_top_k']}, expected "
+            f"- `{name}`: budget {chosen['budget']:.1%}, k by layer {chosen['layer_top_k']}, expected "
             f"{chosen['loss']:+.4f} nats if layers add up ({settings['blocks']} training blocks of "
             f"{settings['length']:,} tokens, w = {settings['window']})."
         )

@@ -82,8 +82,8 @@ def result_rows(data: bytes, name: str) -> list[dict[str, Any]]:
         raise FocusError("no recorded run")
     if str(record.get("schema", "")).startswith("focus-bench"):
         raise FocusError("a speed measurement: see the page Speed")
-    if str(record.get("schema", "")).startswith("focus-reproduce"):
-        raise FocusError("a reproduced table: choose it under Evidence")
+    if str(record.get("schema", "")).startswith(("focus-reproduce", "focus-frontier")):
+        raise FocusError("a table of another kind: choose it under Evidence")
     if not isinstance(record.get("results"), list):
         raise FocusError("no recorded evaluation")
     try:
