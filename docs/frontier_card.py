@@ -45,8 +45,8 @@ def table(record: dict[str, Any]) -> str:
         f"{untouched['perplexity']:.2f}; {made['device']}, {versions}, {made['date'][:10]}. "
         "Intervals: 95%, paired bootstrap over blocks.",
         "",
-        "| method | distant pairs kept | all pairs kept | perplexity | against untouched (perplexity, 95%) | largest group "
-        "| attention at 8K | at 32K |",
+        "| method | distant pairs kept | all pairs kept | perplexity | against untouched (perplexity, 95%) "
+        "| largest group | attention at 8K | at 32K |",
         "|" + "---|" * 8,
     ]
     for point in sorted(points, key=lambda point: (point["kept_share"] is None, point["kept_share"])):
