@@ -19,7 +19,10 @@ BUCKET_PAIRS = 600_000
 """Pairs that may be wasted on filling to save the calls of one more bucket."""
 
 BUCKET_TOKENS = 1 << 13
-"""Tokens of the lists in one bucket, which bounds its memory; two lists of any length fit."""
+"""Tokens of the lists in one bucket, which bounds its memory; two lists of any length fit.
+
+Half as many where lists are disjoint, because those are merged at once.
+"""
 
 BIAS_ELEMENTS = 1 << 20
 """Band biases held at a time."""
@@ -95,7 +98,8 @@ def add_lists(whole: AttentionOutput, heads: Heads, lists: MemberLists, num_sink
     tokens = (lists.tokens + num_sinks).split(lists.lengths)
     sinks = torch.arange(num_sinks)
     one_by_one = heads.first_query > 0
-    for bucket in _buckets(lists.lengths, 0 if one_by_one else BUCKET_PAIRS // (heads.query.shape[0] * heads.group)):
+    allowance = 0 if one_by_one else BUCKET_PAIRS // (heads.query.shape[0] * heads.group)
+    for bucket in _buckets(lists.lengths, allowance, BUCKET_TOKENS // (2 if lists.disjoint else 1)):
         members = [torch.cat([sinks, tokens[i]]) for i in bucket]
         first = num_sinks
         if one_by_one:
@@ -173,8 +177,8 @@ def _causal_bias(tokens: int, span: int, group: int, dtype: torch.dtype) -> Tens
     return bias.repeat_interleave(group, dim=0)
 
 
-def _buckets(lengths: list[int], allowance: float) -> list[list[int]]:
-    """Lists that share calls, longest first.
+def _buckets(lengths: list[int], allowance: float, most_tokens: int) -> list[list[int]]:
+    """Lists that share calls, longest first; two of any length, more up to ``most_tokens``.
 
     Filling a list up may waste ``allowance`` pairs a head, or 2% of its work: threads get more even shares of
     a call over several lists.
@@ -183,7 +187,7 @@ def _buckets(lengths: list[int], allowance: float) -> list[list[int]]:
     for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
         longest = lengths[buckets[-1][0]] if buckets else 0
         waste = (longest**2 - lengths[number] ** 2) / 2
-        fits = buckets and (len(buckets[-1]) < 2 or (len(buckets[-1]) + 1) * longest <= BUCKET_TOKENS)
+        fits = buckets and (len(buckets[-1]) < 2 or (len(buckets[-1]) + 1) * longest <= most_tokens)
         if fits and allowance and waste < max(allowance, 0.01 * longest**2):
             buckets[-1].append(number)
         else:

@@ -124,7 +124,10 @@ def test_interrupted_then_two_at_once(tmp_path):
     """The whole way: stopped in the middle, started twice at once, and the numbers are those of the GGUF."""
     environment = {**os.environ, "FOCUS_CACHE": str(tmp_path), "PYTHONUNBUFFERED": "1"}
     options = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # Whoever runs tests in the background of a shell has SIGINT ignored, and a child would inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     first = subprocess.Popen(FETCH, **options)
+    signal.signal(signal.SIGINT, before)
     lines = []
     for line in first.stderr:
         lines.append(line)
