@@ -128,6 +128,7 @@ def test_interrupted_then_two_at_once(tmp_path):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     first = subprocess.Popen(FETCH, **options)
     signal.signal(signal.SIGINT, before)
+    assert first.stderr is not None
     lines = []
     for line in first.stderr:
         lines.append(line)
