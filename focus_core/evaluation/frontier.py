@@ -148,20 +148,15 @@ class _Tally:
     causal: float = 0.0
 
 
-Attend = Callable[[AttentionCall, Tensor, Tensor, Tensor, Tensor, Tensor, Geometry], AttentionOutput]
+Attend = Callable[[int, Tensor, Tensor, Tensor, Geometry], AttentionOutput]
+"""From layer, query (B, H, T, D), key and value (B, Hkv, T, D) and the model's own settings to the result."""
 
 
 @contextmanager
 def _attending(focus: FocusModel, attend: Attend) -> Iterator[None]:
     """Every routed layer attends with a function of the caller's own."""
-    with focus.routing("soft", balance="calibrated", rule=Rule(lambda assignment, top_k: assignment, attend)):
-        yield
 
-
-def _fitting(baseline: Baseline, fitted: dict[int, Any], *, seed: int, share: float, window: int, sinks: int) -> Attend:
-    """Full attention that shows every layer's queries and keys to the baseline on the way."""
-
-    def attend(
+    def follow(
         call: AttentionCall,
         query: Tensor,
         key: Tensor,
@@ -170,40 +165,29 @@ def _fitting(baseline: Baseline, fitted: dict[int, Any], *, seed: int, share: fl
         positions: Tensor,
         geometry: Geometry,
     ) -> AttentionOutput:
+        return attend(call.layer, query, key, value, geometry)
+
+    with focus.routing("soft", balance="calibrated", rule=Rule(lambda assignment, top_k: assignment, follow)):
+        yield
+
+
+def _fitting(baseline: Baseline, fitted: dict[int, Any], *, seed: int, **settings: Any) -> Attend:
+    """Full attention that shows every layer's queries and keys to the baseline on the way."""
+
+    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, geometry: Geometry) -> AttentionOutput:
         assert baseline.fit is not None
-        fitted[call.layer] = baseline.fit(query, key, share=share, window=window, sinks=sinks, seed=seed + call.layer)
-        case = _case(call, query, key, value, geometry, seed=seed, share=share, window=window, sinks=sinks)
+        fitted[layer] = baseline.fit(query, key, seed=seed + layer, **settings)
+        case = _case(query, key, value, geometry, seed=seed + layer, **settings)
         return case.exactly(case.causal).attention
 
     return attend
 
 
-def _replacing(
-    baseline: Baseline, fitted: dict[int, Any], tally: _Tally, *, seed: int, share: float, window: int, sinks: int
-) -> Attend:
+def _replacing(baseline: Baseline, fitted: dict[int, Any], tally: _Tally, *, seed: int, **settings: Any) -> Attend:
     """The baseline in place of attention, its pairs counted."""
 
-    def attend(
-        call: AttentionCall,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        routing: Tensor,
-        positions: Tensor,
-        geometry: Geometry,
-    ) -> AttentionOutput:
-        case = _case(
-            call,
-            query,
-            key,
-            value,
-            geometry,
-            seed=seed,
-            share=share,
-            window=window,
-            sinks=sinks,
-            fitted=fitted.get(call.layer),
-        )
+    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, geometry: Geometry) -> AttentionOutput:
+        case = _case(query, key, value, geometry, seed=seed + layer, fitted=fitted.get(layer), **settings)
         result = baseline.attend(case)
         if result.kept is not None:
             kept = result.kept & case.causal
@@ -217,9 +201,7 @@ def _replacing(
     return attend
 
 
-def _case(
-    call: AttentionCall, query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, *, seed: int, **settings: Any
-) -> Case:
+def _case(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, **settings: Any) -> Case:
     repeats = query.shape[1] // key.shape[1]
     return Case(
         query,
@@ -227,6 +209,5 @@ def _case(
         value.repeat_interleave(repeats, 1),
         scale=geometry.scale,
         softcap=geometry.softcap,
-        seed=seed + call.layer,
         **settings,
     )
