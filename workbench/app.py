@@ -39,4 +39,7 @@ page = st.navigation(
 if not hasattr(sys.modules.get("workbench.frame"), "open_page"):  # the first session of a server waits for libraries
     with st.spinner("Starting: loading PyTorch and Transformers …", show_time=True):
         import workbench.frame  # noqa: F401
+        from workbench.lasting import keep
+
+        keep()
 page.run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from dataclasses import dataclass, field
 
@@ -14,11 +15,12 @@ from focus_core.analysis.alignment import KMEANS, UNTRAINED, Alignment, align
 from focus_core.analysis.cells import CellTests, cell_tests
 from focus_core.analysis.sample import WordSample, word_sample
 from focus_core.analysis.states import StateGroups, state_groups
-from focus_core.analysis.tagging import tag_text
+from focus_core.analysis.tagging import load_tagger, tag_text
 from focus_core.analysis.words import TAG_SETS, TaggedText
 from focus_core.progress import Progress, silent
 from focus_core.tables import text_hash
 from workbench import cached, service
+from workbench.lasting import keep
 from workbench.service import Analysis, Settings
 
 _ENTRIES = 16
@@ -154,7 +156,14 @@ def word_lists(top: pd.DataFrame) -> pd.DataFrame:
 
 @st.cache_resource(max_entries=_ENTRIES, show_spinner=False)
 def _tagged(text_sha256: str, _text: str) -> TaggedText:
+    _load_tagger()
     return tag_text(_text)
+
+
+@functools.cache
+def _load_tagger() -> None:
+    load_tagger()
+    keep()
 
 
 @dataclass
