@@ -8,7 +8,6 @@ from workbench import cached, state
 from workbench.balance import (
     balance_table,
     flip_table,
-    future_table,
     future_verdict,
     has_potentials,
     layer_verdict,
@@ -60,7 +59,7 @@ def _balance(analysis: Analysis) -> None:
         with left:
             chart(
                 load_map(trace, row, dark=dark),
-                size_table(trace),
+                lambda: size_table(trace),
                 analysis.origin,
                 name="load",
                 alt="Share of tokens in each group of every layer, as routed.",
@@ -81,7 +80,7 @@ def _balance(analysis: Analysis) -> None:
         with left:
             chart(
                 round_lines(balancing.errors, row, layer, dark=dark),
-                round_table(trace, balancing),
+                lambda: round_table(trace, balancing),
                 analysis.origin,
                 name="sinkhorn-rounds",
                 alt=f"Marginal error after each of {trace.config.sinkhorn_rounds} Sinkhorn rounds.",
@@ -102,14 +101,15 @@ def _balance(analysis: Analysis) -> None:
                 column_config={name: SHARE for name in flips.columns if name != "layer"},
             )
         st.divider()
-        future = future_table(trace, row)
+        future = cached.future_table(analysis, row)
         st.markdown(future_verdict(trace, row, future))
         if len(future) > 1:
             chart(
                 future_line(future, layer, dark=dark),
                 future,
                 analysis.origin,
-                name=f"future-layer-{layer}",
+                name="future",
+                file=f"future-layer-{layer}",
                 alt=f"Share of tokens of a prefix whose group in layer {layer} the rest of the text changes.",
                 column_config={"changed by the future": SHARE},
             )

@@ -174,7 +174,7 @@ def _select_from_box() -> None:
 
 
 def _views(analysis: Analysis, row: int) -> None:
-    trace, dark = analysis.trace, is_dark()
+    trace, dark, layer = analysis.trace, is_dark(), analysis.trace.layers[row]
     state.choose("view", list(VIEWS))
     view = st.segmented_control(
         "View",
@@ -205,12 +205,12 @@ def _views(analysis: Analysis, row: int) -> None:
                 on_select=partial(_select_row, "repeats", table["last"].tolist()),
                 selection_mode="single-row",
             )
-            downloads(table, analysis.origin, name=f"returning-words-layer-{trace.layers[row]}")
+            downloads(table, analysis.origin, name="returning-words", file=f"returning-words-layer-{layer}")
     elif view == "map":
         figure = token_map(trace, dark=dark, layer=row, token=_selected())
         chart(
             figure,
-            token_table(trace, analysis.token_bytes),
+            lambda: token_table(trace, analysis.token_bytes),
             analysis.origin,
             name="token-layer-map",
             alt=f"First group of each of {len(trace.tokens)} tokens in each of {len(trace.layers)} layers.",
@@ -224,7 +224,8 @@ def _views(analysis: Analysis, row: int) -> None:
                 layer_sizes(trace, row, dark=dark),
                 table.loc[table["layer"].eq(trace.layers[row])],
                 analysis.origin,
-                name=f"group-sizes-layer-{trace.layers[row]}",
+                name="layer-sizes",
+                file=f"group-sizes-layer-{layer}",
                 alt=f"Share of tokens in each group of layer {trace.layers[row]}.",
                 column_config=shares,
             )
@@ -256,7 +257,7 @@ def _views(analysis: Analysis, row: int) -> None:
             on_select=partial(_select_row, "close_calls", table["token"].tolist()),
             selection_mode="single-row",
         )
-        downloads(table, analysis.origin, name=f"close-calls-layer-{trace.layers[row]}")
+        downloads(table, analysis.origin, name="close-calls", file=f"close-calls-layer-{layer}")
     else:
         _token_table(analysis, row)
 

@@ -14,6 +14,7 @@ from workbench.frame import open_page
 from workbench.guard import guarded
 from workbench.persistence import (
     agreement_table,
+    churn_order,
     flow_table,
     flow_verdict,
     step_table,
@@ -90,7 +91,7 @@ def _maps(analysis: Analysis, agreement: np.ndarray, row: int, other: int) -> No
     with left:
         chart(
             agreement_map(trace, agreement, row, other, dark=dark),
-            agreement_table(trace, agreement),
+            lambda: agreement_table(trace, agreement),
             analysis.origin,
             name="layer-agreement",
             alt=f"Adjusted mutual information of the groups of {len(trace.layers)} layers, each with each.",
@@ -103,9 +104,10 @@ def _maps(analysis: Analysis, agreement: np.ndarray, row: int, other: int) -> No
     with right:
         chart(
             flow_map(trace, row, other, dark=dark),
-            flow_table(trace, row, other),
+            lambda: flow_table(trace, row, other),
             analysis.origin,
-            name=f"flow-{trace.layers[row]}-{trace.layers[other]}",
+            name="flow",
+            file=f"flow-{trace.layers[row]}-{trace.layers[other]}",
             alt=f"Share of each group of layer {trace.layers[row]} in each group of layer {trace.layers[other]}.",
             column_config={"share of group": SHARE},
         )
@@ -116,7 +118,7 @@ def _maps(analysis: Analysis, agreement: np.ndarray, row: int, other: int) -> No
 
 
 def _tokens(analysis: Analysis, churn: Churn, row: int) -> None:
-    table = token_churn(analysis.trace, churn, row)
+    trace, order = analysis.trace, churn_order(churn)
     steps = len(churn.changed)
     st.markdown(
         f"**Churn of a token**: the share of the {steps} steps between neighbouring layers at which it leaves its "
@@ -126,11 +128,13 @@ def _tokens(analysis: Analysis, churn: Churn, row: int) -> None:
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("Most stable")
-        st.dataframe(table.head(LISTED), hide_index=True, height=320, key="stable", column_config=columns)
+        stable = token_churn(trace, churn, row, order[:LISTED])
+        st.dataframe(stable, hide_index=True, height=320, key="stable", column_config=columns)
     with right:
         st.markdown("Least stable")
-        st.dataframe(table.iloc[::-1].head(LISTED), hide_index=True, height=320, key="unstable", column_config=columns)
-    downloads(table, analysis.origin, name="token-churn")
+        unstable = token_churn(trace, churn, row, order[::-1][:LISTED])
+        st.dataframe(unstable, hide_index=True, height=320, key="unstable", column_config=columns)
+    downloads(lambda: token_churn(trace, churn, row, order), analysis.origin, name="token-churn")
 
 
 def _empty_state() -> None:

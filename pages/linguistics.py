@@ -164,9 +164,10 @@ def _layers(analysis: Analysis, found: Alignment, row: int) -> None:
     best = max(found.layers, key=lambda layer: layer.measures.ami)
     chart(
         ami_by_layer(found, dark=is_dark(), row=row),
-        linguistics.layer_table(found),
+        lambda: linguistics.layer_table(found),
         analysis.origin | {"tags": found.tag_set},
-        name=f"alignment-{found.tag_set}",
+        name="alignment",
+        file=f"alignment-{found.tag_set}",
         alt=f"AMI of groups with tags in {len(found.layers)} layers beside its references; highest "
         f"{best.measures.ami:.2f} in layer {best.layer}, ceiling {found.ceiling:.2f}.",
     )
@@ -179,7 +180,8 @@ def _cells(analysis: Analysis, words: WordSample, row: int, tag_set: str) -> Non
         residual_map(table, dark=is_dark(), tag_set=tag_set),
         table,
         analysis.origin | {"tags": tag_set},
-        name=f"residuals-{tag_set}-layer-{words.layers[row]}",
+        name="residuals",
+        file=f"residuals-{tag_set}-layer-{words.layers[row]}",
         alt=f"Adjusted residuals of groups and tags in layer {words.layers[row]}.",
         column_config={"expected": st.column_config.NumberColumn(format="%.1f"), "residual": THREE, "q": THREE},
     )
@@ -213,7 +215,7 @@ def _purity(analysis: Analysis, words: WordSample, row: int, found: Alignment) -
             ),
         },
     )
-    downloads(table, analysis.origin, name=f"group-purity-layer-{layer}")
+    downloads(table, analysis.origin, name="group-purity", file=f"group-purity-layer-{layer}")
 
 
 def _words(analysis: Analysis, words: WordSample, row: int) -> None:
@@ -232,7 +234,7 @@ def _words(analysis: Analysis, words: WordSample, row: int) -> None:
             ),
         },
     )
-    downloads(top, analysis.origin, name=f"top-words-layer-{layer}")
+    downloads(top, analysis.origin, name="top-words", file=f"top-words-layer-{layer}")
 
 
 def _measures(analysis: Analysis, found: Alignment) -> None:
@@ -247,7 +249,7 @@ def _measures(analysis: Analysis, found: Alignment) -> None:
         st.dataframe(
             shown, hide_index=True, key="measures", column_config={name: THREE for name in names if name != "layer"}
         )
-        downloads(table, analysis.origin | {"tags": found.tag_set}, name=f"measures-{found.tag_set}")
+        downloads(table, analysis.origin | {"tags": found.tag_set}, name="measures", file=f"measures-{found.tag_set}")
 
 
 def _empty_state() -> None:

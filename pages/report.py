@@ -133,8 +133,10 @@ def _preview_layer(layers: list[int]) -> int:
 
 def _notes(routers: str, report: Report, layer: int) -> None:
     cards = report.of_layer(layer)
-    taken = sum(1 for card in cards if card.note)
-    with st.expander(f"Notes on the groups of layer {layer}{f' ({taken})' if taken else ''}"):
+    box = st.expander("Notes on the groups of this layer", key="notes_box", on_change="rerun")
+    if not box.open:
+        return
+    with box:
         columns = st.columns(2, gap="medium")
         for card in cards:
             key = f"note_{routers}_{card.layer}_{card.group}"
@@ -168,7 +170,15 @@ def _exports(report: Report, analysis: Analysis) -> None:
             "Everything: the report in every format, your text, settings and notes. Open it below to go on later.",
         )
         _button("JSON", lambda: to_json(report), "report.json", "Exact values.")
-        with st.popover("Tables", icon=":material/table:", help="The numbers of the report as CSV and Parquet."):
+        tables = st.popover(
+            "Tables",
+            icon=":material/table:",
+            help="The numbers of the report as CSV and Parquet.",
+            key="tables",
+            on_change="rerun",
+        )
+    if tables.open:
+        with tables:
             for table in ("cards", *(name for name in SECTIONS if name != "notes" and name in report.sections)):
                 if table == "tags" and not report.num_words:
                     continue

@@ -80,9 +80,10 @@ def _mask(analysis: Analysis, row: int) -> None:
     mask = pooled_mask(trace.membership[row], window=trace.config.window, sink_tokens=trace.config.sink_tokens)
     chart(
         mask_image(mask, layer, num_tokens, dark=is_dark()),
-        mask_table(mask, num_tokens),
+        lambda: mask_table(mask, num_tokens),
         analysis.origin,
-        name=f"pattern-layer-{layer}",
+        name="pattern",
+        file=f"pattern-layer-{layer}",
         alt=f"Pairs of layer {layer}: local, sinks, in a shared group, or dropped; {mask.factor} tokens a cell.",
         column_config=SHARES,
     )

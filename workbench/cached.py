@@ -10,6 +10,7 @@ import streamlit as st
 
 from focus_core.analysis import Trace, balance, persistence, sparsity
 from focus_core.config import FocusConfig
+from workbench.balance import future_table as future_table_of
 from workbench.service import Analysis
 
 _ENTRIES = 32
@@ -46,6 +47,11 @@ def balancing(analysis: Analysis) -> balance.Balancing:
     return _balancing(groups_key(analysis), analysis.trace.scores, analysis.trace.config)
 
 
+def future_table(analysis: Analysis, row: int) -> pd.DataFrame:
+    """`workbench.balance.future_table` of one layer of an analysis."""
+    return _future_table(groups_key(analysis), row, analysis.trace)
+
+
 def pair_table(analysis: Analysis) -> pd.DataFrame:
     """`focus_core.analysis.sparsity.pair_table` of an analysis at its setting."""
     return _pair_table(setting_key(analysis), analysis.trace)
@@ -64,6 +70,11 @@ def _churn(key: str, _groups: np.ndarray, _num_groups: int) -> persistence.Churn
 @st.cache_data(max_entries=_ENTRIES, show_spinner=False)
 def _balancing(key: str, _scores: np.ndarray, _config: FocusConfig) -> balance.Balancing:
     return balance.balancing(_scores, temperature=_config.temperature, rounds=_config.sinkhorn_rounds)
+
+
+@st.cache_data(max_entries=8 * _ENTRIES, show_spinner=False)
+def _future_table(key: str, row: int, _trace: Trace) -> pd.DataFrame:
+    return future_table_of(_trace, row)
 
 
 @st.cache_data(max_entries=4 * _ENTRIES, show_spinner=False)

@@ -63,10 +63,21 @@ def step_table(trace: Trace, churn: Churn, agreement: np.ndarray) -> pd.DataFram
     )
 
 
-def token_churn(trace: Trace, churn: Churn, row: int) -> pd.DataFrame:
-    """One row per token, the most stable first: share of layer steps at which it changes its matched group."""
-    share = churn.of_tokens
-    order = np.argsort(share, kind="stable")
+def churn_order(churn: Churn) -> np.ndarray:
+    """(T,) token indices, the most stable first, ties in the order of the text."""
+    return np.argsort(churn.of_tokens, kind="stable")
+
+
+def token_churn(trace: Trace, churn: Churn, row: int, tokens: np.ndarray) -> pd.DataFrame:
+    """One row per token: share of layer steps at which it changes its matched group.
+
+    Args:
+        trace: the routing.
+        churn: of all its tokens.
+        row: layer whose group is listed.
+        tokens: the tokens to list, in this order.
+    """
+    share, order = churn.of_tokens, tokens
     return pd.DataFrame(
         {
             "token": order,

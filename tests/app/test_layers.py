@@ -10,7 +10,7 @@ from synthetic import synthetic_trace
 from focus_core import default_model
 from focus_core.analysis.persistence import churn, layer_agreement
 from workbench.charts.layers import agreement_map, churn_line, flow_map
-from workbench.persistence import flow, flow_table, step_table, token_churn, verdict
+from workbench.persistence import churn_order, flow, flow_table, step_table, token_churn, verdict
 
 real_model = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
 
@@ -61,7 +61,7 @@ def test_tables_hold_the_numbers():
     steps = step_table(trace, changes, agreement)
     assert len(steps) == 3
     assert steps["AMI"].tolist() == [agreement[i, i + 1] for i in range(3)]
-    tokens = token_churn(trace, changes, 0)
+    tokens = token_churn(trace, changes, 0, churn_order(changes))
     assert sorted(tokens["token"]) == list(range(40))
     assert tokens["churn"].is_monotonic_increasing
     assert (tokens["changes"] == (tokens["churn"] * 3).round()).all()

@@ -92,17 +92,25 @@ def test_hostile_text_reaches_the_preview_escaped():
     assert all("<script" not in element.value.replace("\\<", "") for element in app.markdown)
 
 
+def run_unfolded(app) -> None:
+    """Run with the notes unfolded, which AppTest has no click for."""
+    app.session_state["notes_box"] = True
+    app.run()
+
+
 def test_notes_stay_with_their_group():
     app = pasted(TEXT, layer="7")
+    assert len(app.text_area) == 1  # folded away, they are not made
+    run_unfolded(app)
     box = next(area for area in app.text_area if str(area.key).endswith("_7_2"))
     box.set_value("A note with <b>markup</b>")
-    app.run()
+    run_unfolded(app)
     assert "A note with &lt;b&gt;markup&lt;/b&gt;" in preview(app)
     app.select_slider(key="layer").set_value(8)
     app.run()
     assert "A note with" not in preview(app)
     app.select_slider(key="layer").set_value(7)
-    app.run()
+    run_unfolded(app)
     assert "A note with" in preview(app)
     assert next(area for area in app.text_area if str(area.key).endswith("_7_2")).value == "A note with <b>markup</b>"
 

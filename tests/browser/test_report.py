@@ -117,7 +117,7 @@ def test_export_and_reimport_bring_the_session_back(open_page, tmp_path):
     page.wait_for_selector(".cell")
     goto_report(page)
     preview(page).get_by_role("heading", name="Layer 4, group 0").wait_for()
-    page.get_by_text("Notes on the groups of layer 4").click()
+    page.get_by_text("Notes on the groups of this layer").click()
     page.get_by_role("textbox", name="Group 2").fill("lamps <script>alert(1)</script>")
     page.get_by_role("textbox", name="Group 3").click()
     preview(page).get_by_text("lamps <script>alert(1)</script>").wait_for()

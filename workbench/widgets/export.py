@@ -12,79 +12,89 @@ import streamlit as st
 from focus_core.tables import stamped, to_csv, to_parquet
 from workbench.theme import style
 
+Table = pd.DataFrame | Callable[[], pd.DataFrame]
+"""A table, or a function that makes it when somebody asks for it."""
+
 
 def chart(
     figure: go.Figure,
-    table: pd.DataFrame,
+    table: Table,
     origin: dict[str, Any],
     *,
     name: str,
     alt: str,
     column_config: dict[str, Any] | None = None,
+    file: str = "",
 ) -> None:
     """Draw a figure with its table twin, folded away, and its downloads.
 
-    The camera in the chart's corner saves it as SVG.
+    The camera in the chart's corner saves it as SVG. The twin is made when it is unfolded, so that a page whose
+    twins are closed is redrawn without them.
 
     Args:
         figure: already styled for the page's theme.
         table: the same numbers.
         origin: what the numbers were computed from, such as `Analysis.origin`; added to every download.
-        name: of the downloaded files and the widgets' keys, unique on the page.
+        name: of the chart, unique on the page. It stays the same while its numbers change (another layer, another
+            k), so that the browser redraws the chart in its place.
         alt: the chart in one sentence, for those who cannot see it.
         column_config: how `st.dataframe` shows the columns.
+        file: name of the downloaded files, with the layer for instance; `name` if empty.
     """
-    options = {"toImageButtonOptions": {"format": "svg", "filename": name}, "displaylogo": False}
+    file = file or name
+    options = {"toImageButtonOptions": {"format": "svg", "filename": file}, "displaylogo": False}
     st.plotly_chart(figure, theme=None, key=f"chart_{name}", config=options, alt=alt)
-    with st.expander("Table and downloads"):
-        st.dataframe(table, hide_index=True, key=f"table_{name}", column_config=column_config)
-        downloads(table, origin, name=name, figure=figure)
+    twin = st.expander("Table and downloads", key=f"twin_{name}", on_change="rerun")
+    if not twin.open:
+        return
+    with twin:
+        made = table() if callable(table) else table
+        st.dataframe(made, hide_index=True, key=f"table_{name}", column_config=column_config)
+        downloads(made, origin, name=name, figure=figure, file=file)
 
 
 def downloads(
-    table: pd.DataFrame | Callable[[], pd.DataFrame],
+    table: Table,
     origin: dict[str, Any],
     *,
     name: str,
     figure: go.Figure | None = None,
+    file: str = "",
 ) -> None:
     """Buttons for a table as CSV and Parquet and a figure as HTML; nothing is made before it is asked for.
 
     Args:
         table: the table, or a function that makes it.
         origin: what it was computed from.
-        name: of the files and the keys, unique on the page.
+        name: of the table, unique on the page, as in `chart`.
         figure: offered as a page of its own that opens without a network.
+        file: name of the files; `name` if empty.
     """
+    file = file or name
 
     def made() -> pd.DataFrame:
         return stamped(table() if callable(table) else table, origin)
 
+    kinds: dict[str, tuple[Callable[[], bytes], str, str]] = {
+        "CSV": (lambda: to_csv(made()), "text/csv", "Cells that a spreadsheet would run are defused."),
+        "Parquet": (lambda: to_parquet(made()), "application/vnd.apache.parquet", "Exact values."),
+    }
+    if figure is not None:
+        drawn = figure
+        kinds["HTML"] = (lambda: _page(drawn, file), "text/html", "The chart, live, without a network.")
     with st.container(horizontal=True, gap="small"):
-        _button(
-            "CSV", lambda: to_csv(made()), f"{name}.csv", "text/csv", "Cells that a spreadsheet would run are defused."
-        )
-        _button(
-            "Parquet", lambda: to_parquet(made()), f"{name}.parquet", "application/vnd.apache.parquet", "Exact values."
-        )
-        if figure is not None:
-            drawn = figure
-            _button(
-                "HTML", lambda: _page(drawn, name), f"{name}.html", "text/html", "The chart, live, without a network."
+        for kind, (data, mime, hint) in kinds.items():
+            file_name = f"{file}.{kind.lower()}"
+            st.download_button(
+                kind,
+                data,
+                file_name=file_name,
+                mime=mime,
+                icon=":material/download:",
+                on_click="ignore",
+                key=f"download_{name}_{kind}",
+                help=f"{file_name}. {hint}",
             )
-
-
-def _button(kind: str, data: Callable[[], bytes], file_name: str, mime: str, hint: str) -> None:
-    st.download_button(
-        kind,
-        data,
-        file_name=file_name,
-        mime=mime,
-        icon=":material/download:",
-        on_click="ignore",
-        key=f"download_{file_name}",
-        help=f"{file_name}. {hint}",
-    )
 
 
 def _page(figure: go.Figure, title: str) -> bytes:
