@@ -26,7 +26,8 @@ def origin(trace: Trace, states: str) -> dict[str, Any]:
 
 
 def described(provenance: Provenance, config: FocusConfig, states: str, text_sha256: str) -> dict[str, Any]:
-    """`origin` from its parts, where there is no trace of the whole text."""
+    """`origin` from its parts, where there is no trace of the whole text; `top_k` lists a plan layer by layer."""
+    plan = config.layer_top_k
     return {
         "model": provenance.model,
         "model_revision": provenance.model_revision,
@@ -34,7 +35,7 @@ def described(provenance: Provenance, config: FocusConfig, states: str, text_sha
         "routers_hash": provenance.routers_hash,
         "routers_trained": provenance.trained,
         "num_groups": config.num_groups,
-        "top_k": config.top_k,
+        "top_k": config.top_k if plan is None else f"planned: {' '.join(map(str, plan))}",
         "window": config.window,
         "sink_tokens": config.sink_tokens,
         "balance": config.balance,

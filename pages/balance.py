@@ -49,7 +49,7 @@ def _balance(analysis: Analysis) -> None:
         table = balance_table(trace, balancing)
         st.markdown(f"#### {verdict(trace, table)}")
         row = layer_slider(
-            trace.layers,
+            trace,
             "The layer framed in the load chart and drawn in the charts of rounds and of the future.",
         )
         st.markdown(layer_verdict(trace, row))

@@ -66,11 +66,11 @@ def _compare(analysis: Analysis) -> None:
             with st.spinner("Routing B …", show_time=True):
                 second = service.analysis(settings, analysis.trace.text if text is None else text)
             row = layer_slider(
-                analysis.trace.layers,
+                analysis.trace,
                 "The layer of A that is compared; B's is the same unless it differs in the layer.",
                 label="Layer of A",
             )
-            other = b_side.layer(analysis.trace.layers[row], second.trace.layers, differs="layer" in differs)
+            other = b_side.layer(analysis.trace.layers[row], second.trace, differs="layer" in differs)
         finally:
             state.publish()
         a = Side(analysis, row)

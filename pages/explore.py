@@ -52,7 +52,7 @@ def _explore(analysis: Analysis) -> None:
         trace = analysis.trace
         _keep_token_in_range(analysis)
         row = layer_slider(
-            trace.layers,
+            trace,
             "Every layer has its own router and its own groups: group 3 here has nothing to do with group 3 elsewhere.",
         )
         shares = pair_shares(trace, row)
@@ -241,7 +241,8 @@ def _views(analysis: Analysis, row: int) -> None:
     elif view == "ambiguous":
         table = ambiguous(trace, row)
         if not len(table):
-            st.markdown("Every token joins every group at this k, so there is nothing to decide.")
+            every = "no" if trace.config.top_k_of(row) == 0 else "every"
+            st.markdown(f"Every token joins {every} group at this k, so there is nothing to decide.")
             return
         st.markdown(
             f"The {len(table)} closest calls in layer {trace.layers[row]}: here the weight of the last "

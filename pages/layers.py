@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import streamlit as st
 
+from focus_core.analysis import Trace
 from focus_core.analysis.persistence import Churn, chance_band
 from workbench import cached, state
 from workbench.charts.layers import agreement_map, churn_line, flow_map
@@ -52,7 +51,7 @@ def _layers(analysis: Analysis) -> None:
             agreement, churn = cached.layer_agreement(analysis), cached.churn(analysis)
         st.markdown(f"#### {verdict(trace, churn, agreement)}")
         if len(trace.layers) > 1:
-            row, other = _two_layers(trace.layers)
+            row, other = _two_layers(trace)
             band = chance_band(trace.groups[row], trace.groups[other], trace.config.num_groups)
             st.markdown(flow_verdict(trace, row, other, band, float(agreement[row, other])))
             _maps(analysis, agreement, row, other)
@@ -70,17 +69,17 @@ def _layers(analysis: Analysis) -> None:
         state.publish()
 
 
-def _two_layers(layers: Sequence[int]) -> tuple[int, int]:
+def _two_layers(trace: Trace) -> tuple[int, int]:
     left, right = st.columns(2, gap="medium")
     with left:
-        first = layer_slider(layers, "The layer whose groups are followed; the rows of the flow chart.")
+        first = layer_slider(trace, "The layer whose groups are followed; the rows of the flow chart.")
     with right:
         second = layer_slider(
-            layers,
+            trace,
             "The layer where their tokens are looked up; the columns of the flow chart.",
             label="Compared with layer",
             key="other",
-            default=min(first + 1, len(layers) - 1),
+            default=min(first + 1, len(trace.layers) - 1),
         )
     return first, second
 

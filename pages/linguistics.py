@@ -56,7 +56,7 @@ def _linguistics(analysis: Analysis) -> None:
             found = linguistics.alignment(analysis, words, tag_set, grouped)
         _verdict(analysis, words, found, waiting=compare and not ready)
         row = layer_slider(
-            analysis.trace.layers, "The layer whose groups are shown below; the verdict above is about all of them."
+            analysis.trace, "The layer whose groups are shown below; the verdict above is about all of them."
         )
         st.markdown(f"**{layer_sentence(found, row)}**{_lift(words, row, tag_set)}")
         _layers(analysis, found, row)
@@ -156,7 +156,7 @@ def _lift(words: WordSample, row: int, tag_set: str) -> str:
     if lift is None:
         return ""
     by_chance = "" if band is None else f" (shuffled: {band.low:.2f} to {band.high:.2f})"
-    k = int(words.membership[0, 0].sum())
+    k = int(words.membership[row, 0].sum())
     return f" At k = {k}, pairs of the same tag share a group {lift:.2f} times as often as all pairs{by_chance}."
 
 

@@ -18,6 +18,7 @@ from workbench.markup import plain
 from workbench.reports import report_of
 from workbench.service import Analysis
 from workbench.theme import is_dark
+from workbench.widgets.layer import layer_slider
 
 QUESTION = (
     "A card for every group of every layer: how large and how sure it is, which tokens and parts of speech it holds, "
@@ -61,7 +62,13 @@ def _report(analysis: Analysis) -> None:
         st.markdown(f"#### {plain(summary(report))}")
         _exports(report, analysis)
         st.divider()
-        layer = _preview_layer(list(report.layers))
+        row = layer_slider(
+            analysis.trace,
+            "The layer of the preview and the notes; the files hold all chosen layers.",
+            label="Layer on show",
+            among=report.layers,
+        )
+        layer = analysis.trace.layers[row]
         if "notes" in sections:
             _notes(routers, report, layer)
         st.iframe(
@@ -115,20 +122,6 @@ def _choices(layers: list[int]) -> tuple[list[int], list[str], int, int]:
             persist_state="session",
         )
     return chosen, list(sections), int(examples), int(seed)
-
-
-def _preview_layer(layers: list[int]) -> int:
-    if st.session_state.get("layer") not in layers:
-        st.session_state["layer"] = layers[len(layers) // 2]
-    if len(layers) == 1:
-        return layers[0]
-    return st.select_slider(
-        "Layer on show",
-        layers,
-        key="layer",
-        help="The layer of the preview and the notes; the files hold all chosen layers.",
-        persist_state="session",
-    )
 
 
 def _notes(routers: str, report: Report, layer: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
@@ -12,9 +13,11 @@ from workbench import cached, mass, state
 from workbench.charts.sparsity import frontier, mask_image, share_bars
 from workbench.frame import open_page
 from workbench.guard import guarded
+from workbench.plans import chosen_k
 from workbench.service import Analysis
 from workbench.sparsity import (
     MAX_QUERIES,
+    Swept,
     layer_verdict,
     mask_table,
     mass_table,
@@ -52,7 +55,7 @@ def _sparsity(analysis: Analysis) -> None:
         with st.spinner("Counting pairs in every layer …", show_time=True):
             pairs = cached.pair_table(analysis)
         st.markdown(f"#### {verdict(trace, pairs)}")
-        row = layer_slider(trace.layers, "The layer whose pattern is drawn; framed in the other charts.")
+        row = layer_slider(trace, "The layer whose pattern is drawn; framed in the other charts.")
         st.markdown(layer_verdict(trace, row, pairs))
         state.choose("computed", list(VIEWS))
         view = st.segmented_control(
@@ -95,6 +98,7 @@ def _mask(analysis: Analysis, row: int) -> None:
 
 def _pairs(analysis: Analysis, row: int, pairs: pd.DataFrame) -> None:
     config = analysis.trace.config
+    number = "each layer's own k of" if config.layer_top_k is not None else f"{config.top_k}"
     chart(
         share_bars(pairs, row, dark=is_dark(), what="causal pairs", line="random kept"),
         pairs,
@@ -104,7 +108,7 @@ def _pairs(analysis: Analysis, row: int, pairs: pd.DataFrame) -> None:
         column_config={**SHARES, "bound": BOUND},
     )
     st.caption(
-        f"Dashed: what {config.top_k} random groups of {config.num_groups} would keep, where a distant pair shares "
+        f"Dashed: what {number} random groups of {config.num_groups} would keep, where a distant pair shares "
         "one with probability 1 - C(K-k, k) / C(K, k). The bound 1 / kept is what no exact execution can beat; "
         "measured times are on the Speed page."
     )
@@ -121,7 +125,7 @@ def _mass(analysis: Analysis, row: int, pairs: pd.DataFrame) -> None:
     left, right = st.columns(2, gap="medium")
     with left:
         chart(
-            share_bars(table.loc[table["k"].eq(trace.config.top_k)], row, dark=dark, what="attention mass"),
+            share_bars(table.loc[table["k"].eq(chosen_k(trace.config))], row, dark=dark, what="attention mass"),
             table,
             analysis.origin,
             name="attention-mass",
@@ -130,7 +134,7 @@ def _mass(analysis: Analysis, row: int, pairs: pd.DataFrame) -> None:
         )
     with right:
         chart(
-            frontier(points, trace.config.top_k, dark=dark),
+            frontier(points, chosen_k(trace.config), dark=dark),
             points,
             analysis.origin,
             name="mass-against-pairs",
@@ -145,14 +149,15 @@ def _mass(analysis: Analysis, row: int, pairs: pd.DataFrame) -> None:
     )
 
 
-def _frontier(analysis: Analysis, swept: tuple[int, ...]) -> pd.DataFrame:
+def _frontier(analysis: Analysis, swept: Swept) -> pd.DataFrame:
     """Pairs kept at each k, mean over layers."""
     trace = analysis.trace
     kept = []
     for k, membership in zip(swept, memberships(trace, swept)):
-        at = dataclasses.replace(trace, membership=membership, config=trace.config.replace(top_k=k))
+        config = trace.config if isinstance(k, str) else trace.config.replace(top_k=k)
+        at = dataclasses.replace(trace, membership=membership, config=config)
         kept.append(cached.pair_table(dataclasses.replace(analysis, trace=at))["kept"].to_numpy().mean())
-    return pd.DataFrame({"k": swept, "pairs kept": kept})
+    return pd.DataFrame({"k": np.array(swept), "pairs kept": kept})
 
 
 def _empty_state() -> None:

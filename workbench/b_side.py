@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from focus_core.analysis import Trace
+from focus_core.config import FocusConfig
 from workbench import jobs, service, state, texts
 from workbench.service import Analysis, Settings
 from workbench.widgets.layer import layer_slider
@@ -37,30 +37,32 @@ def draw(first: Analysis) -> tuple[Settings, str | None, str | None, set[str]]:
         routers = _routers(next(columns), routers)
     own = service.router_config(routers, config.num_groups)
     top_k, window, sinks = min(config.top_k, own.num_groups), config.window, config.sink_tokens
+    plan = own.layer_top_k if config.layer_top_k is not None else None
     if "k" in differs:
-        state.clamp("b_k", 1, own.num_groups, max(1, top_k - 1))
-        top_k = _number(next(columns), "k of B", "b_k", 1, own.num_groups, f"Groups per token, of {own.num_groups}.")
+        top_k, plan = _k(next(columns), own, config)
     if "window" in differs:
         state.clamp("b_window", 0, 100_000, window)
         window = _number(next(columns), "Window of B", "b_window", 0, 100_000, "Tokens this far back are always read.")
     if "sinks" in differs:
         state.clamp("b_sinks", 0, 1_000, sinks)
         sinks = _number(next(columns), "Sink tokens of B", "b_sinks", 0, 1_000, "First tokens, read by all later ones.")
-    return Settings(model, routers, own.num_groups, top_k, window, sinks, first.states), text, text_name, differs
+    settings = Settings(model, routers, own.num_groups, top_k, window, sinks, first.states, plan)
+    return settings, text, text_name, differs
 
 
-def layer(first_layer: int, layers: Sequence[int], *, differs: bool) -> int:
+def layer(first_layer: int, second: Trace, *, differs: bool) -> int:
     """Row of B's layer: A's where it does not differ, or the nearest one B has.
 
     Args:
         first_layer: A's layer.
-        layers: the layers B has.
+        second: the routing of B.
         differs: whether the user may choose it.
     """
+    layers = second.layers
     if not differs:
         return min(range(len(layers)), key=lambda row: abs(layers[row] - first_layer))
     after = min(layers.index(first_layer) + 1 if first_layer in layers else 0, len(layers) - 1)
-    return layer_slider(layers, "The layer of B that is compared.", label="Layer of B", key="b_layer", default=after)
+    return layer_slider(second, "The layer of B that is compared.", label="Layer of B", key="b_layer", default=after)
 
 
 def _differs() -> set[str]:
@@ -137,6 +139,24 @@ def _routers(place: DeltaGenerator, ours: str) -> str:
         help="Shipped routers, a run of the Train page, untrained ones, or a folder that focus train wrote.",
         persist_state="session",
     )
+
+
+def _k(place: DeltaGenerator, own: FocusConfig, ours: FocusConfig) -> tuple[int, tuple[int, ...] | None]:
+    """B's k, or its routers' plan if they have one; 0 stands for the plan in links."""
+    hint = f"Groups per token, of {own.num_groups}."
+    if own.layer_top_k is None:
+        state.clamp("b_k", 1, own.num_groups, max(1, min(ours.top_k, own.num_groups) - 1))
+        return _number(place, "k of B", "b_k", 1, own.num_groups, hint), None
+    state.clamp("b_k", 0, own.num_groups, own.top_k if ours.layer_top_k is not None else 0)
+    chosen = place.selectbox(
+        "k of B",
+        range(own.num_groups + 1),
+        format_func=lambda k: str(k) if k else "as planned",
+        key="b_k",
+        help=f"{hint} As planned: every layer has the k that its routers were saved with.",
+        persist_state="session",
+    )
+    return (chosen, None) if chosen else (own.top_k, own.layer_top_k)
 
 
 def _number(place: DeltaGenerator, label: str, key: str, low: int, high: int, hint: str) -> int:

@@ -25,7 +25,7 @@ def groups_key(analysis: Analysis) -> str:
     """Identifies the groups of an analysis: as `setting_key`, less k, w and sinks where they change no assignment."""
     if analysis.states != "untouched":
         return setting_key(analysis)
-    free = ("top_k", "window", "sink_tokens")
+    free = ("top_k", "layer_top_k", "window", "sink_tokens")
     settings = json.loads(analysis.trace.config.to_json())
     return json.dumps(
         [{name: value for name, value in part.items() if name not in free} for part in (analysis.origin, settings)]

@@ -67,7 +67,7 @@ def side_table(first: Side, second: Side) -> pd.DataFrame:
             "tokens": f"{len(trace.tokens):,}",
             "routers": trace.provenance.routers if trace.provenance.trained else "untrained",
             "layer": str(side.layer),
-            "groups K, of which a token joins k": f"{config.num_groups}, {config.top_k}",
+            "groups K, of which a token joins k": f"{config.num_groups}, {config.top_k_of(side.row)}",
             "window, sinks": f"{config.window}, {config.sink_tokens}",
             "largest group": f"{counts.max() / counts.sum():.1%}",
             "smallest group": f"{counts.min() / counts.sum():.1%}",

@@ -59,7 +59,14 @@ def clusterings(
     """
     config = analysis.trace.config
     setting = Settings(
-        model, routers, config.num_groups, config.top_k, config.window, config.sink_tokens, analysis.states
+        model,
+        routers,
+        config.num_groups,
+        config.top_k,
+        config.window,
+        config.sink_tokens,
+        analysis.states,
+        config.layer_top_k,
     )
     if analysis.states == "untouched":
         setting = Settings(model, routers, config.num_groups, config.num_groups, 0, 0)

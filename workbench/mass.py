@@ -7,11 +7,12 @@ import streamlit as st
 
 from focus_core.analysis.sparsity import attention_mass
 from workbench import cached, service
+from workbench.plans import chosen_k
 from workbench.service import Analysis, Settings
-from workbench.sparsity import MAX_QUERIES, memberships, swept_k
+from workbench.sparsity import MAX_QUERIES, Swept, memberships, swept_k
 
 
-def measured(analysis: Analysis, model: str, routers: str) -> tuple[tuple[int, ...], np.ndarray]:
+def measured(analysis: Analysis, model: str, routers: str) -> tuple[Swept, np.ndarray]:
     """Attention mass on each class of pairs at the window and sinks of an analysis.
 
     States of the untouched model give the groups of every k at once; those of the routed model only of its own.
@@ -22,20 +23,27 @@ def measured(analysis: Analysis, model: str, routers: str) -> tuple[tuple[int, .
         routers: as in `service.Settings`.
 
     Returns:
-        The values of k, and (len, L, 4) shares.
+        The values of k, the plan among them if it is in force, and (len, L, 4) shares.
     """
     config = analysis.trace.config
-    untouched = analysis.states == "untouched"
-    swept = swept_k(config.num_groups, config.top_k) if untouched else (config.top_k,)
+    untouched, chosen = analysis.states == "untouched", chosen_k(config)
+    swept = swept_k(config.num_groups, chosen) if untouched else (chosen,)
     settings = Settings(
-        model, routers, config.num_groups, config.top_k, config.window, config.sink_tokens, analysis.states
+        model,
+        routers,
+        config.num_groups,
+        config.top_k,
+        config.window,
+        config.sink_tokens,
+        analysis.states,
+        config.layer_top_k,
     )
     return swept, _measured(cached.groups_key(analysis), config.window, config.sink_tokens, swept, settings, analysis)
 
 
 @st.cache_data(max_entries=16, show_spinner=False)
 def _measured(
-    key: str, window: int, sink_tokens: int, swept: tuple[int, ...], _settings: Settings, _analysis: Analysis
+    key: str, window: int, sink_tokens: int, swept: Swept, _settings: Settings, _analysis: Analysis
 ) -> np.ndarray:
     base, trace = service.load_base(_settings.model), _analysis.trace
     with base.lock:

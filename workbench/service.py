@@ -21,11 +21,11 @@ import torch
 
 from focus_core import FocusConfig, FocusModel, analyze, default_model, load_model, retrofit
 from focus_core.analysis import Trace
+from focus_core.analysis.trace import memberships
 from focus_core.errors import FocusError
 from focus_core.models import ModelInfo
 from focus_core.progress import Progress
 from focus_core.resources import data_dir
-from focus_core.router import top_k_membership
 from focus_core.storage import CONFIG, saved_config
 from focus_core.tables import origin, text_hash
 from focus_core.text import encode, token_bytes
@@ -60,6 +60,7 @@ class Settings:
         window: w.
         sink_tokens: tokens every later token reads.
         states: a key of `STATES`, the hidden states that are routed.
+        layer_top_k: k of each routed layer, in place of `top_k`; None for one k everywhere.
     """
 
     model: str
@@ -69,6 +70,17 @@ class Settings:
     window: int
     sink_tokens: int
     states: str = "untouched"
+    layer_top_k: tuple[int, ...] | None = None
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What is set of a `FocusConfig`."""
+        return {
+            "top_k": self.top_k,
+            "layer_top_k": self.layer_top_k,
+            "window": self.window,
+            "sink_tokens": self.sink_tokens,
+        }
 
 
 @dataclass(frozen=True)
@@ -196,7 +208,7 @@ def analysis(settings: Settings, text: str) -> Analysis:
     """
     run = settings
     if settings.states == "untouched":
-        run = dataclasses.replace(settings, top_k=settings.num_groups, window=0, sink_tokens=0)
+        run = dataclasses.replace(settings, top_k=settings.num_groups, layer_top_k=None, window=0, sink_tokens=0)
     found = _analysis(run, _fingerprint(settings.routers), text_hash(text), text)
     return found if run is settings else _at_setting(found, settings)
 
@@ -204,8 +216,8 @@ def analysis(settings: Settings, text: str) -> Analysis:
 def _at_setting(found: Analysis, settings: Settings) -> Analysis:
     """The analysis with the memberships of another k, w and number of sinks, from the same assignments."""
     trace = found.trace
-    config = trace.config.replace(top_k=settings.top_k, window=settings.window, sink_tokens=settings.sink_tokens)
-    membership = top_k_membership(torch.tensor(trace.assignment), settings.top_k).numpy()
+    config = trace.config.replace(**settings.changes)
+    membership = memberships(torch.tensor(trace.assignment), config)
     return dataclasses.replace(found, trace=dataclasses.replace(trace, config=config, membership=membership))
 
 
@@ -232,7 +244,7 @@ def routed(base: Base, settings: Settings, work: Callable[[FocusModel], Result])
     else:
         focus = FocusModel.from_pretrained(base.model, router_folder(settings.routers))
     try:
-        with focus.routing("hard", top_k=settings.top_k, window=settings.window, sink_tokens=settings.sink_tokens):
+        with focus.routing("hard", **settings.changes):
             return work(focus)
     finally:
         focus.detach()

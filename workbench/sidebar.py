@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 import streamlit as st
 
+from focus_core.config import FocusConfig
 from focus_core.text import read_text
 from workbench import jobs, service, state, texts
+from workbench.plans import plan_in_words
 
+_K_FROM = {"plan": "As planned", "one": "One k for all"}
 _SOURCES = {"sample": "Sample", "paste": "Paste", "upload": "File", "folder": "Folder"}
 
 
@@ -147,17 +150,7 @@ def _settings() -> service.Settings:
     )
     routers = _routers()
     own = service.router_config(routers, _untrained_groups() if routers == service.UNTRAINED else 8)
-    state.clamp("k", 1, own.num_groups, own.top_k)
-    top_k = st.slider(
-        "Groups per token, k",
-        1,
-        own.num_groups,
-        key="k",
-        help=f"How many of the {own.num_groups} groups each token joins. Distant tokens read each other "
-        "if they share "
-        f"one. These routers were made with k = {own.top_k}.",
-        persist_state="session",
-    )
+    top_k, plan = _groups_per_token(own)
     left, right = st.columns(2)
     state.clamp("window", 0, 100_000, own.window)
     window = left.number_input(
@@ -189,7 +182,38 @@ def _settings() -> service.Settings:
         "every change runs the model again.",
         persist_state="session",
     )
-    return service.Settings(model, routers, own.num_groups, top_k, int(window), int(sinks), states)
+    return service.Settings(model, routers, own.num_groups, top_k, int(window), int(sinks), states, plan)
+
+
+def _groups_per_token(own: FocusConfig) -> tuple[int, tuple[int, ...] | None]:
+    """k, and the routers' plan of it if they have one and it is wanted."""
+    if own.layer_top_k is not None:
+        state.choose("k_from", list(_K_FROM))
+        chosen = st.segmented_control(
+            "k of the layers",
+            list(_K_FROM),
+            format_func=lambda name: _K_FROM[name],
+            key="k_from",
+            required=True,
+            width="stretch",
+            help="These routers carry a plan of how many groups a token joins in each layer (focus plan chose it). "
+            "Take it as it is, or one k for all layers.",
+            persist_state="session",
+        )
+        if chosen == "plan":
+            st.caption(f"{plan_in_words(own)}.")
+            return own.top_k, own.layer_top_k
+    state.clamp("k", 1, own.num_groups, own.top_k)
+    top_k = st.slider(
+        "Groups per token, k",
+        1,
+        own.num_groups,
+        key="k",
+        help=f"How many of the {own.num_groups} groups each token joins. Distant tokens read each other if they share "
+        f"one. These routers were made with k = {own.top_k}.",
+        persist_state="session",
+    )
+    return top_k, None
 
 
 def _routers() -> str:

@@ -7,22 +7,29 @@ import pandas as pd
 
 from focus_core.analysis import Trace
 from focus_core.analysis.sparsity import CLASSES, PooledMask
+from workbench.plans import chosen_k
 
 MAX_QUERIES = 256
 """Queries whose attention is measured; evenly spaced over longer texts."""
 _ALL_K = 8
 
 
-def swept_k(num_groups: int, top_k: int) -> tuple[int, ...]:
-    """The values of k measured in one pass: all of few, else powers of two, and the chosen one."""
+Swept = tuple[int | str, ...]
+"""Values of k, and `PLANNED` where the routers' plan is in force."""
+
+
+def swept_k(num_groups: int, chosen: int | str) -> Swept:
+    """The values of k measured in one pass: all of few, else powers of two, and the chosen one; a plan comes last."""
     few = range(1, num_groups + 1) if num_groups <= _ALL_K else (2**i for i in range(num_groups.bit_length()))
-    return tuple(sorted({*few, top_k, num_groups}))
+    if isinstance(chosen, str):
+        return (*sorted({*few, num_groups}), chosen)
+    return tuple(sorted({*few, chosen, num_groups}))
 
 
-def memberships(trace: Trace, swept: tuple[int, ...]) -> list[np.ndarray]:
-    """(L, T, K) bool memberships of each k: the k largest assignments, ties to the lower number."""
+def memberships(trace: Trace, swept: Swept) -> list[np.ndarray]:
+    """(L, T, K) bool memberships of each k: the k largest assignments, ties to the lower number; a plan's as traced."""
     rank = np.argsort(np.argsort(-trace.assignment, axis=-1, kind="stable"), axis=-1)
-    return [rank < k for k in swept]
+    return [trace.membership if isinstance(k, str) else rank < k for k in swept]
 
 
 def mask_table(mask: PooledMask, num_tokens: int) -> pd.DataFrame:
@@ -39,7 +46,7 @@ def mask_table(mask: PooledMask, num_tokens: int) -> pd.DataFrame:
     return pd.DataFrame({**span(rows, "query"), **span(columns, "key"), **shares})
 
 
-def mass_table(trace: Trace, swept: tuple[int, ...], mass: np.ndarray) -> pd.DataFrame:
+def mass_table(trace: Trace, swept: Swept, mass: np.ndarray) -> pd.DataFrame:
     """One row per k and layer: share of attention mass on each class of pairs, and on kept pairs.
 
     Args:
@@ -81,17 +88,18 @@ def layer_verdict(trace: Trace, row: int, pairs: pd.DataFrame) -> str:
     return (
         f"Layer {trace.layers[row]}: **{values['kept']:.1%}** of the causal pairs are kept ({values['local']:.1%} "
         f"local, {values['sink']:.1%} sinks, {values['same group']:.1%} by sharing a group), so the bound is "
-        f"**{values['bound']:.2f}×**; {trace.config.top_k} of {trace.config.num_groups} random groups would keep "
-        f"{values['random kept']:.1%}."
+        f"**{values['bound']:.2f}×**; {trace.config.top_k_of(row)} of {trace.config.num_groups} random groups would "
+        f"keep {values['random kept']:.1%}."
     )
 
 
-def mass_verdict(trace: Trace, row: int, swept: tuple[int, ...], mass: np.ndarray, pairs: pd.DataFrame) -> str:
+def mass_verdict(trace: Trace, row: int, swept: Swept, mass: np.ndarray, pairs: pd.DataFrame) -> str:
     """How much of the untouched model's attention the kept pairs hold."""
-    at = swept.index(trace.config.top_k)
+    chosen = chosen_k(trace.config)
+    at, name = swept.index(chosen), "the planned k" if isinstance(chosen, str) else f"k = {chosen}"
     kept, here = 1 - mass[at, :, -1].mean(), mass[at, row]
     return (
-        f"At k = {trace.config.top_k} the kept pairs, {float(pairs['kept'].to_numpy().mean()):.0%} of all, hold "
+        f"At {name} the kept pairs, {float(pairs['kept'].to_numpy().mean()):.0%} of all, hold "
         f"**{kept:.1%}** of the untouched model's attention, mean over layers. In layer {trace.layers[row]}: "
         f"{here[0]:.1%} local, {here[1]:.1%} on sinks, {here[2]:.1%} in shared groups, **{here[3]:.1%} dropped**."
     )

@@ -136,19 +136,19 @@ def group_order(trace: Trace, layer: int) -> np.ndarray:
 def margins(trace: Trace, layer: int) -> np.ndarray:
     """(T,) float32 weight of the last group joined minus that of the first group not joined.
 
-    Zero means that a coin could have decided. Where all K groups are joined there is no runner-up: infinity.
+    Zero means that a coin could have decided. Where all K groups are joined, or none, nothing is: infinity.
     """
-    k = trace.config.top_k
+    k = trace.config.top_k_of(layer)
     weights = -np.sort(-trace.assignment[layer], axis=-1)
-    if k >= weights.shape[1]:
+    if not 0 < k < weights.shape[1]:
         return np.full(weights.shape[0], np.inf, dtype=np.float32)
     return weights[:, k - 1] - weights[:, k]
 
 
 def ambiguous(trace: Trace, layer: int, count: int = 50) -> pd.DataFrame:
     """Tokens whose groups were decided by the smallest margins in a layer, the closest call first."""
-    k, order, margin = trace.config.top_k, group_order(trace, layer), margins(trace, layer)
-    if k >= order.shape[1]:
+    k, order, margin = trace.config.top_k_of(layer), group_order(trace, layer), margins(trace, layer)
+    if not 0 < k < order.shape[1]:
         return pd.DataFrame(columns=["token", "text", "in context", "groups", "runner-up", "margin"])
     chosen = np.argsort(margin, kind="stable")[:count]
     return pd.DataFrame(
@@ -165,12 +165,12 @@ def ambiguous(trace: Trace, layer: int, count: int = 50) -> pd.DataFrame:
 
 def groups_by_layer(trace: Trace, token: int) -> pd.DataFrame:
     """The groups of one token in every layer, with the weight of the first and the margin."""
-    k = trace.config.top_k
     rows = []
     for row, layer in enumerate(trace.layers):
+        k = trace.config.top_k_of(row)
         weights = trace.assignment[row, token]
         order = np.argsort(-weights, kind="stable")
-        rest = weights[order[k - 1]] - weights[order[k]] if k < len(order) else np.inf
+        rest = weights[order[k - 1]] - weights[order[k]] if 0 < k < len(order) else np.inf
         rows.append((layer, _joined(order[:k]), float(weights[order[0]]), float(rest)))
     return pd.DataFrame(rows, columns=["layer", "groups", "weight of the first", "margin"])
 
@@ -194,8 +194,8 @@ def token_table(trace: Trace, token_bytes: Sequence[bytes], rows: Sequence[int] 
     }
     for row in range(len(trace.layers)) if rows is None else rows:
         layer = trace.layers[row]
-        order = group_order(trace, row)[:, : trace.config.top_k]
-        columns[f"layer_{layer}_groups"] = [_joined(groups) for groups in order]
+        order = group_order(trace, row)
+        columns[f"layer_{layer}_groups"] = [_joined(groups) for groups in order[:, : trace.config.top_k_of(row)]]
         first = np.take_along_axis(trace.assignment[row], order[:, :1], axis=1)[:, 0]
         columns[f"layer_{layer}_weight"] = np.round(first, 4)
         columns[f"layer_{layer}_margin"] = np.round(margins(trace, row), 4)

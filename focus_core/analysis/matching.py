@@ -65,6 +65,7 @@ def renumbered(trace: Trace, row: int, numbers: np.ndarray) -> Trace:
         A trace of one layer. Numbers that no group got are groups with no weight and no members.
     """
     num_groups = max(int(numbers.max()) + 1, 2)
+    own = None if trace.config.layer_top_k is None else (trace.config.top_k_of(row),)
 
     def moved(array: np.ndarray, fill: float) -> np.ndarray:
         result = np.full((1, array.shape[1], num_groups), fill, dtype=array.dtype)
@@ -77,7 +78,7 @@ def renumbered(trace: Trace, row: int, numbers: np.ndarray) -> Trace:
         scores=moved(trace.scores, -np.inf),
         assignment=moved(trace.assignment, 0.0),
         membership=moved(trace.membership, False),
-        config=trace.config.replace(num_groups=num_groups, layers=None),
+        config=trace.config.replace(num_groups=num_groups, layers=None, layer_top_k=own),
     )
 
 

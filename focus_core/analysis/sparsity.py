@@ -35,12 +35,14 @@ def pair_table(trace: Trace) -> pd.DataFrame:
     Returns:
         Columns layer; local, sink, same group, dropped (shares of causal pairs, they add up to 1); kept; exposure
         (share of causal pairs that are beyond the window, where routing decides); bound (1 / kept: no exact
-        execution can speed attention up further); random kept (kept share to expect of random groups).
+        execution can speed attention up further); random kept (kept share to expect of random groups at the layer's
+        k).
     """
     config = trace.config
     counts = kept_pairs(torch.tensor(trace.membership), window=config.window, sink_tokens=config.sink_tokens)
     causal, local, distant, kept, sink = (count.double().numpy() for count in counts)
-    same_by_luck = (distant - sink) * random_sharing(config.num_groups, config.top_k)
+    by_luck = [random_sharing(config.num_groups, config.top_k_of(row)) for row in range(len(trace.layers))]
+    same_by_luck = (distant - sink) * np.array(by_luck)
     table = pd.DataFrame(
         {
             "layer": trace.layers,

@@ -58,7 +58,8 @@ class Trace:
         layers: (L,) index of each traced decoder layer in the model.
         scores: (L, T, K) float32 router scores before balancing.
         assignment: (L, T, K) float32 balanced soft assignment, rows sum to 1.
-        membership: (L, T, K) bool, the top-k groups; sink tokens are not marked here.
+        membership: (L, T, K) bool, the top-k groups, k that of the layer (`config.top_k_of(row)`); sink tokens are not
+            marked here.
         config: the settings in force.
         provenance: model and routers.
     """
@@ -80,6 +81,19 @@ class Trace:
         groups = self.assignment.argmax(axis=-1)
         groups.setflags(write=False)
         return groups
+
+
+def memberships(assignment: Tensor | np.ndarray, config: FocusConfig) -> np.ndarray:
+    """(L, T, K) bool memberships of hard routing, every layer at its own k.
+
+    Args:
+        assignment: (L, T, K) float, of all routed layers in their order.
+        config: k, or the plan of it.
+    """
+    layers = torch.as_tensor(assignment)
+    if config.layer_top_k is None:
+        return top_k_membership(layers, config.top_k).numpy()
+    return torch.cat([top_k_membership(each[None], k) for each, k in zip(layers, config.layer_top_k)]).numpy()
 
 
 def analyze(focus: FocusModel, tokenizer: Any, text: str) -> Trace:
@@ -123,7 +137,7 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str) -> Trace:
         layers=layers,
         scores=torch.stack([seen[layer][0] for layer in layers]).numpy(),
         assignment=assignment.numpy(),
-        membership=top_k_membership(assignment, config.top_k).numpy(),
+        membership=memberships(assignment, config),
         config=config,
         provenance=Provenance(
             model=_model_name(focus),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from focus_core.analysis import Trace
@@ -16,7 +18,7 @@ def synthetic_trace(
     num_layers: int = 3,
     assignment: np.ndarray | None = None,
     seed: int = 0,
-    **settings: int,
+    **settings: Any,
 ) -> Trace:
     """A trace of a text cut at its spaces (or at the given offsets), with random assignments."""
     if offsets is None:
@@ -27,9 +29,9 @@ def synthetic_trace(
     if assignment is None:
         raw = rng.random((num_layers, len(offsets), config.num_groups)).astype(np.float32)
         assignment = raw / raw.sum(-1, keepdims=True)
-    order = np.argsort(-assignment, axis=-1, kind="stable")[..., : config.top_k]
-    membership = np.zeros(assignment.shape, dtype=bool)
-    np.put_along_axis(membership, order, True, axis=-1)
+    rank = np.argsort(np.argsort(-assignment, axis=-1, kind="stable"), axis=-1)
+    top_k = [config.top_k_of(row) for row in range(len(assignment))]
+    membership = rank < np.array(top_k)[:, None, None]
     return Trace(
         text=text,
         input_ids=np.arange(len(offsets)),

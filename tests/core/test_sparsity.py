@@ -118,3 +118,18 @@ def test_measured_queries_span_the_text():
     assert measured_queries(5, 10).tolist() == [0, 1, 2, 3, 4]
     assert measured_queries(101, 3).tolist() == [0, 50, 100]
     assert measured_queries(1, 3).tolist() == [0]
+
+
+def test_a_plan_gives_every_layer_its_own_k(tiny_llama):
+    plan = (0, 3, 4)
+    focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4, window=2, sink_tokens=1, layer_top_k=plan), seed=1)
+    trace = analyze(focus, tiny_llama.tokenizer, "one two three four five six seven eight nine ten eleven twelve")
+    focus.detach()
+    assert (trace.membership.sum(-1) == np.array(plan)[:, None]).all()
+    for assignment, membership, k in zip(trace.assignment, trace.membership, plan):
+        order = np.argsort(-assignment, axis=-1, kind="stable")[:, :k]
+        assert np.take_along_axis(membership, order, 1).all()
+    table = pair_table(trace)
+    assert table["same group"][0] == 0 and table["random kept"][0] == pytest.approx(table["kept"][0])
+    luck = random_sharing(4, 3) * (1 - table["local"][1] - table["sink"][1])
+    assert table["random kept"][1] == pytest.approx(table["local"][1] + table["sink"][1] + luck)

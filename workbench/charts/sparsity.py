@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from PIL import Image
 
 from focus_core.analysis.sparsity import CLASSES, PooledMask
+from workbench.plans import PLANNED
 from workbench.theme import style
 
 COLORS = {"local": "#0072B2", "sink": "#E69F00", "same group": "#009E73", "dropped": "#BBBBBB"}
@@ -130,15 +131,16 @@ def share_bars(table: pd.DataFrame, row: int, *, dark: bool, what: str, line: st
     return style(figure, dark=dark, height=440)
 
 
-def frontier(table: pd.DataFrame, top_k: int, *, dark: bool) -> go.Figure:
-    """Attention mass kept against pairs kept, one point per k, mean over layers.
+def frontier(table: pd.DataFrame, top_k: int | str, *, dark: bool) -> go.Figure:
+    """Attention mass kept against pairs kept, one point per k, mean over layers; a plan's lies beside the line.
 
     Args:
         table: columns k, pairs kept, mass kept.
-        top_k: the chosen k, pointed out.
+        top_k: the chosen k, pointed out, or `PLANNED`.
         dark: colours for a dark page.
     """
     main, other = ("#56B4E9", "#E69F00") if dark else ("#0072B2", "#D55E00")
+    plan, table = table.loc[table["k"].eq(PLANNED)], table.loc[table["k"].ne(PLANNED)]
     chosen = table["k"].to_numpy() == top_k
     crowded = np.diff(table["pairs kept"].to_numpy(), prepend=-1) < 0.04
     labels = ["" if near and not ours else f"k={k}" for k, near, ours in zip(table["k"], crowded, chosen)]
@@ -156,6 +158,15 @@ def frontier(table: pd.DataFrame, top_k: int, *, dark: bool) -> go.Figure:
             hovertemplate="k=%{customdata}: %{x:.1%} of pairs hold %{y:.1%} of the attention<extra></extra>",
         )
     )
+    if len(plan):
+        figure.add_scatter(
+            x=plan["pairs kept"],
+            y=plan["mass kept"],
+            mode="markers",
+            name="the routers' plan",
+            marker={"size": 14, "color": other, "symbol": "diamond"},
+            hovertemplate="planned k: %{x:.1%} of pairs hold %{y:.1%} of the attention<extra></extra>",
+        )
     figure.add_scatter(
         x=[0, 1],
         y=[0, 1],

@@ -6,6 +6,7 @@ import streamlit as st
 
 from focus_core.analysis import Trace
 from workbench.markup import plain
+from workbench.plans import k_name, plan_in_words
 
 
 def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
@@ -17,6 +18,7 @@ def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
         states: whose hidden states were routed.
     """
     provenance, config = trace.provenance, trace.config
+    plan = "" if config.layer_top_k is None else f" The plan: {plan_in_words(config)}."
     with st.container(horizontal=True, gap="small"):
         st.badge(
             f"{plain(provenance.model)} @ {provenance.model_revision}",
@@ -40,13 +42,13 @@ def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
                 "trained ones with them.",
             )
         st.badge(
-            f"K {config.num_groups} · k {config.top_k} · w {config.window} · sinks {config.sink_tokens} "
+            f"K {config.num_groups} · {k_name(config)} · w {config.window} · sinks {config.sink_tokens} "
             f"· {config.balance}"
             f" · states of the {states}",
             icon=":material/tune:",
             color="gray",
             help="Groups, groups per token, window, sink tokens, how groups are balanced, and whose hidden "
-            "states the routers read.",
+            f"states the routers read.{plan}",
         )
         st.badge(
             f"{plain(text_name)} · {len(trace.tokens):,} tokens",

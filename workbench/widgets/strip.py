@@ -52,7 +52,8 @@ def strip_data(
         selected: token drawn with a frame.
         show_reach: fade what the selected token does not read.
     """
-    k = trace.config.top_k
+    k = trace.config.top_k_of(layer)
+    drawn_groups = max(k, 1)  # where a plan lets no group read, the first one is still what the router says
     order, margin = group_order(trace, layer), margins(trace, layer)
     weights = np.take_along_axis(trace.assignment[layer], order, axis=1)
     codes = relations(trace, layer, selected) if selected is not None and show_reach else None
@@ -85,7 +86,7 @@ def strip_data(
         }
         if cell.tokens:
             last = cell.tokens[-1]
-            item["g"] = order[last, :k].tolist()
+            item["g"] = order[last, :drawn_groups].tolist()
             item["l"] = str(item["g"][0])
             if codes is not None:
                 code = int(codes[last])
