@@ -19,9 +19,10 @@ from transformers.cache_utils import Cache, DynamicCache
 from focus_core.attention import kept_pairs
 from focus_core.bench import working_bytes
 from focus_core.errors import FocusError
+from focus_core.head_router import heads_in_groups
 from focus_core.progress import Progress, silent
 from focus_core.retrofitting import FocusModel, Observer
-from focus_core.router import top_k_membership
+from focus_core.router import memberships
 
 
 @dataclass(frozen=True)
@@ -129,10 +130,10 @@ def _prefill(focus: FocusModel, ids: Tensor, settings: ModelBenchSettings, *, ch
 
 def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSettings) -> list[dict[str, Any]]:
     """Seconds per written token after one shared cache, filled under the first k."""
-    assignments: dict[int, list[Tensor]] = {layer: [] for layer in focus.layers}
+    routings: dict[int, tuple[Tensor, Tensor | None]] = {}
 
-    def keep(layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None) -> None:
-        assignments[layer].append(assignment)
+    def keep(layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, reading: Tensor | None) -> None:
+        routings[layer] = assignment, reading
 
     filled = DynamicCache(config=focus.model.config)
     with _mode(focus, settings.top_k[0]), focus.observe(Observer(on_assignment=keep)):
@@ -140,8 +141,8 @@ def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSet
     times: dict[int | None, list[float]] = {top_k: [] for top_k in _modes(settings)}
     for top_k, seconds in times.items():
         cache = copy.deepcopy(filled)
-        for layer, parts in assignments.items():
-            _set_routing(cache, layer, None if top_k is None else top_k_membership(torch.cat(parts, 1), top_k))
+        for layer, routing in routings.items():
+            _set_routing(cache, layer, None if top_k is None else memberships(*routing, top_k)[0], focus)
         with _mode(focus, top_k):
             for step in range(settings.steps + 1):
                 token = ids[:, tokens + step - 1 : tokens + step]
@@ -153,7 +154,7 @@ def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSet
                 if step:
                     seconds.append(taken)
     return [
-        _row("decode", tokens, top_k, _keys_kept(focus, assignments, top_k), seconds, 1, times[None])
+        _row("decode", tokens, top_k, _keys_kept(focus, routings, top_k), seconds, 1, times[None])
         for top_k, seconds in times.items()
     ]
 
@@ -162,32 +163,35 @@ def _pairs_kept(focus: FocusModel, read: Call, top_k: int) -> float:
     """Share of causal pairs that are computed, mean over layers."""
     shares: list[float] = []
 
-    def count(layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None) -> None:
+    def count(layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, reading: Tensor | None) -> None:
         config = focus.current.config
-        counts = kept_pairs(top_k_membership(assignment, top_k), window=config.window, sink_tokens=config.sink_tokens)
-        shares.append(float(counts.kept_share[0]))
+        member, reads = memberships(assignment, reading, top_k)
+        counts = kept_pairs(member, query_membership=reads, window=config.window, sink_tokens=config.sink_tokens)
+        shares.append(float(counts.kept_share.mean()))
 
     with focus.observe(Observer(on_assignment=count)):
         read()
     return sum(shares) / len(shares)
 
 
-def _keys_kept(focus: FocusModel, assignments: dict[int, list[Tensor]], top_k: int | None) -> float:
-    """Share of all keys that the last token reads, mean over layers."""
+def _keys_kept(focus: FocusModel, routings: dict[int, tuple[Tensor, Tensor | None]], top_k: int | None) -> float:
+    """Share of all keys that the last token reads, mean over layers (and heads that have routers of their own)."""
     if top_k is None:
         return 1.0
     shares = []
-    for parts in assignments.values():
-        membership = top_k_membership(torch.cat(parts, 1)[0], top_k)
-        kept = (membership & membership[-1]).any(-1)
-        kept[: focus.config.sink_tokens] = True
-        kept[-focus.config.window - 1 :] = True
+    for routing in routings.values():
+        member, reads = memberships(*routing, top_k)
+        kept = (member & reads[:, -1:]).any(-1)
+        kept[:, : focus.config.sink_tokens] = True
+        kept[:, -focus.config.window - 1 :] = True
         shares.append(float(kept.float().mean()))
     return sum(shares) / len(shares)
 
 
-def _set_routing(cache: Any, layer: int, membership: Tensor | None) -> None:
+def _set_routing(cache: Any, layer: int, membership: Tensor | None, focus: FocusModel) -> None:
     """The same keys under another k: routing does not change them, only which of them are read."""
+    if membership is not None:
+        membership = heads_in_groups(membership, focus.router(layer).num_heads)
     cache.layers[layer].routing = membership
 
 

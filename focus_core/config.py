@@ -9,6 +9,7 @@ from typing import Any
 
 from focus_core.errors import FocusError
 
+ROUTERS = ("layer", "head")
 SCORES = ("cosine", "dot")
 GATES = ("log", "paper")
 BALANCES = ("calibrated", "sequence", "none")
@@ -22,8 +23,10 @@ class FocusConfig:
     (arXiv 2604.03260); where the two differ, docs/method.md says why.
 
     Attributes:
-        num_groups: K, groups per layer; at least 2.
-        top_k: k, groups each token joins in hard routing, 1..K.
+        router: "layer" (as published: one set of groups for all heads of a layer, and a token reads the groups it is
+            in) or "head" (one for each key/value head: as a key a token is in one group, as a query it chooses k).
+        num_groups: K, groups per layer, or per key/value head; at least 2.
+        top_k: k, groups each token joins in hard routing, or reads where routers are per head, 1..K.
         window: w, a pair (i, j) with 0 <= i - j <= w is local: always attended, never gated.
         sink_tokens: the first few tokens of a text, members of every group (not in the paper; 0 reproduces it).
         route_dim: d_g, width of the routing space.
@@ -40,6 +43,7 @@ class FocusConfig:
             local pairs and sinks, K is full attention. `focus plan` chooses them; a `top_k` for a call sets them aside.
     """
 
+    router: str = "layer"
     num_groups: int = 8
     top_k: int = 2
     window: int = 64
@@ -76,7 +80,8 @@ class FocusConfig:
         for name in ("temperature", "gate_sharpness"):
             if not getattr(self, name) > 0:
                 raise FocusError(f"{name} is {getattr(self, name)}: it must be greater than 0.")
-        for name, choices in (("score", SCORES), ("gate", GATES), ("balance", BALANCES)):
+        choices_of = {"router": ROUTERS, "score": SCORES, "gate": GATES, "balance": BALANCES}
+        for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
                 raise FocusError(f"{name} is {getattr(self, name)!r}: choose one of {', '.join(choices)}.")
 

@@ -66,6 +66,7 @@ def gated_attention(
     positions: Int[Tensor, "B T"],
     config: FocusConfig,
     *,
+    reading: Float[Tensor, "B Tq K"] | None = None,
     scale: float,
     softcap: float | None = None,
     sliding_window: int | None = None,
@@ -80,6 +81,7 @@ def gated_attention(
         assignment: soft assignment of all T tokens.
         positions: position of each token in its text, -1 for padding.
         config: gate, sharpness, threshold, window and sinks.
+        reading: how much each query wants of each group; its own assignment if None.
         scale: factor of the dot products.
         softcap: logits become softcap * tanh(logits / softcap) before the gate.
         sliding_window: the model's own window.
@@ -94,7 +96,8 @@ def gated_attention(
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
     visible, is_open = pair_masks(positions, query.shape[2], config, sliding_window)
-    pair_affinity = affinity(assignment[:, assignment.shape[1] - query.shape[2] :], assignment)[:, None]
+    reading = assignment[:, assignment.shape[1] - query.shape[2] :] if reading is None else reading
+    pair_affinity = affinity(reading, assignment)[:, None]
     logits = torch.where(is_open[:, None], logits, GATES[config.gate](logits, pair_affinity, config))
     # A padding query sees nothing; giving it its own row of equal logits keeps softmax and its gradient finite.
     empty = ~visible.any(-1, keepdim=True)[:, None]

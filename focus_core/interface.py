@@ -20,6 +20,7 @@ from focus_core.cache import append_routing
 from focus_core.config import FocusConfig
 from focus_core.errors import FocusError
 from focus_core.gate import gated_attention
+from focus_core.head_router import heads_in_batch
 from focus_core.router import top_k_membership
 
 NAME = "focus"
@@ -50,8 +51,10 @@ class AttentionCall:
         config: settings in force.
         rule: how routing becomes attention.
         backend: backend of hard routing.
-        scores: (B, Tq, K) scores of the new tokens.
-        routing: (B, Tq, K) what the rule made of the assignment of the new tokens, later of all keys.
+        routing: (B, Tq, H * K) what the rule made of the assignment of the new tokens; H is 1, or the key/value heads
+            if each has a router.
+        reading: (B * H, Tq, K) the same of what the new tokens read, None if that is the groups they are in.
+        num_heads: H.
         attention_mask: (B, S) bool, True for real tokens, over all tokens so far; None if all are real.
         past: the cache, or None.
         past_length: tokens before the new ones.
@@ -61,8 +64,9 @@ class AttentionCall:
     config: FocusConfig
     rule: Rule
     backend: str
-    scores: Tensor
     routing: Tensor
+    reading: Tensor | None
+    num_heads: int
     attention_mask: Tensor | None
     past: Any
     past_length: int
@@ -98,12 +102,13 @@ class Rule:
     """How routing becomes attention.
 
     Attributes:
-        encode: (assignment (B, T, K), k of the layer) to the tensor kept per token.
-        attend: (call, query, key, value, routing of all keys, positions, geometry) to the result.
+        encode: (assignment (N, T, K), groups to take) to the tensor kept per token.
+        attend: (call, query, key, value, routing of all keys, reading of the queries or None, positions, geometry) to
+            the result. With a router per head, the heads are in the batch (N = B * H) and each has one key/value head.
     """
 
     encode: Callable[[Tensor, int], Tensor]
-    attend: Callable[[AttentionCall, Tensor, Tensor, Tensor, Tensor, Tensor, Geometry], AttentionOutput]
+    attend: Callable[[AttentionCall, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor, Geometry], AttentionOutput]
 
 
 def _attend_hard(
@@ -112,6 +117,7 @@ def _attend_hard(
     key: Tensor,
     value: Tensor,
     membership: Tensor,
+    reading: Tensor | None,
     positions: Tensor,
     geometry: Geometry,
 ) -> AttentionOutput:
@@ -122,6 +128,7 @@ def _attend_hard(
         key,
         value,
         membership,
+        query_membership=reading,
         window=call.config.window,
         sink_tokens=call.config.sink_tokens,
         positions=positions,
@@ -138,6 +145,7 @@ def _attend_soft(
     key: Tensor,
     value: Tensor,
     assignment: Tensor,
+    reading: Tensor | None,
     positions: Tensor,
     geometry: Geometry,
 ) -> AttentionOutput:
@@ -148,6 +156,7 @@ def _attend_soft(
         assignment,
         positions,
         call.config,
+        reading=reading,
         scale=geometry.scale,
         softcap=geometry.softcap,
         sliding_window=geometry.sliding_window,
@@ -207,12 +216,42 @@ def _attention(
         )
     else:
         routing = append_routing(call.past, call.layer, call.routing, key.shape[2])
-        positions = call.positions(key.shape[2])
-        output, logsumexp = call.rule.attend(call, query, key, value, routing, positions, geometry)
+        output, logsumexp = _routed(module, call, query, key, value, routing, geometry)
     if s_aux is not None:
         # A learned sink logit per head (GPT-OSS) joins the softmax denominator and has no value.
         output = output * torch.sigmoid(logsumexp - s_aux.float()[None, :, None])[..., None].to(output.dtype)
     return output.transpose(1, 2).contiguous(), None
+
+
+def _routed(
+    module: nn.Module,
+    call: AttentionCall,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    routing: Tensor,
+    geometry: Geometry,
+) -> AttentionOutput:
+    """Attention under the call's rule; heads with a router each are texts of their own while it lasts."""
+    positions, num_heads = call.positions(key.shape[2]), call.num_heads
+    if num_heads == 1:
+        return call.rule.attend(call, query, key, value, routing, call.reading, positions, geometry)
+    if key.shape[1] != num_heads:
+        raise FocusError(
+            f"{type(module).__name__} has {key.shape[1]} key/value heads and its router {num_heads}: "
+            "use router='layer' for this model."
+        )
+    result = call.rule.attend(
+        call,
+        query.unflatten(1, (num_heads, -1)).flatten(0, 1),
+        key.flatten(0, 1)[:, None],
+        value.flatten(0, 1)[:, None],
+        heads_in_batch(routing, num_heads),
+        call.reading,
+        positions.repeat_interleave(num_heads, 0),
+        geometry,
+    )
+    return AttentionOutput(*(part.unflatten(0, (-1, num_heads)).flatten(1, 2) for part in result))
 
 
 def _refuse_packing(position_ids: Tensor | None, attention_mask: Tensor | None) -> None:

@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from focus_core.cache import past_length
 from focus_core.config import FocusConfig
 from focus_core.errors import FocusError
+from focus_core.head_router import HeadRouter, heads_in_groups
 from focus_core.interface import NAME, PENDING, RULES, AttentionCall, Rule
 from focus_core.router import Router
 
@@ -52,11 +53,15 @@ class Observer:
     Attributes:
         on_states: called with (layer, hidden_states, valid), the states the router reads.
         on_scores: called with (layer, router, scores, valid) before groups are assigned.
-        on_assignment: called with (layer, scores, assignment, valid) after.
+        on_assignment: called with (layer, scores, assignment, valid, reading) after; reading is what routers per head
+            let tokens read, (N, T, K), and None where tokens read the groups they are in.
+
+    N is the batch B, or B * H with the key/value heads of a text one after another where each has a router; `valid`
+    (N, T) of scores and assignments too.
     """
 
-    on_scores: Callable[[int, Router, Tensor, Tensor | None], None] | None = None
-    on_assignment: Callable[[int, Tensor, Tensor, Tensor | None], None] | None = None
+    on_scores: Callable[[int, Router | HeadRouter, Tensor, Tensor | None], None] | None = None
+    on_assignment: Callable[[int, Tensor, Tensor, Tensor | None, Tensor | None], None] | None = None
     on_states: Callable[[int, Tensor, Tensor | None], None] | None = None
 
 
@@ -69,7 +74,7 @@ class FocusModel(nn.Module):
     Attributes:
         model: the base model.
         config: the settings the routers were made with.
-        routers: one `Router` per layer, keyed by layer index as a string.
+        routers: one `Router` or `HeadRouter` per layer, keyed by layer index as a string.
         trained: False for routers that were only initialised.
         name: "untrained", or the folder the routers came from.
         base_matches: False if the routers were trained on other weights of the same architecture.
@@ -92,8 +97,7 @@ class FocusModel(nn.Module):
         self.trained = False
         self.name = "untrained"
         self.base_matches = True
-        hidden_size = model.config.get_text_config().hidden_size
-        self.routers = nn.ModuleDict({str(i): Router(hidden_size, config, generator) for i in chosen})
+        self.routers = nn.ModuleDict({str(i): _new_router(model, config, generator) for i in chosen})
         for i in chosen:
             device = next(modules[i].parameters()).device
             if device.type != "cpu":
@@ -138,10 +142,10 @@ class FocusModel(nn.Module):
         """Indices of the layers that have a router."""
         return tuple(int(name) for name in self.routers)
 
-    def router(self, layer: int) -> Router:
+    def router(self, layer: int) -> Router | HeadRouter:
         """The router of one layer."""
         router = self.routers[str(layer)]
-        assert isinstance(router, Router)
+        assert isinstance(router, (Router, HeadRouter))
         return router
 
     def trainable_parameters(self) -> Iterator[nn.Parameter]:
@@ -170,7 +174,7 @@ class FocusModel(nn.Module):
         """
         if mode not in (*RULES, "off"):
             raise FocusError(f"Routing mode is {mode!r}: choose one of {', '.join(RULES)}, off.")
-        fixed = {"num_groups", "route_dim", "score", "layers"} & set(changes)
+        fixed = {"router", "num_groups", "route_dim", "score", "layers"} & set(changes)
         if fixed:
             raise FocusError(f"{sorted(fixed)[0]} belongs to the routers: retrofit the model with the new value.")
         previous = self._routing
@@ -230,6 +234,14 @@ def retrofit(model: PreTrainedModel, config: FocusConfig | None = None, *, seed:
     return FocusModel(model, config if config is not None else FocusConfig(), seed)
 
 
+def _new_router(model: PreTrainedModel, config: FocusConfig, generator: torch.Generator) -> Router | HeadRouter:
+    text = model.config.get_text_config()
+    if config.router == "layer":
+        return Router(text.hidden_size, config, generator)
+    num_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    return HeadRouter(text.hidden_size, num_heads, config, generator)
+
+
 def _check_layers(config: FocusConfig, routed: int) -> None:
     if config.layer_top_k is not None and len(config.layer_top_k) != routed:
         raise FocusError(
@@ -273,20 +285,30 @@ class _Before:
         if focus._observer.on_states is not None:
             focus._observer.on_states(self.layer, hidden_states, valid)
         router = focus.router(self.layer)
+        if valid is not None:
+            valid = valid.repeat_interleave(router.num_heads, 0)
         scores = router(hidden_states)
         if focus._observer.on_scores is not None:
             focus._observer.on_scores(self.layer, router, scores, valid)
         assignment = router.assign(scores, routing.config, valid)
+        reading = router.read(hidden_states, routing.config)
         if focus._observer.on_assignment is not None:
-            focus._observer.on_assignment(self.layer, scores, assignment, valid)
+            focus._observer.on_assignment(self.layer, scores, assignment, valid, reading)
         rule = routing.rule or RULES[routing.mode]
+        top_k = routing.config.top_k_of(self.place)
+        if reading is None:
+            kept = rule.encode(assignment, top_k)
+        else:
+            kept = heads_in_groups(rule.encode(assignment, 1), router.num_heads)
+            reading = rule.encode(reading, top_k)
         call = AttentionCall(
             layer=self.layer,
             config=routing.config,
             rule=rule,
             backend=routing.backend,
-            scores=scores,
-            routing=rule.encode(assignment, routing.config.top_k_of(self.place)),
+            routing=kept,
+            reading=reading,
+            num_heads=router.num_heads,
             attention_mask=attention_mask,
             past=past,
             past_length=seen,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -24,6 +24,7 @@ class Router(nn.Module):
         generator: source of the initial values (CPU).
     """
 
+    num_heads = 1
     potential: Tensor
 
     def __init__(self, hidden_size: int, config: FocusConfig, generator: torch.Generator) -> None:
@@ -63,11 +64,31 @@ class Router(nn.Module):
         potential = self.potential if config.balance == "calibrated" else torch.zeros_like(self.potential)
         return potential_softmax(scores, potential, config.temperature)
 
+    def read(self, hidden_states: Tensor, config: FocusConfig) -> None:
+        """None: tokens read the groups they are in. `focus_core.head_router.HeadRouter` chooses."""
+        return None
+
 
 def top_k_membership(assignment: Float[Tensor, "B T K"], top_k: int) -> Bool[Tensor, "B T K"]:
     """Membership of hard routing: True for the `top_k` largest assignments of each token; 0 for none."""
     chosen = assignment.topk(top_k, dim=-1).indices
     return torch.zeros_like(assignment, dtype=torch.bool).scatter_(-1, chosen, True)
+
+
+def memberships(
+    assignment: Float[Tensor, "N T K"], reading: Float[Tensor, "N T K"] | None, top_k: int
+) -> tuple[Bool[Tensor, "N T K"], Bool[Tensor, "N T K"]]:
+    """Groups of tokens as keys and as queries in hard routing: the same k, or one to be found in and k to read."""
+    if reading is None:
+        member = top_k_membership(assignment, top_k)
+        return member, member
+    return top_k_membership(assignment, 1), top_k_membership(reading, top_k)
+
+
+def group_sizes(assignment: Float[Tensor, "N T K"], num_heads: int = 1) -> Int[Tensor, "H K"]:
+    """Tokens whose first group is each, for every head of its own router; N = B * H."""
+    first = F.one_hot(assignment.argmax(-1), assignment.shape[-1])
+    return first.unflatten(0, (-1, num_heads)).sum((0, 2))
 
 
 def affinity(

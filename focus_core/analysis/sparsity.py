@@ -137,6 +137,7 @@ def attention_mass(
         key: Tensor,
         value: Tensor,
         assignment: Tensor,
+        reading: Tensor | None,
         positions: Tensor,
         geometry: Geometry,
     ) -> AttentionOutput:

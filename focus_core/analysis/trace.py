@@ -119,7 +119,7 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str) -> Trace:
     encoding = encode(tokenizer, text, max_tokens=limit)
     seen: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def record(layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None) -> None:
+    def record(layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, reading: Tensor | None) -> None:
         seen[layer] = (scores[0].float().cpu(), assignment[0].float().cpu())
 
     input_ids = torch.from_numpy(encoding.input_ids)[None].to(focus.model.device)

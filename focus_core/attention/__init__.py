@@ -23,6 +23,7 @@ def focus_attention(
     value: Tensor,
     membership: Tensor,
     *,
+    query_membership: Tensor | None = None,
     window: int,
     sink_tokens: int = 0,
     positions: Tensor | None = None,
@@ -34,8 +35,9 @@ def focus_attention(
     """Softmax attention over exactly the kept pairs.
 
     Query i keeps key j, both real tokens and j not after i, iff (``pos_i - pos_j <= window`` or
-    ``pos_j < sink_tokens`` or they share a group) and (``sliding_window`` is None or
-    ``pos_i - pos_j < sliding_window``). The hard routing of arXiv 2604.03260, section 3, with sinks added.
+    ``pos_j < sink_tokens`` or i reads a group of j) and (``sliding_window`` is None or
+    ``pos_i - pos_j < sliding_window``). A query reads the groups it is in, unless
+    ``query_membership`` says otherwise. The hard routing of arXiv 2604.03260, section 3, with sinks added.
 
     Args:
         query: (B, H, Tq, D) floating point; the queries are the last Tq of the T tokens (Tq = T when training
@@ -43,6 +45,7 @@ def focus_attention(
         key: (B, Hkv, T, D), H a multiple of Hkv, dtype and device of the query.
         value: (B, Hkv, T, Dv).
         membership: (B, T, K) bool, the groups of every key; any number per token, none included.
+        query_membership: (B, Tq, K) bool, the groups that each query reads; those it is in when None.
         window: w, in tokens; at least 0.
         sink_tokens: the first so many tokens of a text are seen by all later ones.
         positions: (B, T) int64, index of each token among the real tokens of its text, -1 for padding (left,
@@ -65,6 +68,7 @@ def focus_attention(
         value,
         membership,
         positions,
+        query_membership=query_membership,
         window=window,
         sink_tokens=sink_tokens,
         sliding_window=sliding_window,

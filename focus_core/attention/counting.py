@@ -20,7 +20,7 @@ class PairCounts(NamedTuple):
         causal: pairs full attention computes: both real, key not after the query, inside ``sliding_window``.
         local: of these, pairs at most ``window`` apart; always kept.
         distant: of these, pairs further apart (``causal - local``), sink columns included.
-        distant_kept: distant pairs that are kept: the key is a sink or the two share a group.
+        distant_kept: distant pairs that are kept: the key is a sink or in a group that the query reads.
         distant_sink: distant pairs whose key is a sink.
     """
 
@@ -44,6 +44,7 @@ class PairCounts(NamedTuple):
 def kept_pairs(
     membership: Tensor,
     *,
+    query_membership: Tensor | None = None,
     window: int,
     sink_tokens: int = 0,
     positions: Tensor | None = None,
@@ -57,6 +58,7 @@ def kept_pairs(
 
     Args:
         membership: (B, T, K) bool, any device.
+        query_membership: (B, T, K) bool, the groups that tokens read as queries; those they are in when None.
         window: pairs at most this far apart are local.
         sink_tokens: tokens with a position below this are kept by every later query.
         positions: (B, T) int64, -1 for padding; default 0..T-1.
@@ -73,13 +75,16 @@ def kept_pairs(
     rows = [
         _count_row(
             groups,
+            reads,
             position,
             window=window,
             sink_tokens=sink_tokens,
             sliding_window=sliding_window,
             num_queries=num_queries,
         )
-        for groups, position in zip(membership, positions)
+        for groups, reads, position in zip(
+            membership, membership if query_membership is None else query_membership, positions
+        )
     ]
     counts = torch.tensor(rows, dtype=torch.int64, device=membership.device).reshape(-1, 5)
     return PairCounts(*counts.unbind(1))
@@ -87,6 +92,7 @@ def kept_pairs(
 
 def _count_row(
     membership: Tensor,
+    reads: Tensor,
     positions: Tensor,
     *,
     window: int,
@@ -97,11 +103,12 @@ def _count_row(
     total = positions.numel()
     real = positions >= 0
     first_query = int(real[: total - (total if num_queries is None else num_queries)].sum())
-    membership, positions = membership[real], positions[real].contiguous()
+    membership, reads, positions = membership[real], reads[real], positions[real].contiguous()
     if not positions.numel() > first_query:
         return [0] * 5
     sets, set_of = torch.unique(membership, dim=0, return_inverse=True)
-    shares = (sets.float() @ sets.float().T > 0).to(torch.int64)
+    reads, reads_of = torch.unique(reads, dim=0, return_inverse=True)
+    shares = (reads.float() @ sets.float().T > 0).to(torch.int64)
 
     # Keys are ordered by position, so "closer than d" is a range of ranks.
     queries = torch.arange(first_query, positions.numel(), device=positions.device)
@@ -115,8 +122,8 @@ def _count_row(
     distant = split - begin
     distant_sink = (split.minimum(sinks) - begin).clamp(min=0)
 
-    # A pair of a query with a distant key after the sinks is kept if their sets meet: counted from the number
-    # of keys of each set before `split`, minus those before `begin` (all clear of the sinks).
+    # A pair of a query with a distant key after the sinks is kept if what it reads meets the key's set: counted from
+    # the number of keys of each set before `split`, minus those before `begin` (all clear of the sinks).
     begin, split = begin.maximum(sinks), split.maximum(sinks)
     grouped = 0
     step = max(1, CHUNK_ELEMENTS // sets.shape[0])
@@ -129,7 +136,7 @@ def _count_row(
             before = before + torch.bincount(set_of[seen:low], minlength=sets.shape[0])
             within = one_hot(set_of[low : int(limits[-1])], sets.shape[0]).cumsum(0)
             table = torch.cat([before[None], before + within])
-            grouped += sign * int((table[limits - low] * shares[set_of[queries[start : start + step]]]).sum())
+            grouped += sign * int((table[limits - low] * shares[reads_of[queries[start : start + step]]]).sum())
             seen = low
     return [
         int(causal.sum()),

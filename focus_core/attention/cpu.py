@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from focus_core.attention.cpu_heads import Heads
-from focus_core.attention.cpu_kernel import CALL_PAIRS, FAR, MERGE_PAIRS, folded
+from focus_core.attention.cpu_kernel import CALL_PAIRS, MERGE_PAIRS
 from focus_core.attention.cpu_masked import write_masked
 from focus_core.attention.cpu_parts import add_band, add_lists
+from focus_core.attention.cpu_reads import add_reads, add_sinks, reads_cost
 from focus_core.attention.inputs import AttentionInputs, AttentionOutput
 from focus_core.attention.lists import MemberLists, member_lists
-from focus_core.attention.merge import merge_rows_, take_rows
 
 HEAD_ELEMENTS = 1 << 24
 """Query elements processed at a time: key/value heads are taken one after another in long texts."""
@@ -70,22 +70,21 @@ def cpu(inputs: AttentionInputs) -> AttentionOutput:
 
 def _one_text(inputs: AttentionInputs, row: int, result: AttentionOutput) -> None:
     """Fill in one row of the batch."""
-    positions, membership = inputs.positions[row], inputs.membership[row]
+    positions, membership, reads = inputs.positions[row], inputs.membership[row], inputs.query_membership[row]
     query, key, value = inputs.query[row], inputs.key[row], inputs.value[row]
     places = None
     if inputs.has_padding:
         real = (positions >= 0).nonzero()[:, 0]
         places = real[real >= inputs.num_keys - inputs.num_queries] - (inputs.num_keys - inputs.num_queries)
         query, key, value = query[:, places], key[:, real], value[:, real]
-        membership, positions = membership[real], positions[real]
+        membership, reads, positions = membership[real], reads[places], positions[real]
     group, num_queries, head_dim = inputs.heads_per_key, query.shape[1], query.shape[2]
     if num_queries == 0:
         return
     num_sinks = int((positions < inputs.sink_tokens).sum())
-    lists = _worthwhile_lists(inputs, membership, num_sinks, num_queries)
-
+    way = _Way(inputs, membership, reads, num_sinks)
     # Up to 2^k - 1 rounded parts meet in a result: from three groups a token on, too many for bfloat16.
-    dtype = torch.float32 if lists is not None and len(lists) > 2 else query.dtype
+    dtype = torch.float32 if len(way.lists or ()) > 2 else query.dtype
     for kv, every in _heads_at_once(key.shape[0], group, num_queries * head_dim):
         folded_heads = (every.stop - every.start) // (kv.stop - kv.start)
         heads = Heads(
@@ -96,35 +95,55 @@ def _one_text(inputs: AttentionInputs, row: int, result: AttentionOutput) -> Non
             inputs.scale,
         )
         # Written in place where nothing has to be converted or moved: fresh memory is slow to touch.
-        several = lists is not None and len(lists) > 1
-        in_place = places is None and not (several and query.dtype != torch.float32)
+        in_place = places is None and not (way.merges and query.dtype != torch.float32)
         if in_place:
             shape = heads.query.shape
             whole = AttentionOutput(result.output[every].view(shape), result.logsumexp[every].view(shape[:2]))
         else:
             whole = AttentionOutput(
-                torch.empty_like(heads.query, dtype=torch.float32 if several else None),
+                torch.empty_like(heads.query, dtype=torch.float32 if way.merges else None),
                 torch.empty(heads.query.shape[:2]),
             )
-        if lists is None:
-            write_masked(
-                whole,
-                heads,
-                membership,
-                num_sinks=num_sinks,
-                window=inputs.window,
-                sliding_window=inputs.sliding_window,
-            )
-        else:
-            add_band(whole, heads, membership, num_sinks, inputs.window)
-            _add_sinks(whole, heads, membership, num_sinks)
-            for order in lists:
-                add_lists(whole, heads, order, num_sinks)
+        way.fill(whole, heads)
         if not in_place:
             where = torch.arange(num_queries) if places is None else places
             for target, source in zip(result, whole):
                 for to, rows in zip(target[every], source.unflatten(1, (folded_heads, num_queries)).flatten(0, 1)):
                     to.index_copy_(0, where, rows.to(to.dtype))
+
+
+class _Way:
+    """The cheapest way through one text: passes over member lists, over readers and members, or over all pairs."""
+
+    def __init__(self, inputs: AttentionInputs, membership: Tensor, reads: Tensor, num_sinks: int) -> None:
+        self.inputs, self.membership, self.reads, self.num_sinks = inputs, membership, reads, num_sinks
+        self.lists = None if inputs.separate else _worthwhile_lists(inputs, membership, num_sinks, len(reads))
+        self.by_reads = inputs.separate and _worthwhile_reads(inputs, membership, reads, num_sinks)
+
+    @property
+    def merges(self) -> bool:
+        """Whether several parts meet in a row after the band, which float32 results are for."""
+        return self.by_reads or len(self.lists or ()) > 1
+
+    def fill(self, whole: AttentionOutput, heads: Heads) -> None:
+        """Write output (Hkv, G * Tq, D) and log-sum-exp (Hkv, G * Tq) of some heads."""
+        window, num_sinks, tokens = self.inputs.window, self.num_sinks, self.membership
+        if self.lists is None and not self.by_reads:
+            sliding_window = self.inputs.sliding_window
+            write_masked(
+                whole, heads, tokens, self.reads, num_sinks=num_sinks, window=window, sliding_window=sliding_window
+            )
+            return
+        add_band(whole, heads, tokens, self.reads, num_sinks, window)
+        queries = torch.arange(heads.first_query, len(tokens))
+        if self.by_reads:
+            add_sinks(whole, heads, queries, num_sinks)
+            add_reads(whole, heads, tokens, self.reads, num_sinks)
+            return
+        # Pairs with a sink that no member list holds: of the sinks among themselves, of tokens with no group.
+        add_sinks(whole, heads, queries[(queries < num_sinks) | ~self.reads.any(1)], num_sinks)
+        for order in self.lists or ():
+            add_lists(whole, heads, order, num_sinks)
 
 
 def _heads_at_once(kv_heads: int, group: int, elements: int) -> Iterator[tuple[slice, slice]]:
@@ -164,24 +183,17 @@ def _worthwhile_lists(
     return lists if cost < heads * everything else None
 
 
+def _worthwhile_reads(inputs: AttentionInputs, membership: Tensor, reads: Tensor, num_sinks: int) -> bool:
+    """Whether passes of each group's readers over its members are possible and cheaper than one over all pairs."""
+    total, num_queries, heads = membership.shape[0], reads.shape[0], inputs.query.shape[1]
+    if inputs.sliding_window is not None and inputs.sliding_window < total:
+        return False
+    if bool((membership[num_sinks:].sum(1) > 1).any()):
+        return False
+    band = num_queries * min(inputs.window + 32, total) * 1.5
+    everything = num_queries * (total - num_queries / 2) * 1.3
+    return heads * band + START_PAIRS + reads_cost(membership, reads, num_sinks, heads) < heads * everything
+
+
 START_PAIRS = 1_000_000
 """What preparing the sparse passes costs, in pairs (about 1.5 ms)."""
-
-
-def _add_sinks(whole: AttentionOutput, heads: Heads, membership: Tensor, num_sinks: int) -> None:
-    """Pairs with a sink that no member list holds: of the sinks among themselves, of tokens with no group."""
-    queries = torch.arange(heads.first_query, membership.shape[0])
-    queries = queries[(queries < num_sinks) | ~membership[heads.first_query :].any(1)]
-    if num_sinks == 0 or queries.numel() == 0:
-        return
-    bias = torch.zeros(queries.numel(), num_sinks, dtype=heads.query.dtype)
-    bias.masked_fill_(torch.arange(num_sinks) > queries[:, None], FAR)
-    rows = heads.rows(queries)
-    part = folded(
-        take_rows(heads.query, rows),
-        heads.key[:, :num_sinks],
-        heads.value[:, :num_sinks],
-        heads.scale,
-        bias=bias.repeat_interleave(heads.group, dim=0),
-    )
-    merge_rows_(whole, rows, part)

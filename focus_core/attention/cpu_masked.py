@@ -15,6 +15,7 @@ def write_masked(
     whole: AttentionOutput,
     heads: Heads,
     membership: Tensor,
+    query_membership: Tensor,
     *,
     num_sinks: int,
     window: int,
@@ -26,6 +27,7 @@ def write_masked(
         whole: output (Hkv, G * Tq, D) and log-sum-exp (Hkv, G * Tq), overwritten.
         heads: the tensors.
         membership: (T, K) bool.
+        query_membership: (Tq, K) bool, the groups that queries read.
         num_sinks: leading tokens that are sinks.
         window: pairs at most this far apart are local.
         sliding_window: pairs at least this far apart are dropped.
@@ -34,14 +36,16 @@ def write_masked(
     output = whole.output.unflatten(1, (heads.group, heads.num_queries))
     logsumexp = whole.logsumexp.unflatten(1, (heads.group, heads.num_queries))
     key, value = (tensor[:, None].expand(-1, heads.group, -1, -1) for tensor in (heads.key, heads.value))
-    everything = window >= key.shape[2] - 1 or bool((membership.sum(0) == key.shape[2]).any())
+    in_all, read_by_all = membership.all(0), query_membership.all(0)
+    everything = window >= key.shape[2] - 1 or bool((in_all & read_by_all).any())
+    everything = everything or bool(membership.any(1).all() and query_membership.all())
     if everything and heads.first_query == 0 and (sliding_window is None or sliding_window >= key.shape[2]):
         output[:], logsumexp[:] = flash(query, key, value, heads.scale, causal=True)
         return
 
     dtype = query.dtype
     # A last column that all queries have, and as keys only the sinks.
-    query_groups = pad(membership[heads.first_query :].to(dtype), (0, 1), value=1.0)
+    query_groups = pad(query_membership.to(dtype), (0, 1), value=1.0)
     key_groups = pad(membership.to(dtype), (0, 1))
     key_groups[:num_sinks] = 1
     rows = LARGE_TILE_ROWS if key.shape[2] > 8 * LARGE_TILE_ROWS else SMALL_TILE_ROWS

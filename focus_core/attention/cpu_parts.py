@@ -28,8 +28,10 @@ BIAS_ELEMENTS = 1 << 20
 """Band biases held at a time."""
 
 
-def add_band(whole: AttentionOutput, heads: Heads, membership: Tensor, num_sinks: int, window: int) -> None:
-    """Write the local pairs that are neither of one group nor with a sink.
+def add_band(
+    whole: AttentionOutput, heads: Heads, membership: Tensor, query_membership: Tensor, num_sinks: int, window: int
+) -> None:
+    """Write the local pairs that neither the groups nor the sinks bring together.
 
     Queries go in blocks against a strip of keys, which is a view, as are the queries. The bias of a block is
     one matrix product: it counts the groups two tokens share and scales the count by `FAR`.
@@ -39,6 +41,7 @@ def add_band(whole: AttentionOutput, heads: Heads, membership: Tensor, num_sinks
             row, the log-sum-exp is around `FAR`.
         heads: the tensors.
         membership: (T, K) bool.
+        query_membership: (Tq, K) bool, the groups that queries read.
         num_sinks: leading tokens that are sinks.
         window: pairs at most this far apart are local.
     """
@@ -51,7 +54,7 @@ def add_band(whole: AttentionOutput, heads: Heads, membership: Tensor, num_sinks
     distance = torch.arange(block)[:, None] + window - torch.arange(strip)
     outside = torch.zeros(block, strip, dtype=dtype).masked_fill_((distance < 0) | (distance > window), FAR)
     # A last column that all queries have, and as keys the sinks and the filling of the first and last strip.
-    query_groups = pad(membership[heads.first_query :].to(dtype), (0, 1), value=1.0) * FAR
+    query_groups = pad(query_membership.to(dtype), (0, 1), value=1.0) * FAR
     key_groups = pad(membership.to(dtype), (0, 1))
     key_groups[:num_sinks] = 1
 

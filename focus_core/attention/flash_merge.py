@@ -14,6 +14,8 @@ from focus_core.attention.varlen import cuda_obstacle, packed_obstacle, varlen
 
 def flash_merge_obstacle(inputs: AttentionInputs) -> str | None:
     """Why `flash_merge` cannot take these inputs, None when it can."""
+    if inputs.separate:
+        return "is the published form, where queries read the groups they are in"
     if bool((inputs.membership.sum(2) > 1).any()):
         return "is the published form for one group per token and some tokens have more"
     if inputs.query.device.type == "cuda":

@@ -71,10 +71,10 @@ def run_flex(inputs: AttentionInputs, flex_attention: Any) -> AttentionOutput:
     from torch.nn.attention.flex_attention import AuxRequest, BlockMask
 
     layout = block_layout(inputs)
-    bits = _bits(inputs.membership)
-    key_bits, key_positions = bits.gather(1, layout.keys), inputs.positions.gather(1, layout.keys)
-    offset = inputs.num_keys - inputs.num_queries
-    query_bits, query_positions = (tensor.gather(1, layout.queries + offset) for tensor in (bits, inputs.positions))
+    key_bits = _bits(inputs.membership).gather(1, layout.keys)
+    query_bits = _bits(inputs.query_membership).gather(1, layout.queries)
+    key_positions = inputs.positions.gather(1, layout.keys)
+    query_positions = inputs.query_positions.gather(1, layout.queries)
     window, sink_tokens, softcap = inputs.window, inputs.sink_tokens, inputs.softcap
     sliding = FAR_POSITION if inputs.sliding_window is None else inputs.sliding_window
 
@@ -121,12 +121,11 @@ def block_layout(inputs: AttentionInputs) -> BlockLayout:
     Returns:
         Orders and block masks, on the device of the inputs.
     """
-    bits = _bits(inputs.membership)
-    offset = inputs.num_keys - inputs.num_queries
-    ranks = bits.masked_fill(inputs.positions < 0, torch.iinfo(torch.int64).max)
-    keys = ranks.argsort(dim=1, stable=True)
-    queries = ranks[:, offset:].argsort(dim=1, stable=True)
-    query = _summary(inputs.membership[:, offset:], inputs.query_positions, queries)
+    last = torch.iinfo(torch.int64).max
+    keys = _bits(inputs.membership).masked_fill(inputs.positions < 0, last).argsort(dim=1, stable=True)
+    ranks = _bits(inputs.query_membership).masked_fill(inputs.query_positions < 0, last)
+    queries = ranks.argsort(dim=1, stable=True)
+    query = _summary(inputs.query_membership, inputs.query_positions, queries)
     key = _summary(inputs.membership, inputs.positions, keys)
 
     nearest = query.first[:, :, None] - key.last[:, None]

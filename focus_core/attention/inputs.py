@@ -27,13 +27,16 @@ class AttentionOutput(NamedTuple):
 class AttentionInputs:
     """A checked attention problem; `focus_core.attention.focus_attention` documents the fields.
 
-    Here ``positions`` is always present, ``scale`` always a number, and shapes, dtypes and devices agree.
+    Here ``positions`` and ``query_membership`` are always present (``separate`` says whether the latter was given),
+    ``scale`` always a number, and shapes, dtypes and devices agree.
     """
 
     query: Tensor
     key: Tensor
     value: Tensor
     membership: Tensor
+    query_membership: Tensor
+    separate: bool
     positions: Tensor
     window: int
     sink_tokens: int
@@ -100,7 +103,7 @@ def kept_mask(inputs: AttentionInputs, first: int = 0, last: int | None = None) 
     distance = query_position - key_position
 
     membership = inputs.membership.to(torch.float32)
-    shared = membership[:, offset + first : offset + last] @ membership.mT > 0
+    shared = inputs.query_membership[:, first:last].to(torch.float32) @ membership.mT > 0
     kept = (distance <= inputs.window) | (key_position < inputs.sink_tokens) | shared
     kept &= (index <= query_index) & (query_position >= 0) & (key_position >= 0)
     if inputs.sliding_window is not None:

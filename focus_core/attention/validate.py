@@ -46,6 +46,7 @@ def checked_inputs(
     membership: Tensor,
     positions: Tensor | None,
     *,
+    query_membership: Tensor | None = None,
     window: int,
     sink_tokens: int,
     sliding_window: int | None,
@@ -87,6 +88,16 @@ def checked_inputs(
             f"membership is {_shape(membership)} on {membership.device}: give one row for each of the "
             f"{batch} x {key.shape[2]} keys, on {query.device}."
         )
+    wanted = (batch, num_queries, membership.shape[2])
+    if query_membership is not None and (
+        query_membership.shape != wanted
+        or query_membership.dtype != torch.bool
+        or query_membership.device != query.device
+    ):
+        raise FocusError(
+            f"query_membership is {_shape(query_membership)} {query_membership.dtype} on {query_membership.device}: "
+            f"pass a bool tensor of shape {wanted} on {query.device}."
+        )
     for name, number, least in (
         ("window", window, 0),
         ("sink_tokens", sink_tokens, 0),
@@ -101,6 +112,8 @@ def checked_inputs(
         key=key,
         value=value,
         membership=membership,
+        query_membership=membership[:, key.shape[2] - num_queries :] if query_membership is None else query_membership,
+        separate=query_membership is not None,
         positions=positions,
         window=window,
         sink_tokens=sink_tokens,

@@ -22,6 +22,8 @@ def cuda_obstacle(inputs: AttentionInputs) -> str | None:
 
 def packed_obstacle(inputs: AttentionInputs) -> str | None:
     """Why packed passes cannot take these inputs on any device, None when they can."""
+    if inputs.separate:
+        return "needs queries that read the groups they are in"
     if inputs.softcap is not None:
         return "has no softcap"
     if inputs.sliding_window is not None and inputs.sliding_window < inputs.num_keys:

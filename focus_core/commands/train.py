@@ -33,6 +33,9 @@ def train(  # noqa: PLR0915 (one line per option)
     batch_size: Annotated[int, typer.Option(help="Blocks per step.")] = 2,
     groups: Annotated[int, typer.Option("--groups", "-K", help="Number of groups, K.")] = 8,
     top_k: Annotated[int, typer.Option("--top-k", "-k", help="Groups per token in hard routing.")] = 2,
+    router: Annotated[
+        str, typer.Option(help="layer (as published) or head: groups per key/value head, and queries choose theirs.")
+    ] = "layer",
     window: Annotated[int, typer.Option("--window", "-w", help="Local window, w.")] = 64,
     sinks: Annotated[int, typer.Option(help="First tokens that every later one sees.")] = 4,
     objective: Annotated[
@@ -95,7 +98,7 @@ def train(  # noqa: PLR0915 (one line per option)
     if recipe not in ("focus", "paper"):
         raise FocusError(f"recipe is {recipe!r}: choose focus or paper.")
     make = FocusConfig if recipe == "focus" else FocusConfig.paper
-    config = make(num_groups=groups, top_k=top_k, window=window, sink_tokens=sinks)
+    config = make(router=router, num_groups=groups, top_k=top_k, window=window, sink_tokens=sinks)
     if trainer or mode != "centroid-only" or architecture is not None or world_size() > 1:
         run(
             data,

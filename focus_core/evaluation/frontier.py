@@ -162,6 +162,7 @@ def _attending(focus: FocusModel, attend: Attend) -> Iterator[None]:
         key: Tensor,
         value: Tensor,
         routing: Tensor,
+        reading: Tensor | None,
         positions: Tensor,
         geometry: Geometry,
     ) -> AttentionOutput:

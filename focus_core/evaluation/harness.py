@@ -22,9 +22,10 @@ from transformers import DynamicCache
 
 from focus_core.errors import FocusError
 from focus_core.evaluation.exposure import Exposure, exposure
+from focus_core.head_router import heads_in_groups
 from focus_core.models import load_model
 from focus_core.retrofitting import FocusModel, Mode, Observer, retrofit
-from focus_core.router import top_k_membership
+from focus_core.router import memberships
 
 Request = tuple[tuple[str, str] | None, list[int], list[int]]
 """What the harness hands over: (context, continuation) as text, and the tokens of both."""
@@ -112,11 +113,17 @@ class FocusLM(_HFLM):
 
     @contextmanager
     def _routed(self) -> Iterator[None]:
-        """Routing in force, the membership of every new token collected in `_seen`."""
-        top_k = self.routing_config.top_k
+        """Routing in force, the groups of every new token (and those it reads, if others) collected in `_seen`."""
+        places = {layer: place for place, layer in enumerate(self.focus.layers)}
 
-        def collect(layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None) -> None:
-            new = top_k_membership(assignment, top_k)
+        def collect(
+            layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, reading: Tensor | None
+        ) -> None:
+            num_heads = self.focus.router(layer).num_heads
+            new, reads = memberships(assignment, reading, self.routing_config.top_k_of(places[layer]))
+            new = heads_in_groups(new, num_heads)
+            if reading is not None:
+                new = torch.cat([new, heads_in_groups(reads, num_heads)], -1)
             self._seen[layer] = torch.cat([self._seen[layer], new], 1) if layer in self._seen else new
 
         observer = Observer(on_assignment=collect if self.mode == "hard" else None)

@@ -16,7 +16,7 @@ from focus_core.config import FocusConfig
 from focus_core.evaluation.likelihood import token_losses
 from focus_core.progress import Progress, silent
 from focus_core.retrofitting import FocusModel, Mode, Observer
-from focus_core.router import top_k_membership
+from focus_core.router import group_sizes, memberships
 
 MAX_TOKENS = 4096
 """Tokens of a forward pass, unless one block alone has more."""
@@ -33,9 +33,11 @@ class Evaluation:
         perplexity: exp of the mean negative log-likelihood of the predicted tokens.
         tokens: predicted tokens.
         exposure: share of causal pairs that are distant, so that routing could drop them.
-        kept_share: share of distant pairs that are kept (sinks included), mean over layers; 1 when off.
+        kept_share: share of distant pairs that are kept (sinks included), mean over layers (and over key/value heads
+            where each has a router); 1 when off.
         causal_kept_share: share of all causal pairs that are computed, mean over layers.
-        largest_group_share: share of tokens whose first group is the largest one, worst layer, over all tokens.
+        largest_group_share: share of tokens whose first group is the largest one, over all tokens, worst layer, and
+            worst key/value head where each has a router.
         largest_group_layer: that layer.
         removed_share: share of all causal pairs that routing removed, 1 - causal_kept_share: how much of the gate the
             data could meet (`exposure`) it did meet.
@@ -66,23 +68,27 @@ class _Shares:
     def __init__(self, focus: FocusModel, config: FocusConfig, *, count_pairs: bool) -> None:
         self.config, self.count_pairs = config, count_pairs
         self.places = {layer: place for place, layer in enumerate(focus.layers)}
-        self.sizes = {layer: np.zeros(focus.config.num_groups) for layer in focus.layers}
+        self.sizes = {
+            layer: np.zeros((focus.router(layer).num_heads, focus.config.num_groups)) for layer in focus.layers
+        }
         self.kept = self.distant = self.causal = self.computed = 0
 
-    def __call__(self, layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None) -> None:
-        groups = assignment.argmax(-1).reshape(-1)
-        self.sizes[layer] += torch.bincount(groups, minlength=assignment.shape[-1]).cpu().numpy()
+    def __call__(
+        self, layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, reading: Tensor | None
+    ) -> None:
+        self.sizes[layer] += group_sizes(assignment, len(self.sizes[layer])).cpu().numpy()
         if not self.count_pairs:
             return
-        membership = top_k_membership(assignment, self.config.top_k_of(self.places[layer]))
-        counts = kept_pairs(membership, window=self.config.window, sink_tokens=self.config.sink_tokens)
+        member, reads = memberships(assignment, reading, self.config.top_k_of(self.places[layer]))
+        window, sink_tokens = self.config.window, self.config.sink_tokens
+        counts = kept_pairs(member, query_membership=reads, window=window, sink_tokens=sink_tokens)
         self.kept += int(counts.distant_kept.sum())
         self.distant += int(counts.distant.sum())
         self.causal += int(counts.causal.sum())
         self.computed += int(counts.kept.sum())
 
     def largest(self) -> tuple[float, int]:
-        shares = {layer: float(sizes.max() / sizes.sum()) for layer, sizes in self.sizes.items()}
+        shares = {layer: float((sizes.max(1) / sizes.sum(1)).max()) for layer, sizes in self.sizes.items()}
         layer = max(shares, key=lambda name: shares[name])
         return shares[layer], layer
 

@@ -192,7 +192,12 @@ def _routed(
         seen: dict[int, Tensor] = {}
 
         def record(
-            layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, seen: dict[int, Tensor] = seen
+            layer: int,
+            scores: Tensor,
+            assignment: Tensor,
+            valid: Tensor | None,
+            reading: Tensor | None,
+            seen: dict[int, Tensor] = seen,
         ) -> None:
             seen[layer] = assignment.float().cpu()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from focus_core.head_router import HeadRouter
 from focus_core.retrofitting import FocusModel, Observer
 from focus_core.router import Router
 from focus_core.sinkhorn import column_potentials
@@ -12,8 +13,14 @@ from focus_core.sinkhorn import column_potentials
 ROUNDS = 200
 """Rounds of the pooled Sinkhorn; at these sizes its columns have converged to 1e-4."""
 
+LENGTH = 2048
+"""Tokens up to which shorter blocks are joined: potentials of short texts do not balance long ones."""
 
-def calibrate(focus: FocusModel, blocks: Tensor, *, batch_rows: int = 16) -> None:
+TOKENS = 1 << 14
+"""Tokens of the pool, unless one block has more."""
+
+
+def calibrate(focus: FocusModel, blocks: Tensor) -> None:
     """Set every router's potentials so that groups are balanced over a sample of text.
 
     One forward pass under hard routing: each layer pools its scores over all tokens of the batch, solves
@@ -21,15 +28,24 @@ def calibrate(focus: FocusModel, blocks: Tensor, *, batch_rows: int = 16) -> Non
 
     Args:
         focus: model with trained routers; its potentials are overwritten.
-        blocks: (N, T) int64 token blocks, on any device; the first `batch_rows` are used.
-        batch_rows: rows of the pool.
+        blocks: (N, T) int64 token blocks, on any device. The first 16,384 tokens are used, rows joined to texts of up
+            to 2,048 tokens (as far as the model has positions), so neighbours in a text are best neighbours here.
     """
 
-    def solve(layer: int, router: Router, scores: Tensor, valid: Tensor | None) -> None:
-        pooled = scores.reshape(1, -1, scores.shape[-1])
-        potential = column_potentials(pooled, temperature=focus.config.temperature, rounds=ROUNDS)[0]
-        router.potential.copy_(potential - potential.mean())
+    def solve(layer: int, router: Router | HeadRouter, scores: Tensor, valid: Tensor | None) -> None:
+        pooled = scores.unflatten(0, (-1, router.num_heads)).transpose(0, 1).flatten(1, 2)
+        potential = column_potentials(pooled, temperature=focus.config.temperature, rounds=ROUNDS)
+        potential = potential - potential.mean(1, keepdim=True)
+        router.potential.copy_(potential.view_as(router.potential))
 
-    input_ids = blocks[:batch_rows].to(focus.model.device)
+    input_ids = _joined(focus, blocks[: max(1, TOKENS // blocks.shape[1])]).to(focus.model.device)
     with torch.inference_mode(), focus.routing("hard", balance="calibrated"), focus.observe(Observer(solve)):
         focus.model.base_model(input_ids=input_ids, use_cache=False)
+
+
+def _joined(focus: FocusModel, blocks: Tensor) -> Tensor:
+    """Rows side by side, as many as make a text of `LENGTH` tokens; those left over are not used."""
+    count, length = blocks.shape
+    limit = getattr(focus.model.config.get_text_config(), "max_position_embeddings", None) or LENGTH
+    together = max(1, min(count, LENGTH // length, limit // length))
+    return blocks[: count // together * together].reshape(-1, together * length)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from focus_core.errors import FocusError
 from focus_core.retrofitting import FocusModel, Observer
+from focus_core.router import group_sizes
 from focus_core.training.calibrate import calibrate
 from focus_core.training.objectives import OBJECTIVES
 
@@ -74,16 +75,18 @@ class Step:
 
 
 class LargestGroup:
-    """Watches assignments and keeps the share of tokens in the largest group, worst layer."""
+    """Watches assignments and keeps the share of tokens in the largest group, worst layer (and head)."""
 
-    def __init__(self) -> None:
+    def __init__(self, focus: FocusModel) -> None:
+        self.focus = focus
         self.share = 0.0
 
-    def __call__(self, layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None) -> None:
+    def __call__(
+        self, layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, reading: Tensor | None
+    ) -> None:
         """Take in one layer's assignment; see `focus_core.retrofitting.Observer`."""
-        groups = assignment.detach().argmax(-1).reshape(-1)
-        counts = torch.bincount(groups, minlength=assignment.shape[-1])
-        self.share = max(self.share, float(counts.max()) / groups.numel())
+        sizes = group_sizes(assignment.detach(), self.focus.router(layer).num_heads)
+        self.share = max(self.share, float(sizes.max() / sizes[0].sum()))
 
 
 def train(
@@ -136,7 +139,7 @@ def train(
     on_phase("training")
     try:
         for step in range(done, settings.steps):
-            started, largest = time.perf_counter(), LargestGroup()
+            started, largest = time.perf_counter(), LargestGroup(focus)
             rows = torch.from_numpy(blocks[_batch(len(blocks), step, settings)]).to(device)
             for group in optimizer.param_groups:
                 group["lr"] = _rate(step, settings)
@@ -169,10 +172,17 @@ def train(
     return history
 
 
+RUN = 4
+"""Neighbouring blocks that `calibrate` may join to a longer text."""
+
+
 def calibration_blocks(blocks: np.ndarray, seed: int) -> Tensor:
-    """The 16 training blocks that potentials are estimated on, (N, T) int64."""
-    order = np.random.default_rng(seed).permutation(len(blocks))
-    return torch.from_numpy(blocks[np.sort(order[:16])])
+    """The training blocks that potentials are estimated on, (N, T) int64: up to eight runs of four neighbours."""
+    runs = len(blocks) // RUN
+    if not runs:
+        return torch.from_numpy(blocks)
+    chosen = np.sort(np.random.default_rng(seed).permutation(runs)[:8])
+    return torch.from_numpy(blocks[: runs * RUN].reshape(runs, RUN, -1)[chosen].reshape(-1, blocks.shape[1]))
 
 
 def _batch(num_blocks: int, step: int, settings: TrainSettings) -> np.ndarray:

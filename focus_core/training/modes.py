@@ -117,7 +117,7 @@ class TrainingTask(nn.Module):
 
     def forward(self, input_ids: Tensor) -> dict[str, Tensor]:
         """The loss of a batch; also notes the share of its tokens in the largest group."""
-        largest = LargestGroup()
+        largest = LargestGroup(self.focus)
         with self.focus.observe(Observer(on_assignment=largest)):
             loss = self.objective(self.focus, input_ids)
         self.largest_group_share = largest.share

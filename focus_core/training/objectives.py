@@ -10,7 +10,7 @@ Their loops call `backward` on the result: the own loop for a laptop, Trainer wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -37,14 +37,14 @@ def language_model(focus: FocusModel, input_ids: Tensor) -> Tensor:
         return focus(input_ids=input_ids, labels=input_ids, use_cache=False).loss
 
 
-PairWeights = Callable[[Tensor, FocusConfig], Iterator[Tensor]]
-"""From an assignment (B, T, K) to one or more weights (B, T, T) of pairs, between 0 and 1."""
+KeptMass = Callable[[Tensor, Tensor, Tensor, FocusConfig], Tensor]
+"""From mass (N, T, T), what queries read and what keys are in (N, T, K) each, to kept mass (N,) or (n, N)."""
 
 
 def attention_mass(focus: FocusModel, input_ids: Tensor) -> Tensor:
     """Minus the log share of distant attention that soft affinity a_ij = g_i . g_j keeps, mean over layers.
 
-    For a layer with attention weights A (mean over heads), over distant pairs whose key is no sink:
+    For a layer with attention weights A (mean over the heads of a router), over distant pairs whose key is no sink:
     loss = -log(sum A_ij a_ij / sum A_ij). Sinks are left out because they hold most of the distant attention and
     belong to every group anyway.
 
@@ -57,30 +57,35 @@ def attention_mass(focus: FocusModel, input_ids: Tensor) -> Tensor:
         the sum. It is taken layer by layer during the forward pass, and what is returned only carries it on: of all
         the (T, T) arrays, those of one layer exist at a time.
     """
-    return _mass(focus, input_ids, _soft_pairs)
+    return _mass(focus, input_ids, _soft_kept)
 
 
 def top_k_mass(focus: FocusModel, input_ids: Tensor) -> Tensor:
     """`attention_mass` with the pairs that hard routing keeps, mean over k = 1 to the configured one.
 
-    The weight of a pair is 1 if the two tokens share one of their k groups and 0 if not, so training sees the mask of
+    The weight of a pair is 1 if it is kept at k groups and 0 if not, so training sees the mask of
     inference; the gradient is that of the soft affinity (straight-through, arXiv 1308.3432).
     """
-    return _mass(focus, input_ids, _hard_pairs)
+    return _mass(focus, input_ids, _hard_kept)
 
 
-def _soft_pairs(assignment: Tensor, config: FocusConfig) -> Iterator[Tensor]:
-    yield affinity(assignment, assignment)
+def _soft_kept(mass: Tensor, reading: Tensor, assignment: Tensor, config: FocusConfig) -> Tensor:
+    # sum_ij A_ij (r_i . g_j) without the (T, T) affinities.
+    return (reading * (mass @ assignment)).sum((1, 2))
 
 
-def _hard_pairs(assignment: Tensor, config: FocusConfig) -> Iterator[Tensor]:
-    soft = affinity(assignment, assignment)
+def _hard_kept(mass: Tensor, reading: Tensor, assignment: Tensor, config: FocusConfig) -> Tensor:
+    soft = _soft_kept(mass, reading, assignment, config)
+    separate = reading is not assignment
+    kept = []
     for top_k in range(1, config.top_k + 1):
-        member = top_k_membership(assignment, top_k).to(soft.dtype)
-        yield affinity(member, member).clamp(max=1) + (soft - soft.detach())
+        member = top_k_membership(assignment, 1 if separate else top_k).to(soft.dtype)
+        reads = top_k_membership(reading, top_k).to(soft.dtype)
+        kept.append((mass * affinity(reads, member).clamp(max=1)).sum((1, 2)) + (soft - soft.detach()))
+    return torch.stack(kept)
 
 
-def _mass(focus: FocusModel, input_ids: Tensor, pair_weights: PairWeights) -> Tensor:
+def _mass(focus: FocusModel, input_ids: Tensor, kept_mass: KeptMass) -> Tensor:
     losses: list[Tensor] = []
     gradients: list[Tensor] = []
 
@@ -90,12 +95,13 @@ def _mass(focus: FocusModel, input_ids: Tensor, pair_weights: PairWeights) -> Te
         key: Tensor,
         value: Tensor,
         assignment: Tensor,
+        reading: Tensor | None,
         positions: Tensor,
         geometry: Geometry,
     ) -> AttentionOutput:
         output, mass = _distant_mass(call.config, query, key, value, positions, geometry)
         with torch.autocast(query.device.type, enabled=False):
-            kept = torch.stack([(mass * weight).sum((1, 2)) for weight in pair_weights(assignment, call.config)])
+            kept = kept_mass(mass, assignment if reading is None else reading, assignment, call.config)
             loss = -(kept / mass.sum((1, 2)).clamp(min=1e-9)).clamp(min=1e-9).log().mean()
         if loss.requires_grad:
             parameters = list(focus.router(call.layer).parameters())
@@ -121,9 +127,11 @@ def _distant_mass(
     if geometry.softcap is not None:
         logits = geometry.softcap * torch.tanh(logits / geometry.softcap)
     visible, is_open = pair_masks(positions, query.shape[2], config, geometry.sliding_window)
-    logits = logits.masked_fill(~visible[:, None], float("-inf"))
+    logits.masked_fill_(~visible[:, None], float("-inf"))
     weights = logits.softmax(-1)
-    output = AttentionOutput((weights.to(value.dtype) @ value).to(query.dtype), logits.logsumexp(-1))
+    # Of the largest weight e^(l - lse), which spares a pass of exponentials.
+    logsumexp = logits.amax(-1) - weights.amax(-1).log()
+    output = AttentionOutput((weights.to(value.dtype) @ value).to(query.dtype), logsumexp)
     return output, weights.mean(1).masked_fill(is_open | ~visible, 0.0)
 
 

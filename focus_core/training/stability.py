@@ -16,6 +16,7 @@ from torch import Tensor
 
 from focus_core.errors import FocusError
 from focus_core.retrofitting import FocusModel, Observer
+from focus_core.router import Router
 from focus_core.training.variants import Variant
 
 PHASES = ("centroids", "everything")
@@ -85,7 +86,9 @@ class _Watch:
     def _note_states(self, layer: int, states: Tensor, valid: Tensor | None) -> None:
         self.states[layer] = states.detach()
 
-    def _note_assignment(self, layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None) -> None:
+    def _note_assignment(
+        self, layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, reading: Tensor | None
+    ) -> None:
         self.assignments[layer] = assignment
 
 
@@ -130,7 +133,7 @@ def train_variant(
     if len(blocks) < settings.batch_size:
         raise FocusError(f"The text fills {len(blocks)} blocks, fewer than one batch: give more text.")
     device, rng = focus.model.device, np.random.default_rng(settings.seed)
-    routers = {layer: focus.router(layer) for layer in focus.layers}
+    routers = {layer: router for layer in focus.layers if isinstance(router := focus.router(layer), Router)}
     if variant.prepare is not None:
         for router in routers.values():
             variant.prepare(router)

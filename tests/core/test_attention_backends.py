@@ -55,6 +55,11 @@ def problems(draw):
     positions = torch.where(real, start + real.cumsum(1) - 1, -1)
     if padding == "none" and start == 0:
         positions = None
+    reads = None
+    if draw(st.booleans()):
+        reads = torch.rand(batch, num_queries, groups, generator=generator) < draw(st.sampled_from([0.0, 0.3, 1.0]))
+        if draw(st.booleans()):
+            membership = membership & (membership.cumsum(2) == 1)
     scale = draw(st.sampled_from([None, 0.3]))
     tensors = [
         torch.randn(batch, count, length, head_dim, generator=generator)
@@ -67,6 +72,7 @@ def problems(draw):
             window=draw(st.sampled_from([0, 1, 7, 64, 128, 1000])),
             sink_tokens=draw(st.sampled_from([0, 1, 4, 50])),
             positions=positions,
+            query_membership=reads,
             sliding_window=draw(st.sampled_from([None, None, 1, 20, 300])),
             scale=scale,
             softcap=draw(st.sampled_from([None, None, 5.0])),
@@ -98,6 +104,8 @@ def test_agrees_with_the_dense_reference(backend, problem, dtype):
 @given(problem=problems(), dtype=st.sampled_from([torch.float32, torch.bfloat16]))
 def test_decode_agrees_with_the_dense_reference(problem, dtype):
     (query, key, value), membership, options = problem
+    if options["query_membership"] is not None:
+        options = options | dict(query_membership=options["query_membership"][:, -32:])
     agree((query[:, :, -32:], key, value), membership, options, "decode", dtype)
 
 
@@ -120,7 +128,7 @@ def test_decode_reads_only_the_keys_it_keeps():
 @given(problem=problems(), dtype=st.sampled_from([torch.float32, torch.bfloat16]))
 def test_published_form_agrees_with_the_dense_reference(problem, dtype):
     tensors, membership, options = problem
-    options = options | dict(softcap=None, sliding_window=None)
+    options = options | dict(softcap=None, sliding_window=None, query_membership=None)
     agree(tensors, membership & (membership.cumsum(2) == 1), options, "flash_merge", dtype)
 
 
@@ -129,7 +137,7 @@ def test_published_form_agrees_with_the_dense_reference(problem, dtype):
 def test_packing_for_cuda_agrees_when_cpu_kernels_run_it(problem, dtype, small):
     """What `varlen` and `flash` hand to their kernels, for any number of groups per token."""
     tensors, membership, options = problem
-    options = options | dict(softcap=None, sliding_window=None)
+    options = options | dict(softcap=None, sliding_window=None, query_membership=None)
     membership = membership & (membership.cumsum(2) <= (4 if dtype == torch.float32 else 2))
     packed = registry.Backend(lambda inputs: packed_attention(inputs, cpu_causal, cpu_bias))
     with pytest.MonkeyPatch.context() as patch:
@@ -165,14 +173,19 @@ def test_sparse_passes_agree_whatever_they_cost(problem, dtype, small, singly):
     """The estimate would send these short texts another way: take it away, and let every size be split."""
     tensors, membership, options = problem
     options = options | dict(softcap=None, sliding_window=None)
-    membership = membership & (membership.cumsum(2) <= cpu_backend.MOST_GROUPS)
+    separate = options["query_membership"] is not None
+    membership = membership & (membership.cumsum(2) <= (1 if separate else cpu_backend.MOST_GROUPS))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             cpu_backend,
             "_worthwhile_lists",
             lambda inputs, rows, sinks, num_queries: member_lists(rows[sinks:]),
         )
+        patch.setattr(cpu_backend, "_worthwhile_reads", lambda *given: True)
         if small:
+            patch.setattr("focus_core.attention.cpu_reads.ONE_CALL_KEYS", 3)
+            patch.setattr("focus_core.attention.cpu_reads.LARGE_TILE_ROWS", 16)
+            patch.setattr("focus_core.attention.cpu_reads.SINK_QUERIES", 50)
             patch.setattr("focus_core.attention.cpu_parts.BIAS_ELEMENTS", 1)
             patch.setattr("focus_core.attention.cpu_parts.BUCKET_PAIRS", 10)
             patch.setattr("focus_core.attention.cpu_parts.block_tokens", lambda total, group, batch: (16, 48))

@@ -15,7 +15,10 @@ from focus_core.attention.validate import checked_inputs
 def inputs_of(problem):
     (query, key, value), membership, options = problem
     options = {"scale": None, "softcap": None, "sliding_window": None} | options
-    return checked_inputs(query, key, value, membership[:, :, :62], options.pop("positions"), **options)
+    reads = options.pop("query_membership", None)
+    reads = None if reads is None else reads[:, :, :62]
+    positions = options.pop("positions")
+    return checked_inputs(query, key, value, membership[:, :, :62], positions, query_membership=reads, **options)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -9,13 +9,13 @@ from focus_core.attention import focus_attention, kept_pairs
 from focus_core.errors import FocusError
 
 
-def kept(i, j, positions, membership, window, sink_tokens, sliding_window):
+def kept(i, j, positions, membership, reads, window, sink_tokens, sliding_window):
     if j > i or positions[i] < 0 or positions[j] < 0:
         return False
     distance = positions[i] - positions[j]
     if sliding_window is not None and distance >= sliding_window:
         return False
-    shared = any(a and b for a, b in zip(membership[i], membership[j]))
+    shared = any(a and b for a, b in zip(reads[i], membership[j]))
     return distance <= window or positions[j] < sink_tokens or shared
 
 
@@ -51,13 +51,23 @@ def make(total, padding=None, start=0, num_queries=None, seed=0, batch=2, groups
     return (query, key, value, membership), dict(positions=positions, **options)
 
 
+def other_groups(membership):
+    """Groups to read that have nothing to do with those tokens are in."""
+    return torch.rand(membership.shape, generator=torch.Generator().manual_seed(1)) < 0.3
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("backend", ["dense", "chunked"])
-def test_against_the_definition(case, backend, monkeypatch):
+@pytest.mark.parametrize("separate", [False, True])
+def test_against_the_definition(case, backend, separate, monkeypatch):
     monkeypatch.setattr("focus_core.attention.chunked.CHUNK_ELEMENTS", 500)
     (query, key, value, membership), options = make(**case)
-    output, logsumexp = focus_attention(query, key, value, membership, backend=backend, **options)
     total, num_queries = key.shape[2], query.shape[2]
+    reads = other_groups(membership) if separate else membership
+    given = reads[:, total - num_queries :] if separate else None
+    output, logsumexp = focus_attention(
+        query, key, value, membership, query_membership=given, backend=backend, **options
+    )
     for b in range(2):
         positions, groups = options["positions"][b].tolist(), membership[b].tolist()
         for row in range(num_queries):
@@ -70,6 +80,7 @@ def test_against_the_definition(case, backend, monkeypatch):
                     j,
                     positions,
                     groups,
+                    reads[b].tolist(),
                     options["window"],
                     options["sink_tokens"],
                     options.get("sliding_window"),
@@ -89,21 +100,23 @@ def test_against_the_definition(case, backend, monkeypatch):
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("elements", [1, 1 << 22])
-def test_counts_against_the_definition(case, elements, monkeypatch):
+@pytest.mark.parametrize("separate", [False, True])
+def test_counts_against_the_definition(case, elements, separate, monkeypatch):
     monkeypatch.setattr("focus_core.attention.counting.CHUNK_ELEMENTS", elements)
     case = {name: value for name, value in case.items() if name != "softcap"}
     (query, _, _, membership), options = make(**case)
     num_queries, total = query.shape[2], membership.shape[1]
-    counts = kept_pairs(membership, num_queries=num_queries, **options)
+    other = other_groups(membership) if separate else None
+    counts = kept_pairs(membership, query_membership=other, num_queries=num_queries, **options)
     sliding = options.get("sliding_window")
     for b in range(2):
         positions, groups = options["positions"][b].tolist(), membership[b].tolist()
+        reads = groups if other is None else other[b].tolist()
         pairs = [(i, j) for i in range(total - num_queries, total) for j in range(i + 1)]
-        everything = [pair for pair in pairs if kept(*pair, positions, groups, 10**9, 0, sliding)]
+        everything = [pair for pair in pairs if kept(*pair, positions, groups, reads, 10**9, 0, sliding)]
         local = [p for p in everything if positions[p[0]] - positions[p[1]] <= options["window"]]
-        computed = [
-            p for p in everything if kept(*p, positions, groups, options["window"], options["sink_tokens"], sliding)
-        ]
+        rule = (positions, groups, reads, options["window"], options["sink_tokens"], sliding)
+        computed = [p for p in everything if kept(*p, *rule)]
         assert counts.causal[b] == len(everything)
         assert counts.local[b] == len(local)
         assert counts.distant[b] == len(everything) - len(local)
@@ -153,6 +166,7 @@ def test_gradients_in_float64(monkeypatch):
         (dict(query=torch.randn(2, 4, 10, 8)), "10 queries and 9 keys"),
         (dict(query=torch.randn(2, 4, 9, 16)), "do not fit"),
         (dict(query=torch.randn(4, 9, 16)), "query is (4, 9, 16)"),
+        (dict(query_membership=torch.ones(2, 8, 4, dtype=torch.bool)), "query_membership is (2, 8, 4)"),
     ],
 )
 def test_refusals_are_one_sentence(change, message):

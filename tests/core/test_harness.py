@@ -100,7 +100,7 @@ def test_exposure_counts_the_pairs_of_the_longest_request(tiny_llama, focus, bat
     ids = torch.tensor([tiny_llama.tokenizer("".join(PAIRS[1]))["input_ids"]])[:, :-1]
     memberships = []
 
-    def keep(layer, scores, assignment, valid):
+    def keep(layer, scores, assignment, valid, reading):
         memberships.append(top_k_membership(assignment, 1))
 
     with focus.observe(Observer(on_assignment=keep)), torch.no_grad():

@@ -62,6 +62,11 @@ def model(request):
     return model
 
 
+@pytest.fixture(params=["layer", "head"])
+def config(request):
+    return CONFIG.replace(router=request.param)
+
+
 def tokens(batch=2, length=24, seed=1):
     return torch.randint(2, 95, (batch, length), generator=torch.Generator().manual_seed(seed))
 
@@ -78,9 +83,9 @@ def digest(model):
     return sha.hexdigest()
 
 
-def test_all_groups_or_a_wide_window_equal_the_untouched_model(model):
+def test_all_groups_or_a_wide_window_equal_the_untouched_model(model, config):
     expected = logits(model, tokens())
-    focus = retrofit(model, CONFIG)
+    focus = retrofit(model, config)
     for changes in ({"top_k": 4}, {"window": 24}):
         with focus.routing("hard", **changes):
             assert torch.allclose(logits(focus, tokens()), expected, atol=1e-5)
@@ -103,8 +108,8 @@ def test_detach_restores_the_model_bit_for_bit(model):
     retrofit(base, CONFIG).detach()
 
 
-def test_calibrated_routing_is_causal_and_sequence_is_not(model):
-    focus = retrofit(model, CONFIG)
+def test_calibrated_routing_is_causal_and_sequence_is_not(model, config):
+    focus = retrofit(model, config)
     before, after = tokens(1, 40), tokens(1, 40)
     after[:, 25:] = tokens(1, 15, seed=9)
     assert torch.allclose(logits(focus, before)[:, :25], logits(focus, after)[:, :25], atol=1e-6)
@@ -114,8 +119,8 @@ def test_calibrated_routing_is_causal_and_sequence_is_not(model):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("balance", ["calibrated", "sequence"])
-def test_padding_changes_nothing(model, side, balance):
-    focus = retrofit(model, CONFIG)
+def test_padding_changes_nothing(model, config, side, balance):
+    focus = retrofit(model, config)
     short, long = tokens(1, 17), tokens(1, 29, seed=2)
     padding = torch.zeros(1, 12, dtype=torch.long)
     ones = torch.ones(1, 17, dtype=torch.long)
@@ -129,8 +134,8 @@ def test_padding_changes_nothing(model, side, balance):
             assert torch.allclose(together[row][mask[row].bool()], logits(focus, text)[0], atol=1e-5)
 
 
-def test_generation_with_a_cache_equals_recomputing(model):
-    focus = retrofit(model, CONFIG)
+def test_generation_with_a_cache_equals_recomputing(model, config):
+    focus = retrofit(model, config)
     prompt = tokens(2, 20)
     mask = torch.ones_like(prompt)
     mask[0, :4] = 0
@@ -141,22 +146,22 @@ def test_generation_with_a_cache_equals_recomputing(model):
     assert torch.equal(beams, focus.generate(prompt, num_beams=3, use_cache=False, **options))
 
 
-def test_saved_routers_come_back(model, tmp_path):
-    focus = retrofit(model, CONFIG, seed=3)
+def test_saved_routers_come_back(model, config, tmp_path):
+    focus = retrofit(model, config, seed=3)
     for router in focus.routers.values():
         router.potential.normal_()
     expected = logits(focus, tokens())
     focus.save_pretrained(tmp_path / "routers")
     again = FocusModel.from_pretrained(focus.detach(), tmp_path / "routers")
-    assert again.config == CONFIG
+    assert again.config == config
     assert again.base_matches
     assert torch.equal(logits(again, tokens()), expected)
 
 
 @pytest.mark.parametrize("objective", ["mass", "lm"])
-def test_training_lowers_the_loss_and_changes_no_byte_of_the_base(model, objective, tmp_path):
+def test_training_lowers_the_loss_and_changes_no_byte_of_the_base(model, config, objective, tmp_path):
     before = digest(model)
-    focus = retrofit(model, CONFIG)
+    focus = retrofit(model, config)
     settings = TrainSettings(steps=12, batch_size=8, learning_rate=0.05, objective=objective, autocast=False)
     history = train(focus, tokens(8, 32).numpy(), settings, tmp_path / "routers")
     assert history[-1].loss < history[0].loss

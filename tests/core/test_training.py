@@ -18,10 +18,11 @@ def blocks(rows=12, length=48):
     return np.random.default_rng(0).integers(1, 200, (rows, length))
 
 
+@pytest.mark.parametrize("router", ["layer", "head"])
 @pytest.mark.parametrize("objective", ["mass", "top-k", "lm"])
-def test_training_lowers_the_loss_and_leaves_the_base_alone(tiny_llama, tmp_path, objective):
+def test_training_lowers_the_loss_and_leaves_the_base_alone(tiny_llama, tmp_path, objective, router):
     before = {name: tensor.clone() for name, tensor in tiny_llama.model.state_dict().items()}
-    focus = retrofit(tiny_llama.model, CONFIG)
+    focus = retrofit(tiny_llama.model, CONFIG.replace(router=router))
     settings = TrainSettings(steps=30, objective=objective, batch_size=12, learning_rate=0.05, autocast=False)
     history = train(focus, blocks(), settings, tmp_path)
     assert history[-1].loss < history[0].loss
@@ -29,30 +30,44 @@ def test_training_lowers_the_loss_and_leaves_the_base_alone(tiny_llama, tmp_path
         assert torch.equal(tensor, before[name])
 
 
+@pytest.mark.parametrize("router", ["layer", "head"])
 @pytest.mark.parametrize("objective", ["mass", "top-k"])
-def test_kept_mass_is_that_of_the_attention_weights(tiny_llama, objective):
+def test_kept_mass_is_that_of_the_attention_weights(tiny_llama, objective, router):
     """Against the weights that the untouched model reports, pair by pair."""
     ids = torch.randint(1, 200, (2, 40), generator=torch.Generator().manual_seed(0))
     tiny_llama.model.set_attn_implementation("eager")
     with torch.no_grad():
         weights = tiny_llama.model(ids, output_attentions=True, use_cache=False).attentions
-    focus = retrofit(tiny_llama.model, CONFIG.replace(top_k=2))
-    assignments = []
-    observer = Observer(on_assignment=lambda layer, scores, assignment, valid: assignments.append(assignment.detach()))
-    with focus.observe(observer):
+    focus = retrofit(tiny_llama.model, CONFIG.replace(top_k=2, router=router))
+    seen = []
+
+    def keep(layer, scores, assignment, valid, reading):
+        seen.append((assignment.detach(), None if reading is None else reading.detach()))
+
+    with focus.observe(Observer(on_assignment=keep)):
         loss = OBJECTIVES[objective](focus, ids)
     distance = torch.arange(40)[:, None] - torch.arange(40)
     counted = (distance > CONFIG.window) & (torch.arange(40) >= CONFIG.sink_tokens)
     logs = []
-    for weight, assignment in zip(weights, assignments):
-        mass = weight.mean(1) * counted
+    for weight, (assignment, reading) in zip(weights, seen):
+        num_heads = len(assignment) // 2
+        mass = (weight.unflatten(1, (num_heads, -1)).mean(2) * counted).flatten(0, 1)
+        assert router == "layer" or num_heads == tiny_llama.model.config.num_key_value_heads > 1
         if objective == "mass":
-            masks = [torch.einsum("btk,bsk->bts", assignment, assignment)]
+            reads = assignment if reading is None else reading
+            masks = [torch.einsum("btk,bsk->bts", reads, assignment)]
         else:
-            ranks = (-assignment).argsort(-1).argsort(-1)
-            masks = [((ranks < k)[:, :, None] & (ranks < k)[:, None]).any(-1) for k in (1, 2)]
+            ranks, wanted = (
+                None if part is None else (-part).argsort(-1).argsort(-1) for part in (assignment, reading)
+            )
+            masks = [
+                ((ranks < k)[:, :, None] & (ranks < k)[:, None]).any(-1)
+                if wanted is None
+                else ((wanted < k)[:, :, None] & (ranks < 1)[:, None]).any(-1)
+                for k in (1, 2)
+            ]
         logs += [((mass * mask).sum((1, 2)) / mass.sum((1, 2))).log() for mask in masks]
-    assert float(loss) == pytest.approx(-float(torch.stack(logs).mean()), rel=1e-4)
+    assert float(loss.detach()) == pytest.approx(-float(torch.stack(logs).mean()), rel=1e-4)
     loss.backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in focus.trainable_parameters())
 
@@ -101,6 +116,28 @@ def test_evaluation_counts_what_a_dense_mask_keeps(tiny_llama, byte_tokenizer):
     everything = evaluate(focus, trace.input_ids[None], routing="hard", top_k=4)
     assert everything.perplexity == pytest.approx(off.perplexity, rel=1e-5)
     assert everything.kept_share == 1.0
+
+
+def test_evaluation_of_routers_per_head_counts_their_masks(tiny_llama):
+    focus = retrofit(tiny_llama.model, CONFIG.replace(router="head"))
+    ids = blocks(1, 64)
+    seen = []
+
+    def keep(layer, scores, assignment, valid, reading):
+        seen.append((assignment.argmax(-1), reading.topk(2).indices))
+
+    with focus.routing("hard", top_k=2), focus.observe(Observer(on_assignment=keep)), torch.no_grad():
+        focus(input_ids=torch.from_numpy(ids))
+    row = evaluate(focus, ids, routing="hard", top_k=2)
+    distance = torch.arange(64)[:, None] - torch.arange(64)
+    distant = distance > CONFIG.window
+    kept = [((wanted[:, :, None] == group[:, None, :, None]).any(-1)) for group, wanted in seen]
+    kept = (torch.cat(kept) | (torch.arange(64) < CONFIG.sink_tokens)) & distant
+    assert row.kept_share == pytest.approx(float(kept.sum()) / (int(distant.sum()) * len(kept)))
+    sizes = [torch.bincount(groups, minlength=4).max() / 64 for group, _ in seen for groups in group]
+    assert row.largest_group_share == pytest.approx(float(max(sizes)))
+    everything = evaluate(focus, ids, routing="hard", top_k=4)
+    assert everything.perplexity == pytest.approx(evaluate(focus, ids, routing="off").perplexity, rel=1e-5)
 
 
 def test_the_default_model_end_to_end(default_model):
