@@ -14,6 +14,7 @@ from torch import Tensor
 from focus_core.analysis.agreement import membership_sets
 from focus_core.analysis.trace import Trace
 from focus_core.attention import AttentionOutput, focus_attention, kept_pairs
+from focus_core.config import FocusConfig
 from focus_core.interface import AttentionCall, Geometry, Rule
 from focus_core.retrofitting import FocusModel
 
@@ -29,6 +30,13 @@ def random_sharing(num_groups: int, top_k: int) -> float:
     return 1 - math.comb(num_groups - top_k, top_k) / math.comb(num_groups, top_k)
 
 
+def random_kept(config: FocusConfig, row: int) -> float:
+    """Probability that random even groups keep a distant pair in one routed layer."""
+    if config.router == "head":
+        return config.top_k_of(row) / config.num_groups
+    return random_sharing(config.num_groups, config.top_k_of(row))
+
+
 def pair_table(trace: Trace) -> pd.DataFrame:
     """What happens to the causal pairs of a text, one row per layer.
 
@@ -39,9 +47,11 @@ def pair_table(trace: Trace) -> pd.DataFrame:
         k).
     """
     config = trace.config
-    counts = kept_pairs(torch.tensor(trace.membership), window=config.window, sink_tokens=config.sink_tokens)
+    reads = None if trace.reading is None else torch.tensor(trace.reads)
+    member = torch.tensor(trace.membership)
+    counts = kept_pairs(member, query_membership=reads, window=config.window, sink_tokens=config.sink_tokens)
     causal, local, distant, kept, sink = (count.double().numpy() for count in counts)
-    by_luck = [random_sharing(config.num_groups, config.top_k_of(row)) for row in range(len(trace.layers))]
+    by_luck = [random_kept(config, row) for row in range(len(trace.layers))]
     same_by_luck = (distant - sink) * np.array(by_luck)
     table = pd.DataFrame(
         {
@@ -73,11 +83,19 @@ class PooledMask:
     factor: int
 
 
-def pooled_mask(membership: np.ndarray, *, window: int, sink_tokens: int, cells: int = MAX_CELLS) -> PooledMask:
+def pooled_mask(
+    membership: np.ndarray,
+    *,
+    reads: np.ndarray | None = None,
+    window: int,
+    sink_tokens: int,
+    cells: int = MAX_CELLS,
+) -> PooledMask:
     """Pool the pattern of one layer to at most so many cells a side; holds one band of queries at a time.
 
     Args:
         membership: (T, K) bool.
+        reads: (T, K) bool, the groups that tokens read; those they are in when None.
         window: w.
         sink_tokens: tokens that every later token reads.
         cells: the most cells along a side.
@@ -85,7 +103,10 @@ def pooled_mask(membership: np.ndarray, *, window: int, sink_tokens: int, cells:
     num_tokens = len(membership)
     factor = max(1, -(-num_tokens // cells))
     starts = np.arange(0, num_tokens, factor)
-    set_of, overlap = membership_sets(membership)
+    # Sets of both kinds are numbered together; what a query reads is looked up from its own row.
+    both = membership if reads is None else np.concatenate([membership, reads])
+    set_of, overlap = membership_sets(both)
+    read_of = set_of[-num_tokens:]
     counts = np.zeros((len(starts), len(starts), len(CLASSES)), dtype=np.float32)
     for band, start in enumerate(starts):
         queries = np.arange(start, min(start + factor, num_tokens))
@@ -93,7 +114,7 @@ def pooled_mask(membership: np.ndarray, *, window: int, sink_tokens: int, cells:
         distance = queries[:, None] - keys
         local = (distance >= 0) & (distance <= window)
         sink = (distance > window) & (keys < sink_tokens)
-        same = (distance > window) & (keys >= sink_tokens) & overlap[set_of[queries]][:, set_of[keys]]
+        same = (distance > window) & (keys >= sink_tokens) & overlap[read_of[queries]][:, set_of[keys]]
         dropped = (distance > window) & ~sink & ~same
         for kind, pairs in enumerate((local, sink, same, dropped)):
             counts[band, : band + 1, kind] = np.add.reduceat(pairs.sum(0), starts[: band + 1])
@@ -107,6 +128,8 @@ def attention_mass(
     input_ids: np.ndarray,
     memberships: Sequence[np.ndarray],
     *,
+    reads: Sequence[np.ndarray] | None = None,
+    head: int | None = None,
     window: int,
     sink_tokens: int,
     max_queries: int = 256,
@@ -120,6 +143,8 @@ def attention_mass(
         focus: model with routers; hold its lock.
         input_ids: (T,) int64.
         memberships: patterns to measure in the same pass, each (L, T, K) bool for the layers with routers in order.
+        reads: the groups that tokens read in each pattern, likewise; those they are in when None.
+        head: the key/value head that patterns of routers per head belong to; its query heads alone are averaged.
         window: w.
         sink_tokens: tokens that every later token reads.
         max_queries: measure at most so many queries, evenly spaced over the text.
@@ -142,13 +167,16 @@ def attention_mass(
         geometry: Geometry,
     ) -> AttentionOutput:
         row = rows[call.layer]
-        groups = [torch.from_numpy(np.array(each[row], dtype=np.float32)).to(query.device) for each in memberships]
+        groups = [
+            tuple(torch.from_numpy(np.array(part[row], dtype=np.float32)).to(query.device) for part in pattern)
+            for pattern in zip(reads or memberships, memberships)
+        ]
         picked = torch.from_numpy(chosen).to(query.device)
         sums = torch.zeros(len(groups), len(CLASSES), dtype=torch.float64, device=query.device)
         step = max(1, _CHUNK_ELEMENTS // (query.shape[1] * key.shape[2]))
         for start in range(0, len(picked), step):
             part = picked[start : start + step]
-            sums += _mass(query[0, :, part], key[0], part, groups, window, sink_tokens, geometry)
+            sums += _mass(query[head or 0, :, part], key[head or 0], part, groups, window, sink_tokens, geometry)
         result[:, row] = (sums / len(picked)).cpu().numpy()
         everyone = torch.ones(*positions.shape, 1, dtype=torch.bool, device=query.device)
         return focus_attention(
@@ -179,7 +207,7 @@ def _mass(
     query: Tensor,
     key: Tensor,
     picked: Tensor,
-    groups: list[Tensor],
+    groups: list[tuple[Tensor, ...]],
     window: int,
     sink_tokens: int,
     geometry: Geometry,
@@ -200,5 +228,5 @@ def _mass(
     sink = far[:, :sink_tokens].sum(dtype=torch.float64)
     free = far[:, sink_tokens:]
     every = free.sum(dtype=torch.float64)
-    same = torch.stack([(free * (g[picked] @ g[sink_tokens:].T > 0)).sum(dtype=torch.float64) for g in groups])
+    same = torch.stack([(free * (q[picked] @ k[sink_tokens:].T > 0)).sum(dtype=torch.float64) for q, k in groups])
     return torch.stack([local.expand_as(same), sink.expand_as(same), same, every - same], dim=1)

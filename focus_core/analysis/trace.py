@@ -47,7 +47,8 @@ class Provenance:
 class Trace:
     """Routing of one text, as CPU arrays.
 
-    L layers with routers, T tokens, K groups.
+    L layers with routers, T tokens, K groups. Routers per key/value head are traced in one head at a time: there a
+    token is in one group as a key, and reads others as a query.
 
     Attributes:
         text: the analysed text.
@@ -59,9 +60,12 @@ class Trace:
         scores: (L, T, K) float32 router scores before balancing.
         assignment: (L, T, K) float32 balanced soft assignment, rows sum to 1.
         membership: (L, T, K) bool, the top-k groups, k that of the layer (`config.top_k_of(row)`); sink tokens are not
-            marked here.
+            marked here. With routers per head: the one group that a token is in.
         config: the settings in force.
         provenance: model and routers.
+        head: the traced key/value head of routers per head, else None.
+        reading: (L, T, K) float32, how much each token wants to read each group, rows sum to 1; None if tokens read the
+            groups they are in.
     """
 
     text: str
@@ -74,6 +78,17 @@ class Trace:
     membership: np.ndarray
     config: FocusConfig
     provenance: Provenance
+    head: int | None = None
+    reading: np.ndarray | None = None
+
+    @cached_property
+    def reads(self) -> np.ndarray:
+        """(L, T, K) bool, read-only: the groups that each token reads; `membership` unless routers are per head."""
+        if self.reading is None:
+            return self.membership
+        reads = memberships(self.reading, self.config, queries=True)
+        reads.setflags(write=False)
+        return reads
 
     @cached_property
     def groups(self) -> np.ndarray:
@@ -83,20 +98,23 @@ class Trace:
         return groups
 
 
-def memberships(assignment: Tensor | np.ndarray, config: FocusConfig) -> np.ndarray:
+def memberships(assignment: Tensor | np.ndarray, config: FocusConfig, *, queries: bool = False) -> np.ndarray:
     """(L, T, K) bool memberships of hard routing, every layer at its own k.
 
     Args:
         assignment: (L, T, K) float, of all routed layers in their order.
-        config: k, or the plan of it.
+        config: k, or the plan of it. Routers per head put a key into one group whatever k is.
+        queries: the weights are those of `Trace.reading`.
     """
     layers = torch.as_tensor(assignment)
+    if config.router == "head" and not queries:
+        return top_k_membership(layers, 1).numpy()
     if config.layer_top_k is None:
         return top_k_membership(layers, config.top_k).numpy()
     return torch.cat([top_k_membership(each[None], k) for each, k in zip(layers, config.layer_top_k)]).numpy()
 
 
-def analyze(focus: FocusModel, tokenizer: Any, text: str) -> Trace:
+def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0) -> Trace:
     """Route a text through every retrofitted layer and return what happened.
 
     Runs one forward pass under the routing in force, so later layers see what hard routing left of earlier ones.
@@ -106,21 +124,29 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str) -> Trace:
         focus: model with routers.
         tokenizer: its tokenizer.
         text: the text, without special tokens.
+        head: the key/value head to trace where each has a router.
 
     Returns:
         CPU arrays; nothing is kept on the model.
 
     Raises:
-        FocusError: empty text, text longer than the model's positions, or routing is off.
+        FocusError: empty text, text longer than the model's positions, no such head, or routing is off.
     """
     if focus.current.mode == "off":
         raise FocusError("Routing is off, so there are no groups to show: analyse in hard or soft mode.")
+    per_head = focus.config.router == "head"
+    num_heads = min(focus.router(layer).num_heads for layer in focus.layers)
+    if not 0 <= head < num_heads:
+        raise FocusError(f"There is no router for head {head}: choose 0 to {num_heads - 1}.")
     limit = getattr(focus.model.config.get_text_config(), "max_position_embeddings", None)
     encoding = encode(tokenizer, text, max_tokens=limit)
     seen: dict[int, tuple[Tensor, Tensor]] = {}
+    read: dict[int, Tensor] = {}
 
     def record(layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, reading: Tensor | None) -> None:
-        seen[layer] = (scores[0].float().cpu(), assignment[0].float().cpu())
+        seen[layer] = (scores[head].float().cpu(), assignment[head].float().cpu())
+        if reading is not None:
+            read[layer] = reading[head].float().cpu()
 
     input_ids = torch.from_numpy(encoding.input_ids)[None].to(focus.model.device)
     with torch.inference_mode(), focus.observe(Observer(on_assignment=record)):
@@ -147,6 +173,8 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str) -> Trace:
             trained=focus.trained,
             base_matches=focus.base_matches,
         ),
+        head=head if per_head else None,
+        reading=torch.stack([read[layer] for layer in layers]).numpy() if per_head else None,
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from focus_core import FocusConfig, analyze, retrofit
+from focus_core import FocusConfig, FocusError, analyze, retrofit
 from focus_core.analysis.sparsity import (
     attention_mass,
     measured_queries,
@@ -133,3 +133,42 @@ def test_a_plan_gives_every_layer_its_own_k(tiny_llama):
     assert table["same group"][0] == 0 and table["random kept"][0] == pytest.approx(table["kept"][0])
     luck = random_sharing(4, 3) * (1 - table["local"][1] - table["sink"][1])
     assert table["random kept"][1] == pytest.approx(table["local"][1] + table["sink"][1] + luck)
+
+
+def test_routers_per_head_are_traced_in_one_head(tiny_llama):
+    """What a token reads and where it is found differ; every count follows a dense mask of that head."""
+    focus = retrofit(
+        tiny_llama.model, FocusConfig(router="head", num_groups=4, top_k=2, window=3, sink_tokens=1), seed=0
+    )
+    text = "a text of forty tokens, one for each byte"
+    heads = [analyze(focus, tiny_llama.tokenizer, text, head=head) for head in range(2)]
+    assert not np.array_equal(heads[0].groups, heads[1].groups)
+    trace = heads[1]
+    num_tokens = len(trace.tokens)
+    distance = np.arange(num_tokens)[:, None] - np.arange(num_tokens)
+    assert (trace.membership.sum(-1) == 1).all() and (trace.reads.sum(-1) == 2).all()
+    table = pair_table(trace)
+    for row in range(len(trace.layers)):
+        shared = np.einsum("tk,sk->ts", trace.reads[row], trace.membership[row])
+        kept = ((distance <= 3) | (np.arange(num_tokens) < 1) | shared) & (distance >= 0)
+        assert table["kept"][row] == pytest.approx(kept.sum() / (distance >= 0).sum())
+        mask = pooled_mask(trace.membership[row], reads=trace.reads[row], window=3, sink_tokens=1)
+        assert mask.factor == 1
+        assert np.array_equal(np.nan_to_num(mask.shares[..., 3]) == 1, ~kept & (distance >= 0))
+    with focus.routing("hard", top_k=4, window=0, sink_tokens=0):
+        reads = analyze(focus, tiny_llama.tokenizer, text, head=1).reads
+    assert reads.all()
+    ids = np.array(trace.input_ids)
+    mass = attention_mass(focus, ids, [trace.membership], reads=[trace.reads], head=1, window=3, sink_tokens=1)
+    tiny_llama.model.set_attn_implementation("eager")
+    base = focus.detach()
+    base.set_attn_implementation("eager")
+    with torch.no_grad():
+        weights = base(torch.from_numpy(ids)[None], output_attentions=True).attentions
+    for row, weight in enumerate(weights):
+        ours = weight[0].unflatten(0, (2, -1))[1].mean(0).numpy()
+        shared = np.einsum("tk,sk->ts", trace.reads[row], trace.membership[row])
+        same = (distance > 3) & (np.arange(num_tokens) >= 1) & shared
+        assert mass[0, row, 2] == pytest.approx((ours * same).sum() / num_tokens, abs=1e-5)
+    with pytest.raises(FocusError, match="no router for head 2: choose 0 to 1"):
+        analyze(retrofit(base, focus.config), tiny_llama.tokenizer, text, head=2)
