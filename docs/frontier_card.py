@@ -20,9 +20,10 @@ START, END = "<!-- frontier: python docs/frontier_card.py -->", "<!-- end of fro
 SIZES = (8192, 32768)
 
 
-def attention_speed(top_k: int | None) -> list[str]:
+def attention_speed(top_k: int | None, router: str) -> list[str]:
     """Measured speed-up of one attention call at K=8, balanced routing, float32; blank where none was measured."""
-    points = json.loads((RESULTS / "bench-cpu.json").read_text(encoding="utf-8"))["points"]
+    path = RESULTS / ("bench-heads-cpu.json" if router == "head" else "bench-cpu.json")
+    points = json.loads(path.read_text(encoding="utf-8"))["points"]
     found = {
         point["tokens"]: f"{point['speedup']:.2f}"
         for point in points
@@ -59,7 +60,7 @@ def table(record: dict[str, Any]) -> str:
         largest = "" if point["largest_group_share"] is None else f"{point['largest_group_share']:.1%}"
         label = f"**{point['label']}**" if point["kind"] == "routers" else point["label"]
         source = f" ({point['source']})" if point["kind"] == "baseline" else ""
-        speed = attention_speed(point["top_k"]) if point["top_k"] else ["", ""]
+        speed = attention_speed(point["top_k"], point.get("router") or "layer") if point["top_k"] else ["", ""]
         relative = point["perplexity"] / untouched["perplexity"] - 1
         lines.append(
             f"| {label}{source} | {' | '.join(shares)} | {point['perplexity']:.2f} | {relative:+.1%}{interval} "

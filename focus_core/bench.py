@@ -26,6 +26,7 @@ from focus_core.attention import focus_attention, kept_pairs
 from focus_core.attention.inputs import AttentionInputs
 from focus_core.attention.registry import BACKENDS, resolve
 from focus_core.attention.validate import checked_inputs
+from focus_core.config import ROUTERS
 from focus_core.errors import FocusError
 
 SCHEMA = "focus-bench/1"
@@ -43,6 +44,8 @@ class BenchSettings:
         sizes: numbers of tokens T.
         routings: pairs (K, k) of groups and memberships per token; routing is random and balanced.
         dtypes: "float32", "bfloat16" or "float16".
+        router: "layer", or "head" for a routing of each key/value head whose queries read k groups and whose keys are
+            in one.
         backends: names of `focus_core.attention.BACKENDS`, or "auto".
         heads: query heads.
         kv_heads: key/value heads.
@@ -60,6 +63,7 @@ class BenchSettings:
     routings: tuple[tuple[int, int], ...] = ((8, 1), (8, 2), (16, 2))
     dtypes: tuple[str, ...] = ("bfloat16", "float32")
     backends: tuple[str, ...] = ("auto",)
+    router: str = "layer"
     heads: int = 9
     kv_heads: int = 3
     head_dim: int = 64
@@ -79,6 +83,8 @@ class BenchSettings:
         for num_groups, top_k in self.routings:
             if not 1 <= top_k <= num_groups:
                 raise FocusError(f"top_k is {top_k} with num_groups {num_groups}: choose 1 to {num_groups}.")
+        if self.router not in ROUTERS:
+            raise FocusError(f"router is {self.router!r}: choose one of {', '.join(ROUTERS)}.")
         for dtype in self.dtypes:
             if dtype not in DTYPES:
                 raise FocusError(f"dtype is {dtype!r}: choose one of {', '.join(DTYPES)}.")
@@ -155,8 +161,10 @@ def measure_point(
         "backend": backend,
     }
     inputs = _problem(settings, tokens, num_groups, top_k, DTYPES[dtype])
-    counts = kept_pairs(inputs.membership, window=settings.window, sink_tokens=settings.sink_tokens)
-    kept_share = float(counts.kept_share[0])
+    reads = inputs.query_membership if inputs.separate else None
+    window, sink_tokens = settings.window, settings.sink_tokens
+    counts = kept_pairs(inputs.membership, query_membership=reads, window=window, sink_tokens=sink_tokens)
+    kept_share = float(counts.kept_share.mean())
     point |= {"kept_share": kept_share, "bound": 1 / kept_share}
     point["input_bytes"] = sum(tensor.nbytes for tensor in (inputs.query, inputs.key, inputs.value))
     with torch.no_grad():
@@ -171,6 +179,7 @@ def measure_point(
                 inputs.key,
                 inputs.value,
                 inputs.membership,
+                query_membership=reads,
                 window=settings.window,
                 sink_tokens=settings.sink_tokens,
                 backend=backend,
@@ -192,20 +201,34 @@ def measure_point(
 
 
 def _problem(settings: BenchSettings, tokens: int, num_groups: int, top_k: int, dtype: torch.dtype) -> AttentionInputs:
-    """Normal tensors and a random routing whose groups are equal in expectation."""
+    """Normal tensors and a random routing whose groups are equal in expectation.
+
+    Heads with routers of their own are rows of the batch, as they are in a model.
+    """
     generator = torch.Generator().manual_seed(settings.seed)
     query, key, value = (
         torch.randn(1, heads, tokens, settings.head_dim, generator=generator).to(settings.device, dtype)
         for heads in (settings.heads, settings.kv_heads, settings.kv_heads)
     )
-    chosen = torch.rand(1, tokens, num_groups, generator=generator).topk(top_k, dim=-1).indices
-    membership = torch.zeros(1, tokens, num_groups, dtype=torch.bool).scatter_(2, chosen, True)
+    per_head = settings.router == "head"
+    if per_head:
+        query = query.view(settings.kv_heads, -1, tokens, settings.head_dim)
+        key, value = key.transpose(0, 1), value.transpose(0, 1)
+
+    def random_groups(count: int) -> Tensor:
+        scores = torch.rand(len(query), tokens, num_groups, generator=generator)
+        chosen = scores.topk(count, dim=-1).indices
+        return torch.zeros_like(scores, dtype=torch.bool).scatter_(2, chosen, True).to(settings.device)
+
+    reads = random_groups(top_k)
+    membership = random_groups(1) if per_head else reads
     return checked_inputs(
         query,
         key,
         value,
-        membership.to(settings.device),
+        membership,
         None,
+        query_membership=reads if per_head else None,
         window=settings.window,
         sink_tokens=settings.sink_tokens,
         sliding_window=None,
@@ -286,6 +309,7 @@ def _errors(inputs: AttentionInputs, result: Any) -> dict[str, float]:
             inputs.key[:, :, end].float(),
             inputs.value[:, :, end].float(),
             inputs.membership[:, end],
+            query_membership=inputs.query_membership[:, query : query + 1] if inputs.separate else None,
             window=inputs.window,
             sink_tokens=inputs.sink_tokens,
             backend="dense",
@@ -351,7 +375,8 @@ def _identity(point: dict[str, Any]) -> tuple[Any, ...]:
 
 def _comparable(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings that make two points comparable; the lists of what to measure may grow."""
-    return {name: value for name, value in settings.items() if name not in ("sizes", "routings", "dtypes", "backends")}
+    free = ("sizes", "routings", "dtypes", "backends")
+    return {"router": "layer"} | {name: value for name, value in settings.items() if name not in free}
 
 
 def _load(path: Path, settings: BenchSettings) -> dict[str, Any]:

@@ -36,6 +36,9 @@ def bench(
     ] = None,
     dtypes: Annotated[list[str] | None, typer.Option("--dtype", help="float32, bfloat16 or float16; repeat.")] = None,
     backends: Annotated[list[str] | None, typer.Option("--backend", help="Backend; repeat. Default: auto.")] = None,
+    router: Annotated[
+        str, typer.Option(help="layer, or head: groups per key/value head, of which a query reads k.")
+    ] = "layer",
     heads: Annotated[str, typer.Option(help="Shape of the heads: small, gpt2, llama, or as 9/3/64.")] = "small",
     window: Annotated[int, typer.Option("--window", "-w", help="Window w.")] = 128,
     sinks: Annotated[int, typer.Option(help="Sink tokens.")] = 4,
@@ -90,6 +93,7 @@ def bench(
         head_dim=shape[2],
         window=window,
         sink_tokens=sinks,
+        router=router,
         repetitions=repetitions,
         device=device,
         seed=seed,

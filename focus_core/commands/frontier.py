@@ -176,4 +176,4 @@ class _Plan:
             if self._missing(name, top_k, None):
                 row = evaluate(focus, self.held, routing="hard", top_k=top_k, balance="calibrated", **changes)
                 label = f"{name}, as planned" if top_k is None else f"{name}, k={top_k}"
-                yield routed_point(name, label, source, row)
+                yield routed_point(name, label, source, row, focus.config.router)

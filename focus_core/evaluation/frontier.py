@@ -39,6 +39,7 @@ class Point:
         largest_group_share: of routers: share of tokens in the largest group, worst layer.
         tokens: predicted tokens.
         block_nll: mean negative log-likelihood of every block in nats.
+        router: of routers: "layer" or "head", see `FocusConfig`.
     """
 
     method: str
@@ -53,6 +54,7 @@ class Point:
     largest_group_share: float | None
     tokens: int
     block_nll: tuple[float, ...]
+    router: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The point as plain values."""
@@ -64,7 +66,7 @@ class Point:
         return self.method, self.top_k, self.wanted_share
 
 
-def routed_point(method: str, label: str, source: str, row: Evaluation) -> Point:
+def routed_point(method: str, label: str, source: str, row: Evaluation, router: str | None = None) -> Point:
     """The point of an evaluation of the untouched model or of hard routing."""
     off = row.routing == "off"
     return Point(
@@ -80,6 +82,7 @@ def routed_point(method: str, label: str, source: str, row: Evaluation) -> Point
         largest_group_share=row.largest_group_share,
         tokens=row.tokens,
         block_nll=row.block_nll,
+        router=router,
     )
 
 

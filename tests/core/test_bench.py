@@ -10,9 +10,10 @@ from focus_core.errors import FocusError
 SMALL = dict(sizes=(48, 96), routings=((4, 1), (4, 2)), dtypes=("float32", "bfloat16"), repetitions=2, window=8)
 
 
-def test_points_hold_what_the_speed_page_needs(tmp_path):
+@pytest.mark.parametrize("router", ["layer", "head"])
+def test_points_hold_what_the_speed_page_needs(tmp_path, router):
     seen = []
-    settings = bench.BenchSettings(**SMALL, backends=("auto", "chunked"))
+    settings = bench.BenchSettings(**SMALL, backends=("auto", "chunked"), router=router)
     record = bench.run_bench(settings, tmp_path / "new" / "bench.json", lambda *step: seen.append(step))
     assert json.loads((tmp_path / "new" / "bench.json").read_text()) == json.loads(json.dumps(record))
     assert [step[0] for step in seen] == list(range(1, 17)) and {step[1] for step in seen} == {16}
