@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from workbench.charts.labels import Named, beside, in_a_column
 from workbench.theme import style
 
 _LIGHT = ("#0072B2", "#D55E00", "#117733", "#882255", "#E69F00", "#56B4E9")
@@ -142,29 +145,67 @@ def length_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
 
 
 def frontier_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
-    """Perplexity against kept pairs, the points of a method joined; routers solid, baselines dotted."""
+    """Perplexity against kept pairs, the points of a method joined and named; routers coloured, baselines grey.
+
+    The axis ends a little above the worst router: what lies beyond stands at the upper edge with its value.
+    """
     figure = go.Figure()
-    known: pd.DataFrame = table.loc[table["distant kept"].notna()]
-    for number, (series, rows) in enumerate(known.groupby("series", sort=False)):
+    known: pd.DataFrame = table.loc[table["distant kept"].notna() & table["relative"].notna()]
+    of_routers = known.loc[known["kind"] == "routers", "relative"]
+    worst = float((of_routers if len(of_routers) else known["relative"]).max()) - 1
+    best = min(0.0, float(known["relative"].min()) - 1)
+    top = max(0.01, min(1.4 * worst, float(known["relative"].max()) - 1)) if len(known) else 1.0
+    y_range, height = (best - 0.06 * (top - best), top + 0.08 * (top - best)), 560
+    firsts: list[Named] = []
+    alone: list[Named] = []
+    every: list[tuple[float, float]] = []
+    grey, number = "#B8BEC8" if dark else "#5F6570", -1
+    start = float(known["distant kept"].min()) if len(known) else 0.0
+    for series, rows in known.groupby("series", sort=False):
         ordered = rows.sort_values("distant kept")
         routers = bool((ordered["kind"] == "routers").all())
+        number += routers
+        color = _color(number, dark) if routers else grey
+        above = ordered["relative"] - 1
+        shown = above.clip(upper=top)
+        beyond = [f"{value:+.0%}" if value > top else "" for value in above]
         figure.add_scatter(
             x=ordered["distant kept"],
-            y=ordered["relative"] - 1,
-            mode="lines+markers",
+            y=shown,
+            mode="lines+markers+text",
             name=str(series),
-            line={"color": _color(number, dark), "dash": "solid" if routers else "dot", "width": 3 if routers else 1.5},
-            marker={"size": 10 if routers else 8, "symbol": _MARKS[(number // len(_LIGHT) + number) % len(_MARKS)]},
-            customdata=[[row["perplexity"], note] for row, note in zip(_plain(ordered), _notes(ordered))],
-            hovertemplate="perplexity %{customdata[0]:.2f} (%{y:+.1%})<br>%{customdata[1]}<extra>"
-            + str(series)
-            + "</extra>",
+            text=beyond,
+            textposition="top center",
+            textfont={"size": 11, "color": color},
+            line={"color": color, "dash": "solid" if routers else "dot", "width": 3 if routers else 1},
+            marker={
+                "size": 10 if routers else 7,
+                "symbol": ["triangle-up-open" if value else _MARKS[max(number, 0) % 4] for value in beyond]
+                if routers
+                else ["triangle-up-open" if value else "circle-open" for value in beyond],
+            },
+            customdata=[
+                [row["perplexity"], note, row["relative"] - 1, row["label"]]
+                for row, note in zip(_plain(ordered), _notes(ordered))
+            ],
+            hovertemplate="perplexity %{customdata[0]:.2f} (%{customdata[2]:+.1%})<br>distant pairs kept %{x:.1%}<br>"
+            "%{customdata[1]}<extra>%{customdata[3]}</extra>",
         )
+        points = list(zip(ordered["distant kept"].to_numpy(dtype=float), shown.to_numpy(dtype=float)))
+        every += points
+        for (x, y), (to_x, to_y) in pairwise(points):  # names keep clear of the lines, too
+            every += [(x + part * (to_x - x), y + part * (to_y - y)) for part in np.linspace(0, 1, 60)]
+        (firsts if points[0][0] < start + 0.03 else alone).append(Named(*points[0], str(series), color))
     figure.add_hline(y=0, line={"dash": "dash", "width": 1, "color": "#FFFFFF" if dark else "#000000"})
-    figure.update_xaxes(title="share of distant pairs kept, sinks included", tickformat=".0%", range=[0, 1.02])
-    figure.update_yaxes(title="perplexity against the untouched model (dashed)", tickformat="+.0%")
-    figure.update_layout(legend={"orientation": "h", "yanchor": "top", "y": -0.18, "x": 0})
-    return style(figure, dark=dark, height=560)
+    right = float(known["distant kept"].max()) if len(known) else 1.0
+    x_range = (0.0, min(1.04, 1.12 * right))
+    notes = in_a_column(firsts, y_range=y_range, height=height - 110)
+    drawn = [*alone, *(Named(x, y) for x, y in every)]
+    notes += beside(drawn, x_range=x_range, y_range=y_range, sizes=[(880, height - 110)])
+    figure.update_layout(annotations=notes, showlegend=False, title="Routers, and baselines in grey")
+    figure.update_xaxes(title="share of distant pairs kept, sinks included", tickformat=".0%", range=x_range)
+    figure.update_yaxes(title="perplexity against the untouched model (dashed)", tickformat="+.0%", range=y_range)
+    return style(figure, dark=dark, height=height)
 
 
 def balance_curves(table: pd.DataFrame, *, dark: bool) -> go.Figure:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from workbench.charts.labels import Named, beside
 from workbench.quality import FUTURE, TRAINED, UNTOUCHED, UNTRAINED
 from workbench.theme import style
 
@@ -26,6 +27,7 @@ def frontier(table: pd.DataFrame, *, dark: bool, against: str = KEPT) -> go.Figu
         against: `KEPT` or `BOUND` (1 / share of all pairs computed; a bound, no measurement).
     """
     figure = go.Figure()
+    points: list[Named] = []
     drawn = table[table["routing"].isin(["hard", "off"]) & table["relative"].notna()]
     groups: Any = drawn.groupby(["kind", "routers", "remark"], sort=True)
     for (kind, routers, remark), rows in groups:
@@ -35,16 +37,15 @@ def frontier(table: pd.DataFrame, *, dark: bool, against: str = KEPT) -> go.Figu
         x = ordered["distant kept"] if against == KEPT else 1 / ordered["all kept"]
         details = ordered[["model", "perplexity", "distant kept", "all kept", "T", "w"]].astype(object)
         details["largest"] = [f"{value:.1%}" if pd.notna(value) else "–" for value in ordered["largest group"]]
-        labels = [f"k={int(value)}" if pd.notna(value) and not future else "" for value in ordered["k"]]
+        names = [f"k={int(value)}" if pd.notna(value) and not future else "" for value in ordered["k"]]
+        y = ordered["relative"].to_numpy(dtype=float) - 1
+        points += [Named(*each, color) for each in zip(x.to_numpy(dtype=float), y, names)]
         details["k"] = [f", k={int(value)}" if pd.notna(value) else "" for value in ordered["k"]]
         figure.add_scatter(
             x=x,
             y=ordered["relative"] - 1,
-            mode="markers+text" if len(ordered) <= 8 else "markers",
+            mode="markers",
             name=_name(str(kind), str(routers), future),
-            text=labels,
-            textposition="bottom center" if kind == UNTRAINED else "top center",
-            textfont={"color": color, "size": 11},
             marker={
                 "symbol": "diamond-open" if future else ("star" if kind == UNTOUCHED else "circle"),
                 "size": 11,
@@ -63,13 +64,24 @@ def frontier(table: pd.DataFrame, *, dark: bool, against: str = KEPT) -> go.Figu
         title="What routing costs and keeps (dashed: the untouched model)",
         legend={"orientation": "h", "yanchor": "top", "y": -0.2, "x": 0},
     )
+    across = (-0.03, 1.06) if against == KEPT else _around([point.x for point in points])
+    up = _around([point.y for point in points])
+    figure.update_layout(annotations=beside(points, x_range=across, y_range=up))
+    figure.update_xaxes(range=across)
     if against == KEPT:
-        figure.update_xaxes(title="share of distant pairs kept", tickformat=".0%", range=[-0.03, 1.06])
+        figure.update_xaxes(title="share of distant pairs kept", tickformat=".0%")
     else:
         figure.update_xaxes(title="bound on the speed-up of attention, 1 / share of all pairs computed (not measured)")
         figure.update_xaxes(ticksuffix="x")
-    figure.update_yaxes(title="perplexity against the untouched model", tickformat="+.0%")
+    figure.update_yaxes(title="perplexity against the untouched model", tickformat="+.0%", range=up)
     return style(figure, dark=dark, height=460)
+
+
+def _around(values: list[float]) -> tuple[float, float]:
+    """A range that holds values and 0, with room at both ends."""
+    low, high = min([0.0, *values]), max([0.01, *values])
+    room = 0.08 * (high - low)
+    return low - room, high + room
 
 
 def _name(kind: str, routers: str, future: bool) -> str:
