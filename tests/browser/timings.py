@@ -4,8 +4,7 @@
     python tests/browser/timings.py --json     # the same as JSON
 
 Not a test: times depend on the machine. First paint is the page's title, an answer is the sentence on top with its
-chart, both in a browser session of their own. A change runs from the key press to the redrawn page, so it holds the
-0.2 s for which Streamlit's sliders wait for another key.
+chart, both in a browser session of their own. A change runs from the key press to the redrawn page at rest.
 """
 
 from __future__ import annotations

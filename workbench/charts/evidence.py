@@ -151,21 +151,18 @@ def frontier_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
     """
     figure = go.Figure()
     known: pd.DataFrame = table.loc[table["distant kept"].notna() & table["relative"].notna()]
-    of_routers = known.loc[known["kind"] == "routers", "relative"]
-    worst = float((of_routers if len(of_routers) else known["relative"]).max()) - 1
-    best = min(0.0, float(known["relative"].min()) - 1)
-    top = max(0.01, min(1.4 * worst, float(known["relative"].max()) - 1)) if len(known) else 1.0
-    y_range, height = (best - 0.06 * (top - best), top + 0.08 * (top - best)), 560
+    x_range, y_range, top = _frontier_ranges(known)
+    height = 560
     firsts: list[Named] = []
     alone: list[Named] = []
     every: list[tuple[float, float]] = []
     grey, number = "#B8BEC8" if dark else "#5F6570", -1
-    start = float(known["distant kept"].min()) if len(known) else 0.0
+    start = float(known["distant kept"].to_numpy(dtype=float).min(initial=1.0))
     for series, rows in known.groupby("series", sort=False):
         ordered = rows.sort_values("distant kept")
         routers = bool((ordered["kind"] == "routers").all())
         number += routers
-        color = _color(number, dark) if routers else grey
+        color, symbol = (_color(number, dark), _MARKS[number % 4]) if routers else (grey, "circle-open")
         above = ordered["relative"] - 1
         shown = above.clip(upper=top)
         beyond = [f"{value:+.0%}" if value > top else "" for value in above]
@@ -180,9 +177,7 @@ def frontier_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
             line={"color": color, "dash": "solid" if routers else "dot", "width": 3 if routers else 1},
             marker={
                 "size": 10 if routers else 7,
-                "symbol": ["triangle-up-open" if value else _MARKS[max(number, 0) % 4] for value in beyond]
-                if routers
-                else ["triangle-up-open" if value else "circle-open" for value in beyond],
+                "symbol": ["triangle-up-open" if value else symbol for value in beyond],
             },
             customdata=[
                 [row["perplexity"], note, row["relative"] - 1, row["label"]]
@@ -197,8 +192,6 @@ def frontier_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
             every += [(x + part * (to_x - x), y + part * (to_y - y)) for part in np.linspace(0, 1, 60)]
         (firsts if points[0][0] < start + 0.03 else alone).append(Named(*points[0], str(series), color))
     figure.add_hline(y=0, line={"dash": "dash", "width": 1, "color": "#FFFFFF" if dark else "#000000"})
-    right = float(known["distant kept"].max()) if len(known) else 1.0
-    x_range = (0.0, min(1.04, 1.12 * right))
     notes = in_a_column(firsts, y_range=y_range, height=height - 110)
     drawn = [*alone, *(Named(x, y) for x, y in every)]
     notes += beside(drawn, x_range=x_range, y_range=y_range, sizes=[(880, height - 110)])
@@ -206,6 +199,18 @@ def frontier_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
     figure.update_xaxes(title="share of distant pairs kept, sinks included", tickformat=".0%", range=x_range)
     figure.update_yaxes(title="perplexity against the untouched model (dashed)", tickformat="+.0%", range=y_range)
     return style(figure, dark=dark, height=height)
+
+
+def _frontier_ranges(known: pd.DataFrame) -> tuple[tuple[float, float], tuple[float, float], float]:
+    """Ranges of the axes, with room for names on the left, and the difference at which points are cut off."""
+    kept, above = (known[name].to_numpy(dtype=float) for name in ("distant kept", "relative"))
+    above = above - 1
+    routers = above[known["kind"].eq("routers").to_numpy()]
+    best, most = float(above.min(initial=0.0)), float(above.max(initial=0.01))
+    top = min(most, max(0.01, 1.4 * float(routers.max(initial=0.0)))) if len(routers) else most
+    right = min(1.04, 1.12 * float(kept.max(initial=0.01)))
+    left = min(0.0, (float(kept.min(initial=1.0)) - 0.2 * right) / 0.8)
+    return (left, right), (best - 0.06 * (top - best), top + 0.08 * (top - best)), top
 
 
 def balance_curves(table: pd.DataFrame, *, dark: bool) -> go.Figure:
