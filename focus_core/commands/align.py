@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from focus_core.commands.options import JsonOption, ModelOption, RoutersOption, print_json
+from focus_core.commands.options import HeadOption, JsonOption, ModelOption, RoutersOption, print_json
 
 if TYPE_CHECKING:
     from focus_core.analysis.alignment import Alignment
@@ -38,6 +38,7 @@ def align(
         str, typer.Option(help="Whose hidden states are routed: untouched, or routed (hard, at --top-k).")
     ] = "untouched",
     top_k: Annotated[int | None, typer.Option("--top-k", "-k", help="Groups per token.")] = None,
+    head: HeadOption = 0,
     repeats: Annotated[int, typer.Option(min=20, help="Permutations and bootstrap resamples.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the JSON to this file.")] = None,
@@ -88,7 +89,7 @@ def align(
         with focus.routing("hard", **setting):
             for index, text in enumerate(tagged):
                 progress("Routing documents", 0.3 * index / len(tagged))
-                traces.append(_with_top_k(analyze(focus, loaded.tokenizer, text.text), k))
+                traces.append(_with_top_k(analyze(focus, loaded.tokenizer, text.text, head=head), k))
             sample = word_sample(traces, tagged, rule=rule, special_ids=loaded.tokenizer.all_special_ids)
             chosen = [(trace.input_ids, sample.tokens[sample.documents == index]) for index, trace in enumerate(traces)]
             grouped = state_groups(
@@ -109,6 +110,7 @@ def align(
         "settings": {
             "config": config,
             "routers": focus.name,
+            "head": head if config.router == "head" else None,
             "trained": focus.trained,
             "states": states,
             "rule": rule,
@@ -176,13 +178,10 @@ def _with_top_k(trace: Any, top_k: int) -> Any:
     """The trace with the memberships of another k, from the same assignments."""
     import dataclasses
 
-    import torch
+    from focus_core.analysis.trace import memberships
 
-    from focus_core.router import top_k_membership
-
-    membership = top_k_membership(torch.from_numpy(trace.assignment), top_k).numpy()
     config = trace.config.replace(top_k=top_k)
-    return dataclasses.replace(trace, membership=membership, config=config)
+    return dataclasses.replace(trace, membership=memberships(trace.assignment, config), config=config)
 
 
 def _table(found: Alignment, title: str) -> Any:

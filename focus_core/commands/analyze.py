@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from focus_core.commands.options import JsonOption, ModelOption, RoutersOption, print_json
+from focus_core.commands.options import HeadOption, JsonOption, ModelOption, RoutersOption, print_json
 
 
 def analyze(
@@ -16,6 +16,7 @@ def analyze(
     routers: RoutersOption = None,
     untrained: Annotated[bool, typer.Option("--untrained", help="Use untrained routers (seed 0).")] = False,
     top_k: Annotated[int | None, typer.Option("--top-k", "-k", help="Groups per token.")] = None,
+    head: HeadOption = 0,
     json_output: JsonOption = False,
 ) -> None:
     """Route a text and show how its tokens fall into groups, per layer.
@@ -40,18 +41,20 @@ def analyze(
         loaded = load_model(model, progress=progress)
     focus = attach(loaded, routers, untrained=untrained)
     with focus.routing("hard", top_k=focus.config.top_k if top_k is None else top_k):
-        trace = run_analysis(focus, loaded.tokenizer, text)
+        trace = run_analysis(focus, loaded.tokenizer, text, head=head)
     if json_output:
         report = {
             "model": {"name": loaded.info.name, "revision": loaded.info.revision},
             "settings": {"config": trace.config, "provenance": trace.provenance},
             "layers": list(trace.layers),
+            "head": trace.head,
             "tokens": [
                 {
                     "token": token,
                     "id": int(token_id),
                     "span": [int(start), int(end)],
                     "groups": [np.flatnonzero(row).tolist() for row in trace.membership[:, index]],
+                    "reads": [np.flatnonzero(row).tolist() for row in trace.reads[:, index]],
                 }
                 for index, (token, token_id, (start, end)) in enumerate(
                     zip(trace.tokens, trace.input_ids, trace.offsets)

@@ -139,16 +139,22 @@ class _Plan:
         from focus_core.retrofitting import retrofit
         from focus_core.training.calibrate import calibrate
 
-        first = None
+        first, kinds = None, {}
         for folder in self.routers:
             focus = attach(self.loaded, folder, untrained=False)
             name = Path(focus.name).name
             first = first or name
+            kinds[focus.config.router] = FocusConfig(router=focus.config.router, num_groups=focus.config.num_groups)
             yield from self._routed(focus, name, "trained")
             focus.detach()
+        for kind, config in kinds.items():
+            focus = retrofit(self.loaded.model, config, seed=self.settings["seed"])
+            name = "untrained" if kind == "layer" else "untrained, per head"
+            if any(self._missing(name, top_k, None) for top_k in self.top_ks):
+                calibrate(focus, self.pool)
+                yield from self._routed(focus, name, "random, calibrated on the training text")
+            focus.detach()
         focus = retrofit(self.loaded.model, FocusConfig(), seed=self.settings["seed"])
-        calibrate(focus, self.pool)
-        yield from self._routed(focus, "untrained", "random, calibrated on the training text")
         budgets = [point.kept_share for point in self.points if point.method == first]
         for share in budgets:
             for name in self.baselines:

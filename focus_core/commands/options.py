@@ -26,6 +26,9 @@ RoutersOption = Annotated[
         help="Trained routers: a folder written by focus train. Without it, those shipped for the model.",
     ),
 ]
+HeadOption = Annotated[
+    int, typer.Option("--head", min=0, help="Key/value head to look at, where each has a router of its own.")
+]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")
 ]

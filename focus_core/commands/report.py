@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from focus_core.commands.options import JsonOption, ModelOption, RoutersOption, print_json
+from focus_core.commands.options import HeadOption, JsonOption, ModelOption, RoutersOption, print_json
 
 
 def report(
@@ -17,6 +17,7 @@ def report(
     routers: RoutersOption = None,
     untrained: Annotated[bool, typer.Option("--untrained", help="Use untrained routers (seed 0).")] = False,
     top_k: Annotated[int | None, typer.Option("--top-k", "-k", help="Groups per token.")] = None,
+    head: HeadOption = 0,
     states: Annotated[
         str,
         typer.Option(
@@ -83,6 +84,7 @@ def report(
             config = focus.current.config
         settings = StreamSettings(
             top_k=config.top_k,
+            head=head,
             states=states,
             block_length=block,
             batch_size=batch_size,
@@ -118,7 +120,11 @@ def report(
             lambda ids: [raw.decode("utf-8", "replace") for raw in token_bytes(loaded.tokenizer, ids)],
             layers=chosen_layers(focus, settings),
             documents=corpus.documents,
-            origin={**described(provenance, config, f"{states} model", corpus.sha256), "dtype": str(dtype)},
+            origin={
+                **described(provenance, config, f"{states} model", corpus.sha256),
+                "dtype": str(dtype),
+                "head": head if config.router == "head" else None,
+            },
             title=title or f"What the groups are: {data[0].name if len(data) == 1 else f'{len(data)} texts'}",
             block_length=block,
             tag_names=TAGS if tagger else (),

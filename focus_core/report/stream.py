@@ -15,12 +15,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
+from focus_core.analysis.trace import memberships
 from focus_core.errors import FocusError
 from focus_core.progress import Progress, silent
 from focus_core.report.corpus import Corpus, Section, sections
 from focus_core.report.statistics import Block, Statistics
 from focus_core.retrofitting import FocusModel, Observer
-from focus_core.router import top_k_membership
 from focus_core.text import Encoding, encode
 
 STATE = "report.state.safetensors"
@@ -35,7 +35,8 @@ class StreamSettings:
     """How a corpus is routed and sampled.
 
     Attributes:
-        top_k: k of the memberships.
+        top_k: k of the memberships; routers per head put a token into one group whatever k is.
+        head: the key/value head whose groups are reported, where each has a router.
         states: "untouched" (the routers read the untouched model's hidden states) or "routed" (each layer sees only
             what hard routing at this k left of the layers before it).
         block_length: tokens routed at once; a block never crosses a section or a document.
@@ -46,6 +47,7 @@ class StreamSettings:
     """
 
     top_k: int
+    head: int = 0
     states: str = "untouched"
     block_length: int = 2048
     batch_size: int = 1
@@ -95,6 +97,9 @@ def collect(
         raise FocusError(f"A block of {settings.block_length:,} tokens does not fit: choose 1 to {limit:,}.")
     if settings.batch_size < 1 or settings.examples < 0:
         raise FocusError("Batch size must be at least 1, and the number of examples cannot be negative.")
+    heads = min(focus.router(layer).num_heads for layer in layers)
+    if not 0 <= settings.head < heads:
+        raise FocusError(f"There is no router for head {settings.head}: choose 0 to {heads - 1}.")
     statistics = Statistics(
         len(layers),
         focus.config.num_groups,
@@ -167,7 +172,7 @@ def _blocks(
             input_ids=encoding.input_ids[start:end],
             offsets=encoding.offsets[start:end],
             assignment=assignment.numpy(),
-            membership=top_k_membership(assignment, settings.top_k).numpy(),
+            membership=memberships(assignment, focus.config.replace(top_k=settings.top_k)),
             tagged=words[inside] - start,
             tags=tags[inside],
         )
@@ -208,7 +213,8 @@ def _routed(
         ):
             focus.model.base_model(input_ids=rows.to(focus.model.device), use_cache=False)
         for index, start in enumerate(batch):
-            yield start, torch.stack([seen[layer][index] for layer in layers])
+            rows_of = {layer: index * focus.router(layer).num_heads + settings.head for layer in layers}
+            yield start, torch.stack([seen[layer][rows_of[layer]] for layer in layers])
 
 
 def _save(path: Path, key: str, statistics: Statistics, sections_done: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -338,19 +339,21 @@ def test_a_corpus_names_its_files_without_the_machines_paths(corpus, tmp_path):
 SETTINGS = StreamSettings(top_k=1, block_length=64, batch_size=3, examples=2)
 
 
-def stream(loaded, corpus, folder, settings=SETTINGS, progress=lambda message, fraction: None) -> Statistics:
-    focus = retrofit(loaded.model, FocusConfig(num_groups=4, top_k=2), seed=0)
+def stream(loaded, corpus, folder, settings=SETTINGS, progress=lambda message, fraction: None, router="layer"):
+    focus = retrofit(loaded.model, FocusConfig(num_groups=4, top_k=2, router=router), seed=0)
     try:
         return collect(focus, loaded.tokenizer, corpus, settings, folder, fingerprint={}, progress=progress)
     finally:
         focus.detach()
 
 
-def test_streaming_counts_what_routing_each_block_counts(tiny_llama, corpus, tmp_path):
+@pytest.mark.parametrize("router, head", [("layer", 0), ("head", 1)])
+def test_streaming_counts_what_routing_each_block_counts(tiny_llama, corpus, tmp_path, router, head):
     """Every block routed on its own by a plain forward pass; batches of full blocks change nothing."""
     import torch
 
-    statistics = stream(tiny_llama, corpus, tmp_path)
+    settings = dataclasses.replace(SETTINGS, head=head)
+    statistics = stream(tiny_llama, corpus, tmp_path, settings, router=router)
     model, tokenizer, _ = tiny_llama
     expected = np.zeros_like(statistics.counts)
     for path in corpus.files:
@@ -358,11 +361,11 @@ def test_streaming_counts_what_routing_each_block_counts(tiny_llama, corpus, tmp
         for start in range(0, len(ids), 64):
             piece = torch.tensor([ids[start : start + 64]])
             states = model(piece, output_hidden_states=True).hidden_states
-            focus = retrofit(model, FocusConfig(num_groups=4, top_k=2), seed=0)
+            focus = retrofit(model, FocusConfig(num_groups=4, top_k=2, router=router), seed=0)
             for layer in range(3):
                 entering = model.model.layers[layer].input_layernorm(states[layer])
                 groups = focus.router(layer).assign(focus.router(layer)(entering), focus.config).argmax(-1)
-                np.add.at(expected[layer], (groups[0].numpy(), piece[0].numpy()), 1)
+                np.add.at(expected[layer], (groups[head].numpy(), piece[0].numpy()), 1)
             focus.detach()
     assert statistics.counts.sum() == expected.sum()
     assert np.abs(statistics.counts - expected).sum() <= 2  # rounding may move a token that is undecided
@@ -404,6 +407,7 @@ def test_an_interrupted_report_goes_on_where_it_stopped(tiny_llama, corpus, tmp_
         (StreamSettings(top_k=1, block_length=0), "A block of 0 tokens"),
         (StreamSettings(top_k=1, block_length=9999), "choose 1 to 512"),
         (StreamSettings(top_k=1, layers=(7,)), "Layer 7 has no router"),
+        (StreamSettings(top_k=1, head=3), "no router for head 3"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(tiny_llama, corpus, tmp_path, settings, sentence):
