@@ -18,6 +18,7 @@ from workbench.compare import (
     Side,
     different_texts_verdict,
     differing,
+    differing_table,
     matched,
     origin,
     overlap_table,
@@ -129,16 +130,17 @@ def _strips(a: Side, b: Side, renumbered: Trace) -> None:
 
 
 def _differing(a: Side, renumbered: Trace, made_from: dict[str, Any]) -> None:
-    table = differing(a, renumbered)
-    if not len(table):
+    moved = differing(a, renumbered)
+    if not len(moved):
         st.markdown("No token is in another group.")
         return
     st.markdown(
-        f"**{len(table):,} tokens differ**; the least alike first. Affinity is the dot product of the two soft "
+        f"**{len(moved):,} tokens differ**; the least alike first. Affinity is the dot product of the two soft "
         "assignments: near 0, both are sure and disagree."
     )
-    st.dataframe(table.head(LISTED), hide_index=True, height=320, key="differing", column_config={"affinity": THREE})
-    downloads(table, made_from, name="differing-tokens")
+    shown = differing_table(a, renumbered, moved[:LISTED])
+    st.dataframe(shown, hide_index=True, height=320, key="differing", column_config={"affinity": THREE})
+    downloads(lambda: differing_table(a, renumbered, moved), made_from, name="differing-tokens")
 
 
 def _different_texts(a: Side, b: Side, answer: DeltaGenerator) -> None:

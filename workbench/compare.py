@@ -67,7 +67,7 @@ def side_table(first: Side, second: Side) -> pd.DataFrame:
             "tokens": f"{len(trace.tokens):,}",
             "routers": trace.provenance.routers if trace.provenance.trained else "untrained",
             "layer": str(side.layer),
-            "groups K, of which a token joins k": f"{config.num_groups}, {config.top_k_of(side.row)}",
+            "groups K, of which a token joins k": _groups_of(side),
             "window, sinks": f"{config.window}, {config.sink_tokens}",
             "largest group": f"{counts.max() / counts.sum():.1%}",
             "smallest group": f"{counts.min() / counts.sum():.1%}",
@@ -76,6 +76,12 @@ def side_table(first: Side, second: Side) -> pd.DataFrame:
             "distant pairs that share a group": "none distant" if sharing is None else f"{sharing:.1%}",
         }
     return pd.DataFrame(columns).rename_axis("property").reset_index()
+
+
+def _groups_of(side: Side) -> str:
+    config = side.trace.config
+    text = f"{config.num_groups}, {config.joined(side.row)}"
+    return text if side.trace.head is None else f"{text} (reads {config.top_k_of(side.row)}; head {side.trace.head})"
 
 
 def matched(first: Side, second: Side) -> tuple[np.ndarray, np.ndarray, Trace]:
@@ -106,23 +112,36 @@ def overlap_table(counts: np.ndarray, columns: np.ndarray) -> pd.DataFrame:
     )
 
 
-def differing(first: Side, second: Trace) -> pd.DataFrame:
-    """Tokens whose matched first group differs, the least alike first.
+def differing(first: Side, second: Trace) -> np.ndarray:
+    """(n,) tokens whose matched first group differs, the least alike first.
 
     Args:
         first: A.
         second: B's layer under A's numbers, from `matched`.
+    """
+    moved = np.flatnonzero(first.trace.groups[first.row] != second.groups[0])
+    return moved[np.argsort(_affinity(first, second, moved), kind="stable")]
+
+
+def _affinity(first: Side, second: Trace, tokens: np.ndarray) -> np.ndarray:
+    ours, theirs = first.trace.assignment[first.row, tokens], second.assignment[0, tokens]
+    width = min(ours.shape[1], theirs.shape[1])
+    return (ours[:, :width] * theirs[:, :width]).sum(1)
+
+
+def differing_table(first: Side, second: Trace, moved: np.ndarray) -> pd.DataFrame:
+    """One row per token that differs.
+
+    Args:
+        first: A.
+        second: B's layer under A's numbers, from `matched`.
+        moved: the tokens, from `differing`.
 
     Returns:
         Columns token, text, in context, group in A, group in B (A's numbers), affinity: the dot product of the two
         soft assignments, 1 if both are sure of the same group.
     """
-    ours, theirs = first.trace.assignment[first.row], second.assignment[0]
-    width = min(ours.shape[1], theirs.shape[1])
-    affinity = (ours[:, :width] * theirs[:, :width]).sum(1)
     here, there = first.trace.groups[first.row], second.groups[0]
-    moved = np.flatnonzero(here != there)
-    moved = moved[np.argsort(affinity[moved], kind="stable")]
     return pd.DataFrame(
         {
             "token": moved,
@@ -130,7 +149,7 @@ def differing(first: Side, second: Trace) -> pd.DataFrame:
             "in context": [context(first.trace, int(i)) for i in moved],
             "group in A": here[moved],
             "group in B": there[moved],
-            "affinity": affinity[moved],
+            "affinity": _affinity(first, second, moved),
         }
     )
 

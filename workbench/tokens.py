@@ -107,6 +107,8 @@ def page_of(cells: Sequence[Cell], pages: Sequence[tuple[int, int]], token: int)
 
 def visible(text: str) -> str:
     """A short text with its blanks and control characters made visible, for tables and titles."""
+    if text.isprintable():  # most are, and looking at every character takes long for thousands of them
+        return text.replace(" ", "·")
     marks = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
     return "".join(
         marks.get(c) or (f"⟨U+{ord(c):04X}⟩" if unicodedata.category(c) in ("Cc", "Cf", "Co") else c) for c in text
@@ -138,7 +140,7 @@ def margins(trace: Trace, layer: int) -> np.ndarray:
 
     Zero means that a coin could have decided. Where all K groups are joined, or none, nothing is: infinity.
     """
-    k = trace.config.top_k_of(layer)
+    k = trace.config.joined(layer)
     weights = -np.sort(-trace.assignment[layer], axis=-1)
     if not 0 < k < weights.shape[1]:
         return np.full(weights.shape[0], np.inf, dtype=np.float32)
@@ -147,7 +149,7 @@ def margins(trace: Trace, layer: int) -> np.ndarray:
 
 def ambiguous(trace: Trace, layer: int, count: int = 50) -> pd.DataFrame:
     """Tokens whose groups were decided by the smallest margins in a layer, the closest call first."""
-    k, order, margin = trace.config.top_k_of(layer), group_order(trace, layer), margins(trace, layer)
+    k, order, margin = trace.config.joined(layer), group_order(trace, layer), margins(trace, layer)
     if not 0 < k < order.shape[1]:
         return pd.DataFrame(columns=["token", "text", "in context", "groups", "runner-up", "margin"])
     chosen = np.argsort(margin, kind="stable")[:count]
@@ -167,7 +169,7 @@ def groups_by_layer(trace: Trace, token: int) -> pd.DataFrame:
     """The groups of one token in every layer, with the weight of the first and the margin."""
     rows = []
     for row, layer in enumerate(trace.layers):
-        k = trace.config.top_k_of(row)
+        k = trace.config.joined(row)
         weights = trace.assignment[row, token]
         order = np.argsort(-weights, kind="stable")
         rest = weights[order[k - 1]] - weights[order[k]] if 0 < k < len(order) else np.inf
@@ -195,7 +197,7 @@ def token_table(trace: Trace, token_bytes: Sequence[bytes], rows: Sequence[int] 
     for row in range(len(trace.layers)) if rows is None else rows:
         layer = trace.layers[row]
         order = group_order(trace, row)
-        columns[f"layer_{layer}_groups"] = [_joined(groups) for groups in order[:, : trace.config.top_k_of(row)]]
+        columns[f"layer_{layer}_groups"] = [_joined(groups) for groups in order[:, : trace.config.joined(row)]]
         first = np.take_along_axis(trace.assignment[row], order[:, :1], axis=1)[:, 0]
         columns[f"layer_{layer}_weight"] = np.round(first, 4)
         columns[f"layer_{layer}_margin"] = np.round(margins(trace, row), 4)

@@ -13,6 +13,7 @@ from workbench.compare import (
     Side,
     different_texts_verdict,
     differing,
+    differing_table,
     matched,
     origin,
     overlap_table,
@@ -102,7 +103,7 @@ def test_independent_routings_agree_no_more_than_chance():
     counts, columns, other = matched(a, b)
     said = same_text_verdict(counts, agreement_within(a.trace.groups[0], b.trace.groups[0], 4, 4))
     assert "no more than chance" in said
-    table = differing(a, other)
+    table = differing_table(a, other, differing(a, other))
     assert len(table) == 300 - np.trace(counts)
     assert table["affinity"].is_monotonic_increasing
     assert (table["group in A"] != table["group in B"]).all()
