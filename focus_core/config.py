@@ -110,6 +110,10 @@ class FocusConfig:
         """k of one layer, `place` counting the routed ones; 0 leaves local pairs and sinks."""
         return self.top_k if self.layer_top_k is None else self.layer_top_k[place]
 
+    def joined(self, place: int) -> int:
+        """Groups a token is in, in one layer: its k, or one where routers are per head and k are those it reads."""
+        return 1 if self.router == "head" else self.top_k_of(place)
+
     def to_json(self) -> str:
         """The settings as a JSON object, keys in the order of the attributes."""
         return json.dumps(dataclasses.asdict(self), indent=2)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -137,6 +137,19 @@ def saved_config(folder: Path) -> FocusConfig:
         FocusError: the configuration is damaged.
     """
     return FocusConfig.from_json(json.dumps(_read_record(folder)["routing"]))
+
+
+def saved_heads(folder: Path) -> int:
+    """Key/value heads that saved routers per head were made for, read without the weights.
+
+    Raises:
+        FocusError: the file is damaged.
+    """
+    try:
+        with safe_open(folder / WEIGHTS, "pt") as file:
+            return min(file.get_slice(name).get_shape()[0] for name in file.keys() if name.endswith(".projection"))  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FocusError(f"{folder / WEIGHTS} is damaged or no safetensors file: copy it again.") from error
 
 
 def _read_record(folder: Path) -> dict[str, Any]:

@@ -22,7 +22,8 @@ def origin(trace: Trace, states: str) -> dict[str, Any]:
         trace: the routing.
         states: whose hidden states were routed, "untouched model" or "routed model".
     """
-    return described(trace.provenance, trace.config, states, text_hash(trace.text))
+    found = described(trace.provenance, trace.config, states, text_hash(trace.text))
+    return found if trace.head is None else found | {"head": trace.head}
 
 
 def described(provenance: Provenance, config: FocusConfig, states: str, text_sha256: str) -> dict[str, Any]:

@@ -80,7 +80,12 @@ def _sparsity(analysis: Analysis) -> None:
 def _mask(analysis: Analysis, row: int) -> None:
     trace = analysis.trace
     layer, num_tokens = trace.layers[row], len(trace.tokens)
-    mask = pooled_mask(trace.membership[row], window=trace.config.window, sink_tokens=trace.config.sink_tokens)
+    mask = pooled_mask(
+        trace.membership[row],
+        reads=trace.reads[row],
+        window=trace.config.window,
+        sink_tokens=trace.config.sink_tokens,
+    )
     chart(
         mask_image(mask, layer, num_tokens, dark=is_dark()),
         lambda: mask_table(mask, num_tokens),

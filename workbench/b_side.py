@@ -46,7 +46,8 @@ def draw(first: Analysis) -> tuple[Settings, str | None, str | None, set[str]]:
     if "sinks" in differs:
         state.clamp("b_sinks", 0, 1_000, sinks)
         sinks = _number(next(columns), "Sink tokens of B", "b_sinks", 0, 1_000, "First tokens, read by all later ones.")
-    settings = Settings(model, routers, own.num_groups, top_k, window, sinks, first.states, plan)
+    head = min(first.trace.head or 0, service.num_heads(routers) - 1)
+    settings = Settings(model, routers, own.num_groups, top_k, window, sinks, first.states, plan, head)
     return settings, text, text_name, differs
 
 

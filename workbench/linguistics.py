@@ -67,6 +67,7 @@ def clusterings(
         config.sink_tokens,
         analysis.states,
         config.layer_top_k,
+        analysis.trace.head or 0,
     )
     if analysis.states == "untouched":
         setting = Settings(model, routers, config.num_groups, config.num_groups, 0, 0)

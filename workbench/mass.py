@@ -9,7 +9,7 @@ from focus_core.analysis.sparsity import attention_mass
 from workbench import cached, service
 from workbench.plans import chosen_k
 from workbench.service import Analysis, Settings
-from workbench.sparsity import MAX_QUERIES, Swept, memberships, swept_k
+from workbench.sparsity import MAX_QUERIES, Swept, memberships, reads, swept_k
 
 
 def measured(analysis: Analysis, model: str, routers: str) -> tuple[Swept, np.ndarray]:
@@ -37,6 +37,7 @@ def measured(analysis: Analysis, model: str, routers: str) -> tuple[Swept, np.nd
         config.sink_tokens,
         analysis.states,
         config.layer_top_k,
+        analysis.trace.head or 0,
     )
     return swept, _measured(cached.groups_key(analysis), config.window, config.sink_tokens, swept, settings, analysis)
 
@@ -54,6 +55,8 @@ def _measured(
                 focus,
                 trace.input_ids,
                 memberships(trace, swept),
+                reads=reads(trace, swept),
+                head=trace.head,
                 window=window,
                 sink_tokens=sink_tokens,
                 max_queries=MAX_QUERIES,

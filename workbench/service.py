@@ -26,7 +26,7 @@ from focus_core.errors import FocusError
 from focus_core.models import ModelInfo
 from focus_core.progress import Progress
 from focus_core.resources import data_dir
-from focus_core.storage import CONFIG, saved_config
+from focus_core.storage import CONFIG, saved_config, saved_heads
 from focus_core.tables import origin, text_hash
 from focus_core.text import encode, token_bytes
 from workbench import jobs
@@ -61,6 +61,7 @@ class Settings:
         sink_tokens: tokens every later token reads.
         states: a key of `STATES`, the hidden states that are routed.
         layer_top_k: k of each routed layer, in place of `top_k`; None for one k everywhere.
+        head: the key/value head on show, where each has a router.
     """
 
     model: str
@@ -71,6 +72,7 @@ class Settings:
     sink_tokens: int
     states: str = "untouched"
     layer_top_k: tuple[int, ...] | None = None
+    head: int = 0
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -163,6 +165,17 @@ def router_config(settings_routers: str, num_groups: int) -> FocusConfig:
     return saved_config(router_folder(settings_routers))
 
 
+def num_heads(routers: str) -> int:
+    """Key/value heads that have routers of their own; 1 where all heads of a layer share one.
+
+    Raises:
+        FocusError: no such routers, or a damaged file.
+    """
+    if routers == UNTRAINED or router_config(routers, 8).router == "layer":
+        return 1
+    return saved_heads(router_folder(routers))
+
+
 def needs_fetch(model: str) -> bool:
     """Whether the model has to be downloaded before it can be loaded."""
     return model in ("default", default_model.NAME) and not default_model.is_cached()
@@ -226,7 +239,7 @@ def _analysis(settings: Settings, routers_hash: str, text_sha256: str, _text: st
     base = load_base(settings.model)
     check_length(base, _text)
     with base.lock:
-        trace = routed(base, settings, lambda focus: analyze(focus, base.tokenizer, _text))
+        trace = routed(base, settings, lambda focus: analyze(focus, base.tokenizer, _text, head=settings.head))
     # The name a person knows it by, not the folder of the cache it was loaded from.
     provenance = dataclasses.replace(trace.provenance, model=base.info.name)
     trace = dataclasses.replace(trace, provenance=provenance)

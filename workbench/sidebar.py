@@ -151,6 +151,7 @@ def _settings() -> service.Settings:
     routers = _routers()
     own = service.router_config(routers, _untrained_groups() if routers == service.UNTRAINED else 8)
     top_k, plan = _groups_per_token(own)
+    head = _head(routers)
     left, right = st.columns(2)
     state.clamp("window", 0, 100_000, own.window)
     window = left.number_input(
@@ -182,7 +183,26 @@ def _settings() -> service.Settings:
         "every change runs the model again.",
         persist_state="session",
     )
-    return service.Settings(model, routers, own.num_groups, top_k, int(window), int(sinks), states, plan)
+    return service.Settings(model, routers, own.num_groups, top_k, int(window), int(sinks), states, plan, head)
+
+
+def _head(routers: str) -> int:
+    """The key/value head on show, of routers that have one for each."""
+    heads = service.num_heads(routers)
+    if heads == 1:
+        return 0
+    state.clamp("head", 0, heads - 1, 0)
+    chosen = st.segmented_control(
+        "Key/value head",
+        range(heads),
+        key="head",
+        required=True,
+        width="stretch",
+        help="In these routers every key/value head has its own groups. As a key a token is in one group of the "
+        "head; as a query it reads k. The pages show one head at a time.",
+        persist_state="session",
+    )
+    return chosen or 0
 
 
 def _groups_per_token(own: FocusConfig) -> tuple[int, tuple[int, ...] | None]:

@@ -26,10 +26,16 @@ def swept_k(num_groups: int, chosen: int | str) -> Swept:
     return tuple(sorted({*few, chosen, num_groups}))
 
 
+def reads(trace: Trace, swept: Swept) -> list[np.ndarray]:
+    """(L, T, K) bool groups that tokens read at each k: those of the k largest weights, ties to the lower number; a
+    plan's as traced."""
+    rank = np.argsort(np.argsort(-trace.wants, axis=-1, kind="stable"), axis=-1)
+    return [trace.reads if isinstance(k, str) else rank < k for k in swept]
+
+
 def memberships(trace: Trace, swept: Swept) -> list[np.ndarray]:
-    """(L, T, K) bool memberships of each k: the k largest assignments, ties to the lower number; a plan's as traced."""
-    rank = np.argsort(np.argsort(-trace.assignment, axis=-1, kind="stable"), axis=-1)
-    return [trace.membership if isinstance(k, str) else rank < k for k in swept]
+    """(L, T, K) bool groups that tokens are in at each k: those they read, or one with routers per head."""
+    return reads(trace, swept) if trace.reading is None else [trace.membership] * len(swept)
 
 
 def mask_table(mask: PooledMask, num_tokens: int) -> pd.DataFrame:
@@ -82,12 +88,16 @@ def verdict(trace: Trace, pairs: pd.DataFrame) -> str:
     )
 
 
+def _way(trace: Trace) -> str:
+    return "sharing a group" if trace.reading is None else "the groups that tokens read"
+
+
 def layer_verdict(trace: Trace, row: int, pairs: pd.DataFrame) -> str:
     """What is computed in one layer."""
     values = {name: float(pairs[name].to_numpy()[row]) for name in pairs.columns}
     return (
         f"Layer {trace.layers[row]}: **{values['kept']:.1%}** of the causal pairs are kept ({values['local']:.1%} "
-        f"local, {values['sink']:.1%} sinks, {values['same group']:.1%} by sharing a group), so the bound is "
+        f"local, {values['sink']:.1%} sinks, {values['same group']:.1%} by {_way(trace)}), so the bound is "
         f"**{values['bound']:.2f}×**; {trace.config.top_k_of(row)} of {trace.config.num_groups} random groups would "
         f"keep {values['random kept']:.1%}."
     )

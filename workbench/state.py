@@ -49,6 +49,7 @@ SETTINGS: dict[str, Setting] = {
     "routers": Setting("", _words),
     "groups": Setting(8, _whole_number),
     "k": Setting(2, _whole_number),
+    "head": Setting(0, _whole_number),
     "k_from": Setting("", _words),
     "window": Setting(64, _whole_number),
     "sinks": Setting(4, _whole_number),

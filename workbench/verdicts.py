@@ -20,7 +20,8 @@ def layer_verdict(trace: Trace, layer: int, shares: PairShares) -> str:
     )
     if shares.distant_sharing is None:
         return f"{start}; the text is too short to have pairs beyond the window."
-    return f"{start}; {shares.distant_sharing:.0%} of the distant pairs share a group."
+    way = "share a group" if trace.reading is None else "are in a group that the later token reads"
+    return f"{start}; {shares.distant_sharing:.0%} of the distant pairs {way}."
 
 
 def reach_verdict(codes: np.ndarray, token: int, layer: int) -> str:

@@ -81,6 +81,11 @@ class Trace:
     head: int | None = None
     reading: np.ndarray | None = None
 
+    @property
+    def wants(self) -> np.ndarray:
+        """(L, T, K) float32: how much each token wants to read each group; `assignment` unless routers are per head."""
+        return self.assignment if self.reading is None else self.reading
+
     @cached_property
     def reads(self) -> np.ndarray:
         """(L, T, K) bool, read-only: the groups that each token reads; `membership` unless routers are per head."""

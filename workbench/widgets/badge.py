@@ -19,6 +19,7 @@ def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
     """
     provenance, config = trace.provenance, trace.config
     plan = "" if config.layer_top_k is None else f" The plan: {plan_in_words(config)}."
+    head = "" if trace.head is None else f" read · head {trace.head}"
     with st.container(horizontal=True, gap="small"):
         st.badge(
             f"{plain(provenance.model)} @ {provenance.model_revision}",
@@ -42,7 +43,7 @@ def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
                 "trained ones with them.",
             )
         st.badge(
-            f"K {config.num_groups} · {k_name(config)} · w {config.window} · sinks {config.sink_tokens} "
+            f"K {config.num_groups} · {k_name(config)}{head} · w {config.window} · sinks {config.sink_tokens} "
             f"· {config.balance}"
             f" · states of the {states}",
             icon=":material/tune:",

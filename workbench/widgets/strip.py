@@ -52,7 +52,7 @@ def strip_data(
         selected: token drawn with a frame.
         show_reach: fade what the selected token does not read.
     """
-    k = trace.config.top_k_of(layer)
+    k = trace.config.joined(layer)
     drawn_groups = max(k, 1)  # where a plan lets no group read, the first one is still what the router says
     order, margin = group_order(trace, layer), margins(trace, layer)
     weights = np.take_along_axis(trace.assignment[layer], order, axis=1)
