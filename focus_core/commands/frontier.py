@@ -155,7 +155,8 @@ class _Plan:
                 yield from self._routed(focus, name, "random, calibrated on the training text")
             focus.detach()
         focus = retrofit(self.loaded.model, FocusConfig(), seed=self.settings["seed"])
-        budgets = [point.kept_share for point in self.points if point.method == first]
+        own = (None, *self.top_ks)
+        budgets = [point.kept_share for point in self.points if point.method == first and point.top_k in own]
         for share in budgets:
             for name in self.baselines:
                 wanted = share if BASELINES[name].tunable else None
