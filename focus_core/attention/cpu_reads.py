@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from focus_core.attention.cpu_heads import Heads
-from focus_core.attention.cpu_kernel import CALL_PAIRS, FAR, LARGE_TILE_ROWS, MERGE_PAIRS, folded
+from focus_core.attention.cpu_kernel import BLOCKS_PER_SPAN, CALL_PAIRS, FAR, MERGE_PAIRS, folded
 from focus_core.attention.inputs import AttentionOutput
 from focus_core.attention.merge import merge_, merge_rows_, take_rows
 
-ONE_CALL_KEYS = 1024
-"""Members up to which a block of readers sees all of them under one bias, which saves a call and a merge."""
+ONE_CALL_KEYS = 512
+"""Members up to which a span of readers sees all of them under one bias, which saves a call and a merge."""
+
+BLOCK_ROWS = 1024
+"""Rows of a block: four large tiles, which two or four threads share evenly."""
 
 SINK_QUERIES = 1 << 13
 """Queries whose sinks are added at a time."""
@@ -36,7 +39,7 @@ def reads_cost(membership: Tensor, reads: Tensor, num_sinks: int, heads: int) ->
     visible = before.cumsum(0)[membership.shape[0] - reads.shape[0] :]
     pairs = float((visible * reads).sum())
     entries = float(reads.sum()) + reads.shape[0]
-    block = -(-LARGE_TILE_ROWS // heads)
+    block = max(1, BLOCK_ROWS // heads)
     # Half of a block's own members lie in the future of a reader.
     waste = float(reads.sum()) * block / 2
     calls = 2 * (entries / block + reads.shape[1])
@@ -78,7 +81,7 @@ def add_reads(whole: AttentionOutput, heads: Heads, membership: Tensor, reads: T
         reads: (Tq, K) bool, the groups that queries read.
         num_sinks: leading tokens that are sinks.
     """
-    block = -(-LARGE_TILE_ROWS // heads.group)
+    block = max(1, BLOCK_ROWS // heads.group)
     for group in range(membership.shape[1]):
         members = membership[num_sinks:, group].nonzero()[:, 0] + num_sinks
         readers = reads[:, group].nonzero()[:, 0] + heads.first_query
@@ -88,22 +91,37 @@ def add_reads(whole: AttentionOutput, heads: Heads, membership: Tensor, reads: T
         if readers.numel() == 0:
             continue
         key, value = (take_rows(tensor, members) for tensor in (heads.key, heads.value))
-        for some, limits in zip(readers.split(block), visible.split(block)):
+        for some, limits in zip(readers.split(block * BLOCKS_PER_SPAN), visible.split(block * BLOCKS_PER_SPAN)):
             rows = heads.rows(some)
-            query = take_rows(heads.query, rows)
-            before, last = int(limits[0]), int(limits[-1])
-            if last <= ONE_CALL_KEYS:
-                before = 0
-            part = None
-            if last > before:
-                bias = torch.zeros(some.numel(), last - before, dtype=query.dtype)
-                bias.masked_fill_(torch.arange(before, last) >= limits[:, None], FAR)
-                bias = bias.repeat_interleave(heads.group, dim=0)
-                part = folded(query, key[:, before:last], value[:, before:last], heads.scale, bias=bias)
-            if before:
-                prefix = folded(query, key[:, :before], value[:, :before], heads.scale)
-                if part is not None:
-                    merge_(prefix, part)
-                part = prefix
-            assert part is not None
-            merge_rows_(whole, rows, part)
+            merge_rows_(whole, rows, _span(take_rows(heads.query, rows), key, value, limits, block, heads))
+
+
+def _span(query: Tensor, key: Tensor, value: Tensor, limits: Tensor, block: int, heads: Heads) -> AttentionOutput:
+    """A span of readers, in blocks under a bias after what all of them see.
+
+    Args:
+        query: (Hkv, n * G, D) of n readers.
+        key: (Hkv, m, D) of all members.
+        value: likewise.
+        limits: (n,) members that each reader sees, ascending, at least 1.
+        block: readers of a block.
+        heads: for group and scale.
+    """
+    # All but the last of the members that everyone sees; that one keeps the blocks from being empty.
+    common = int(limits[0]) - 1 if int(limits[-1]) > ONE_CALL_KEYS else 0
+    far, none = (torch.tensor(number, dtype=query.dtype) for number in (FAR, 0.0))
+    parts = []
+    for first in range(0, limits.numel(), block):
+        own = limits[first : first + block].to(torch.int32).repeat_interleave(heads.group)
+        last = int(own[-1])
+        bias = torch.zeros(own.numel(), last - common, dtype=query.dtype)
+        seen = int(own[0])
+        bias[:, seen - common :] = torch.where(torch.arange(seen, last, dtype=torch.int32) >= own[:, None], far, none)
+        rows = slice(first * heads.group, first * heads.group + own.numel())
+        parts.append(folded(query[:, rows], key[:, common:last], value[:, common:last], heads.scale, bias=bias))
+    part = parts[0] if len(parts) == 1 else AttentionOutput(*(torch.cat(tensors, dim=1) for tensors in zip(*parts)))
+    if common:
+        before = folded(query, key[:, :common], value[:, :common], heads.scale)
+        merge_(before, part)
+        part = before
+    return part

@@ -184,7 +184,7 @@ def test_sparse_passes_agree_whatever_they_cost(problem, dtype, small, singly):
         patch.setattr(cpu_backend, "_worthwhile_reads", lambda *given: True)
         if small:
             patch.setattr("focus_core.attention.cpu_reads.ONE_CALL_KEYS", 3)
-            patch.setattr("focus_core.attention.cpu_reads.LARGE_TILE_ROWS", 16)
+            patch.setattr("focus_core.attention.cpu_reads.BLOCK_ROWS", 16)
             patch.setattr("focus_core.attention.cpu_reads.SINK_QUERIES", 50)
             patch.setattr("focus_core.attention.cpu_parts.BIAS_ELEMENTS", 1)
             patch.setattr("focus_core.attention.cpu_parts.BUCKET_PAIRS", 10)
