@@ -1,8 +1,9 @@
-"""Write the model card of the shipped routers, and the README's table, from the recorded runs.
+"""Write the model cards of the shipped routers, and the README's tables, from the recorded runs.
 
     python docs/router_card.py
 
-Every figure comes from `data/routers/*/training.json` (focus train) and `data/results/*.json` (focus eval).
+Every figure comes from `data/routers/*/training.json` (focus train) and `data/results/*.json` (focus eval and focus
+frontier).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 NAME = "smollm2-135m-k8"
+HEADS = "smollm2-135m-k8-heads"
+HEADS_MARKS = ("<!-- heads: python docs/router_card.py -->", "<!-- end of heads -->")
 MARKS = ("<!-- figures: python docs/router_card.py -->", "<!-- end of figures -->")
 
 
@@ -50,8 +53,8 @@ def setting(record: dict[str, Any]) -> str:
     )
 
 
-def main() -> None:
-    """Write both files."""
+def layer_card() -> None:
+    """Write the card of the published form, and its table into the README."""
     folder = ROOT / "data" / "routers" / NAME
     training = json.loads((folder / "training.json").read_text(encoding="utf-8"))
     trained, untrained = (
@@ -60,7 +63,7 @@ def main() -> None:
     )
     figures = f"{setting(trained)}\n\n{table(trained, untrained)}"
     run = training["settings"]["training"]
-    books = "\n".join(f"| {item['name']} | {item['bytes']:,} | `{item['sha256']}` |" for item in training["data"])
+    books = book_lines(training)
     held = " ".join(f"--data {item['name']}" for item in trained["data"])
     given = " ".join(f"--data {item['name']}" for item in training["data"])
     card = f"""# Routers {NAME}
@@ -91,10 +94,96 @@ routers of seed 0 at the same setting; their calibrated potentials are zero.
 {books}
 """
     (folder / "README.md").write_text(card, encoding="utf-8")
-    readme = ROOT / "README.md"
-    pattern = re.compile(f"{re.escape(MARKS[0])}.*{re.escape(MARKS[1])}", re.DOTALL)
-    block = f"{MARKS[0]}\n{figures}\n{MARKS[1]}"
-    readme.write_text(pattern.sub(lambda _: block, readme.read_text(encoding="utf-8")), encoding="utf-8")
+    fill("README.md", MARKS, figures)
+
+
+def book_lines(training: dict[str, Any]) -> str:
+    """One line of a table for each training text."""
+    return "\n".join(f"| {item['name']} | {item['bytes']:,} | `{item['sha256']}` |" for item in training["data"])
+
+
+def fill(name: str, marks: tuple[str, str], text: str) -> None:
+    """Replace what stands between two marks of a file."""
+    path = ROOT / name
+    pattern = re.compile(f"{re.escape(marks[0])}.*{re.escape(marks[1])}", re.DOTALL)
+    block = f"{marks[0]}\n{text}\n{marks[1]}"
+    path.write_text(pattern.sub(lambda _: block, path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def frontier_lines(length: int) -> str:
+    """What both kinds of routers cost at each k, and untrained ones of their kind, from `focus frontier`."""
+    path = ROOT / "data" / "results" / f"frontier-{length}.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    untouched = next(point["perplexity"] for point in record["points"] if point["kind"] == "untouched")
+    settings, made = record["settings"], record["made"]
+    found = {(point["method"], point["top_k"]): point for point in record["points"] if point["kind"] == "routers"}
+    lines = [
+        f"T = {settings['length']:,}, w = {settings['window']}, {settings['sink_tokens']} sinks, {settings['blocks']} "
+        f"evenly spaced blocks of {' and '.join(item['name'] for item in record['data'])}, calibrated routing; "
+        f"untouched {untouched:.2f}; {made['device']}, torch {made['versions']['torch']}, {made['date'][:10]}:",
+        "",
+        "| routers | k | distant pairs kept | perplexity | against untouched | largest group |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in (HEADS, "untrained, per head", NAME):
+        for (method, k), point in sorted(found.items(), key=lambda item: item[0][1] or 0):
+            if method == name:
+                lines.append(
+                    f"| {name} | {k} | {point['kept_share']:.1%} | {point['perplexity']:.2f} | "
+                    f"{point['perplexity'] / untouched - 1:+.1%} | {point['largest_group_share']:.1%} |"
+                )
+    return "\n".join(lines)
+
+
+def heads_card() -> None:
+    """Write the card of the routers per head, and its tables into the README."""
+    folder = ROOT / "data" / "routers" / HEADS
+    training = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    run, settings = training["settings"]["training"], training["settings"]
+    given = " ".join(f"--data {item['name']}" for item in training["data"])
+    progress = [json.loads(line) for line in (folder / "progress.jsonl").read_text(encoding="utf-8").splitlines()]
+    rate = sorted(line["tokens_per_second"] for line in progress if "tokens_per_second" in line)
+    seconds = sum(run["batch_size"] * settings["length"] / each for each in rate)
+    options = f"--steps {run['steps']} --length {settings['length']} --batch-size {run['batch_size']} --eval-blocks 0"
+    held = "--data chesterton-thursday.txt --data austen-persuasion.txt"
+    measured = "-k 1 -k 2 -k 3 -k 4 --baseline none --length 2048 --window 128 --blocks 4"
+    figures = "\n\n".join(frontier_lines(length) for length in (2048, 512))
+    card = f"""# Routers {HEADS}
+
+Base model: {training["model"]["name"]}, revision {training["model"]["revision"]}, unchanged. Groups per key/value
+head, and queries that choose what they read (docs/method.md). Written by `python docs/router_card.py` from the
+recorded runs.
+
+Trained with seed {run["seed"]}, {run["steps"]} steps of {run["batch_size"]} block of {settings["length"]:,} tokens,
+objective `{run["objective"]}`, final loss {training["final_loss"]:.3f} nats; {seconds / 60:.0f} minutes of steps on 2
+CPU cores with other work on them ({training["made"]["date"][:10]}):
+
+```bash
+focus train {given} --router head {options} --out data/routers/{HEADS}
+focus frontier {held} --train training-books/ -r data/routers/{HEADS} {measured} --out frontier.json
+```
+
+## Measured
+
+{figures}
+
+k is the number of groups a query reads; a key is in one. Groups are even over texts of 2,048 tokens, the length of
+calibration; in shorter ones the largest is larger, and more pairs are kept than k says.
+
+## Training text (public-domain books)
+
+| file | bytes | SHA-256 |
+|---|---|---|
+{book_lines(training)}
+"""
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    fill("README.md", HEADS_MARKS, frontier_lines(2048))
+
+
+def main() -> None:
+    """Write both cards."""
+    layer_card()
+    heads_card()
 
 
 if __name__ == "__main__":
