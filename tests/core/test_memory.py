@@ -19,13 +19,15 @@ CONFIG = FocusConfig(num_groups=4, top_k=1, window=4, route_dim=8)
 SIZES = {"length": 64, "micro_batch": 2}
 
 
+@pytest.mark.parametrize("router", ["layer", "head"])
 @pytest.mark.parametrize("mode", ["centroid-only", "scratch"])
-def test_weights_gradients_and_optimizer_are_those_of_the_real_model(mode):
+def test_weights_gradients_and_optimizer_are_those_of_the_real_model(mode, router):
+    settings = CONFIG.replace(router=router)
     model_config = LlamaConfig(**SHAPE)
-    focus = retrofit(LlamaForCausalLM(model_config), CONFIG)
+    focus = retrofit(LlamaForCausalLM(model_config), settings)
     if mode == "scratch":
         focus.model.requires_grad_(True)
-    estimate = estimate_memory(model_config, CONFIG, phases(mode, "lm", 1, 1)[-1], **SIZES)
+    estimate = estimate_memory(model_config, settings, phases(mode, "lm", 1, 1)[-1], **SIZES)
     parameters = list(focus.parameters())
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained)

@@ -45,10 +45,10 @@ def same(first, second):
     return all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
-@pytest.mark.parametrize("objective", ["mass", "lm"])
-def test_centroids_learn_and_the_base_stays(tiny_llama, stream, tmp_path, objective):
+@pytest.mark.parametrize("objective, router", [("mass", "layer"), ("lm", "layer"), ("mass", "head")])
+def test_centroids_learn_and_the_base_stays(tiny_llama, stream, tmp_path, objective, router):
     before = weights(tiny_llama.model)
-    focus = retrofit(tiny_llama.model, CONFIG)
+    focus = retrofit(tiny_llama.model, CONFIG.replace(router=router))
     steps = []
     (phase,) = phases("centroid-only", objective, 20, 1)
     trainer = train_phase(focus, stream, phase, SETTINGS, tmp_path / "run", steps.append)
