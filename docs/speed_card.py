@@ -111,7 +111,9 @@ def main() -> None:
     """Write both files."""
     kernel = json.loads((RESULTS / "bench-cpu.json").read_text(encoding="utf-8"))
     model = json.loads((RESULTS / "bench-model-cpu.json").read_text(encoding="utf-8"))
+    heads = json.loads((RESULTS / "bench-heads-cpu.json").read_text(encoding="utf-8"))
     made, measured = model["made"], model["settings"]
+    options = "--repetitions 3 --size 8192 --size 32768 --routing 8/1 --routing 8/2 --routing 8/3 --dtype float32"
     text = f"""# Speed
 
 Written by `python docs/speed_card.py` from recorded runs. Nothing here is projected.
@@ -130,6 +132,18 @@ Working memory is the peak beyond inputs and output. 1 / bound is the share of c
 Routing itself, for one layer of this model's width, in float32:
 
 {routing_table(kernel)}
+
+## With routers per head
+
+Keys in one of K groups of each key/value head, queries that read k of them:
+
+```bash
+focus bench --router head {options} --out bench-heads.json
+```
+
+{setting(heads)}
+
+{kernel_table(heads)}
 
 ## The whole model
 
