@@ -50,7 +50,7 @@ def _balance(analysis: Analysis) -> None:
         st.markdown(f"#### {verdict(trace, table)}")
         row = layer_slider(
             trace,
-            "The layer framed in the load chart and drawn in the charts of rounds and of the future.",
+            "The layer of the sentence below, and of the charts of rounds and of the future.",
         )
         st.markdown(layer_verdict(trace, row))
         layer = trace.layers[row]
@@ -58,7 +58,7 @@ def _balance(analysis: Analysis) -> None:
         left, right = st.columns(2, gap="medium")
         with left:
             chart(
-                load_map(trace, row, dark=dark),
+                load_map(trace, dark=dark),
                 lambda: size_table(trace),
                 analysis.origin,
                 name="load",

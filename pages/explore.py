@@ -103,10 +103,10 @@ def _strip(analysis: Analysis, row: int) -> None:
     )
     with st.container(height=640 if last - first > 250 else "content", border=True, key="strip_frame"):
         token_strip(data, key="strip", on_pick=_select)
+    several = analysis.trace.config.joined(row) > 1
     st.caption(
-        "Fill and number: the first group. Stripe: the second group. Hover or focus a token for its "
-        "details; click it, "
-        "or press Enter, to select it."
+        f"Fill and number: the {'first ' if several else ''}group. {'Stripe: the second group. ' if several else ''}"
+        "Hover or focus a token for its details; click it, or press Enter, to select it."
     )
 
 
@@ -145,7 +145,7 @@ def _token_detail(analysis: Analysis, row: int, shares: PairShares) -> None:
         return
     st.text(context(trace, selected, 60))
     codes = relations(trace, row, selected)
-    st.markdown(reach_verdict(codes, selected, layer))
+    st.markdown(reach_verdict(codes, selected, layer, chosen=trace.head is not None))
     far = partners(trace, row, selected)
     if len(far):
         st.dataframe(

@@ -54,17 +54,28 @@ def _lengths(table: pd.DataFrame) -> str:
     return f"Perplexity above the untouched model: {'; '.join(parts)}."
 
 
+_BUDGETS = (0.2, 0.35, 0.5)
+"""Shares of the distant pairs under which the best routers are named."""
+
+
 def _frontier(table: pd.DataFrame) -> str:
-    parts = []
-    for point in table.loc[table["kind"] == "routers"].sort_values("distant kept").to_dict("records"):
+    routers = table.loc[table["kind"] == "routers"]
+    parts: dict[str, str] = {}
+    for budget in _BUDGETS:
+        within = routers.loc[routers["distant kept"] <= budget].sort_values("perplexity")
+        if not len(within):
+            continue
+        point = within.to_dict("records")[0]
         rivals = table.loc[
             (table["kind"] == "baseline") & ((table["distant kept"] - point["distant kept"]).abs() < 0.05)
         ]
         better = int((rivals["perplexity"] < point["perplexity"]).sum())
-        beside = f", {better} of {len(rivals)} baselines at that share are better" if len(rivals) else ""
-        kept = f"{point['distant kept']:.0%} of the distant pairs"
-        parts.append(f"{point['label']}: {point['relative'] - 1:+.1%} at {kept}{beside}")
-    return f"Against the untouched model: {'; '.join(parts)}."
+        beside = f"; {better} of {len(rivals)} baselines near that share do better" if len(rivals) else ""
+        kept = f"{point['relative'] - 1:+.1%} with {point['distant kept']:.0%}{beside}"
+        parts.setdefault(point["label"], f"under {budget:.0%} {point['label']} ({kept})")
+    if not parts:
+        return f"All routers here keep more than {_BUDGETS[-1]:.0%} of the distant pairs."
+    return f"The routers that lose least, by share of distant pairs kept: {', '.join(parts.values())}."
 
 
 def _curves(table: pd.DataFrame) -> str:

@@ -224,13 +224,15 @@ def _groups_per_token(own: FocusConfig) -> tuple[int, tuple[int, ...] | None]:
             st.caption(f"{plan_in_words(own)}.")
             return own.top_k, own.layer_top_k
     state.clamp("k", 1, own.num_groups, own.top_k)
+    joins = "joins. Distant tokens read each other if they share one"
+    if own.router == "head":
+        joins = "reads. As a key it is in one of them"
     top_k = st.slider(
-        "Groups per token, k",
+        "Groups a token reads, k" if own.router == "head" else "Groups per token, k",
         1,
         own.num_groups,
         key="k",
-        help=f"How many of the {own.num_groups} groups each token joins. Distant tokens read each other if they share "
-        f"one. These routers were made with k = {own.top_k}.",
+        help=f"How many of the {own.num_groups} groups each token {joins}. These routers were made with k = {own.top_k}.",
         persist_state="session",
     )
     return top_k, None

@@ -24,13 +24,14 @@ def layer_verdict(trace: Trace, layer: int, shares: PairShares) -> str:
     return f"{start}; {shares.distant_sharing:.0%} of the distant pairs {way}."
 
 
-def reach_verdict(codes: np.ndarray, token: int, layer: int) -> str:
+def reach_verdict(codes: np.ndarray, token: int, layer: int, *, chosen: bool = False) -> str:
     """Whom one token reads in a layer.
 
     Args:
         codes: from `workbench.reach.relations`.
         token: its index.
         layer: the layer's number in the model.
+        chosen: it reads other groups than the one it is in (routers per head).
     """
     local, sink, same, dropped = (int((codes == code).sum()) for code in (LOCAL, SINK, SAME_GROUP, DROPPED))
     if token == 0:
@@ -39,7 +40,7 @@ def reach_verdict(codes: np.ndarray, token: int, layer: int) -> str:
     return (
         f"In layer {layer} it reads **{local + sink + same:,} of the {before:,}** tokens before it: "
         f"{local:,} in its "
-        f"window, {sink:,} sinks, {same:,} by sharing a group; {dropped:,} are dropped."
+        f"window, {sink:,} sinks, {same:,} {'in groups it reads' if chosen else 'by sharing a group'}; {dropped:,} are dropped."
     )
 
 

@@ -21,10 +21,13 @@ def tints(*, dark: bool) -> tuple[str, str, str]:
     return ("#56B4E9", "#E69F00", "#CC79A7") if dark else ("#0072B2", "#D55E00", "#882255")
 
 
-def load_map(trace: Trace, row: int, *, dark: bool) -> go.Figure:
-    """Heatmap of first-group shares in every layer, see `all_sizes`."""
+def load_map(trace: Trace, *, dark: bool) -> go.Figure:
+    """Heatmap of first-group shares in every layer, see `all_sizes`.
+
+    No layer is framed, so that the browser keeps the chart, the page's slowest to draw, when another layer is chosen.
+    """
     even = 1 / trace.config.num_groups
-    return all_sizes(trace, dark=dark, layer=row).update_layout(
+    return all_sizes(trace, dark=dark).update_layout(
         title=f"Load of every layer as routed (even split {even:.1%})"
     )
 

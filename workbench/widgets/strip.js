@@ -114,7 +114,13 @@ export default function (component) {
     legend.append(button);
   });
 
-  data.cells.forEach((cell, position) => {
+  // One block for each line of the text: the browser leaves out those that are scrolled away.
+  let line = null;
+  data.cells.forEach((cell) => {
+    if (line === null) {
+      line = element("div", "line");
+      text.append(line);
+    }
     const node = element("span", "cell");
     node.dataset.text = cell.t;
     node.dataset.tokens = cell.k.map((token) => token[0]).join(" ");
@@ -137,7 +143,11 @@ export default function (component) {
       if (cell.k.some((token) => token[0] === data.selected)) node.classList.add("selected");
     } else node.classList.add("bare");
     nodes.push(node);
-    text.append(node);
+    line.append(node);
+    if (node.lastChild?.nodeValue === "\n") {
+      node.lastChild.remove();  // the end of the block breaks the line
+      line = null;
+    }
   });
   text.append(tip);
   light();
