@@ -232,7 +232,8 @@ def _groups_per_token(own: FocusConfig) -> tuple[int, tuple[int, ...] | None]:
         1,
         own.num_groups,
         key="k",
-        help=f"How many of the {own.num_groups} groups each token {joins}. These routers were made with k = {own.top_k}.",
+        help=f"How many of the {own.num_groups} groups each token {joins}. These routers were made with "
+        f"k = {own.top_k}.",
         persist_state="session",
     )
     return top_k, None

@@ -37,10 +37,11 @@ def reach_verdict(codes: np.ndarray, token: int, layer: int, *, chosen: bool = F
     if token == 0:
         return "The first token has nothing before it to read."
     before = local + sink + same + dropped
+    way = "in groups it reads" if chosen else "by sharing a group"
     return (
         f"In layer {layer} it reads **{local + sink + same:,} of the {before:,}** tokens before it: "
         f"{local:,} in its "
-        f"window, {sink:,} sinks, {same:,} {'in groups it reads' if chosen else 'by sharing a group'}; {dropped:,} are dropped."
+        f"window, {sink:,} sinks, {same:,} {way}; {dropped:,} are dropped."
     )
 
 

@@ -27,9 +27,7 @@ def load_map(trace: Trace, *, dark: bool) -> go.Figure:
     No layer is framed, so that the browser keeps the chart, the page's slowest to draw, when another layer is chosen.
     """
     even = 1 / trace.config.num_groups
-    return all_sizes(trace, dark=dark).update_layout(
-        title=f"Load of every layer as routed (even split {even:.1%})"
-    )
+    return all_sizes(trace, dark=dark).update_layout(title=f"Load of every layer as routed (even split {even:.1%})")
 
 
 def largest_lines(table: pd.DataFrame, num_groups: int, *, dark: bool) -> go.Figure:
