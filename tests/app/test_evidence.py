@@ -6,6 +6,7 @@ import logging
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from opening import open_page, shown
@@ -178,3 +179,28 @@ def test_damaged_records_are_refused_in_one_sentence(records):
     for text in ("", "[" * 5000, "{}", '{"schema": "focus-reproduce/1", "experiment": "x", "model": {"name": "a"}}'):
         path.write_text(text)
         assert find_records([path, path.with_name("gone.json")]) == []
+
+
+def test_a_frontier_names_the_best_routers_under_each_share():
+    def point(kind, label, kept, relative):
+        return {"kind": kind, "label": label, "distant kept": kept, "relative": relative, "perplexity": 50 * relative}
+
+    table = pd.DataFrame(
+        [
+            point("untouched", "untouched model", 1.0, 1.0),
+            point("routers", "a, k=1", 0.14, 1.10),
+            point("routers", "b, k=1", 0.17, 1.03),
+            point("routers", "b, k=2", 0.31, 1.04),
+            point("routers", "b, k=3", 0.45, 1.01),
+            point("routers", "b, k=4", 0.6, 1.0),
+            point("baseline", "oracle", 0.18, 1.0),
+            point("baseline", "random", 0.18, 1.2),
+            point("baseline", "random", 0.47, 1.05),
+        ]
+    )
+    assert verdict("frontier", table, "") == (
+        "The routers that lose least, by share of distant pairs kept: under 20% b, k=1 (+3.0% with 17%; 1 of 2 baselines "
+        "near that share do better), under 50% b, k=3 (+1.0% with 45%; 0 of 1 baselines near that share do better)."
+    )
+    rest = table.loc[table["distant kept"].ge(0.6)]
+    assert verdict("frontier", rest, "") == "All routers here keep more than 50% of the distant pairs."
