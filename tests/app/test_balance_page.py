@@ -88,7 +88,7 @@ def test_a_single_token_has_no_future():
 def test_charts_have_titles_and_axis_titles(dark):
     trace, result = made()
     for figure in (
-        load_map(trace, 1, dark=dark),
+        load_map(trace, dark=dark),
         largest_lines(balance_table(trace, result), 4, dark=dark),
         round_lines(result.errors, 1, 1, dark=dark),
         flip_lines(flip_table(trace, result), dark=dark),
