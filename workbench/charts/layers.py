@@ -83,16 +83,18 @@ def overlap_map(counts: np.ndarray, columns: np.ndarray, here: str, there: str, 
             ygap=1,
         )
     )
-    for i in range(min(counts.shape)):
-        figure.add_shape(
-            type="rect",
-            **{"x0": i - 0.5, "x1": i + 0.5, "y0": i - 0.5, "y1": i + 0.5},
-            line={"color": "#D55E00", "width": 2},
-        )
+    frames = "".join(
+        f"M{i - 0.5},{i - 0.5}L{i + 0.5},{i - 0.5}L{i + 0.5},{i + 0.5}L{i - 0.5},{i + 0.5}Z"
+        for i in range(min(counts.shape))
+    )
+    figure.add_shape(type="path", path=frames, line={"color": "#D55E00", "width": 2})
     figure.update_layout(title=f"Where each group of {here} is in {there} (framed: matched groups)")
     figure.update_xaxes(title=f"group in {there}, in matched order", type="category", showgrid=False)
     figure.update_yaxes(title=f"group in {here}", type="category", showgrid=False, autorange="reversed")
-    return style(figure, dark=dark, height=520)
+    style(figure, dark=dark, height=520)
+    # All labels are short, so the margins are known; to find them, Plotly would draw the chart once more.
+    figure.update_layout(margin={"l": 60, "r": 84, "b": 64, "autoexpand": False})
+    return figure.update_xaxes(automargin=False).update_yaxes(automargin=False)
 
 
 def churn_line(table: pd.DataFrame, *, dark: bool) -> go.Figure:
