@@ -58,17 +58,7 @@ def clusterings(
         progress: told what is done, if this session is the first to ask; the others wait for it.
     """
     config = analysis.trace.config
-    setting = Settings(
-        model,
-        routers,
-        config.num_groups,
-        config.top_k,
-        config.window,
-        config.sink_tokens,
-        analysis.states,
-        config.layer_top_k,
-        analysis.trace.head or 0,
-    )
+    setting = service.settings_of(analysis, model, routers)
     if analysis.states == "untouched":
         setting = Settings(model, routers, config.num_groups, config.num_groups, 0, 0)
     made = _clusterings(cached.groups_key(analysis), words.rule, setting)

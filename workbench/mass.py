@@ -28,17 +28,7 @@ def measured(analysis: Analysis, model: str, routers: str) -> tuple[Swept, np.nd
     config = analysis.trace.config
     untouched, chosen = analysis.states == "untouched", chosen_k(config)
     swept = swept_k(config.num_groups, chosen) if untouched else (chosen,)
-    settings = Settings(
-        model,
-        routers,
-        config.num_groups,
-        config.top_k,
-        config.window,
-        config.sink_tokens,
-        analysis.states,
-        config.layer_top_k,
-        analysis.trace.head or 0,
-    )
+    settings = service.settings_of(analysis, model, routers)
     return swept, _measured(cached.groups_key(analysis), config.window, config.sink_tokens, swept, settings, analysis)
 
 

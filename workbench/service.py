@@ -226,6 +226,28 @@ def analysis(settings: Settings, text: str) -> Analysis:
     return found if run is settings else _at_setting(found, settings)
 
 
+def settings_of(found: Analysis, model: str, routers: str) -> Settings:
+    """The settings that led to an analysis, for another pass of the model.
+
+    Args:
+        found: the analysis.
+        model: as in `Settings`.
+        routers: as in `Settings`.
+    """
+    config = found.trace.config
+    return Settings(
+        model,
+        routers,
+        config.num_groups,
+        config.top_k,
+        config.window,
+        config.sink_tokens,
+        found.states,
+        config.layer_top_k,
+        found.trace.head or 0,
+    )
+
+
 def _at_setting(found: Analysis, settings: Settings) -> Analysis:
     """The analysis with the memberships of another k, w and number of sinks, from the same assignments."""
     trace = found.trace
