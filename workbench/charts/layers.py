@@ -83,10 +83,8 @@ def overlap_map(counts: np.ndarray, columns: np.ndarray, here: str, there: str, 
             ygap=1,
         )
     )
-    frames = "".join(
-        f"M{i - 0.5},{i - 0.5}L{i + 0.5},{i - 0.5}L{i + 0.5},{i + 0.5}L{i - 0.5},{i + 0.5}Z"
-        for i in range(min(counts.shape))
-    )
+    edges = [(i - 0.5, i + 0.5) for i in range(min(counts.shape))]
+    frames = "".join(f"M{low},{low}L{high},{low}L{high},{high}L{low},{high}Z" for low, high in edges)
     figure.add_shape(type="path", path=frames, line={"color": "#D55E00", "width": 2})
     figure.update_layout(title=f"Where each group of {here} is in {there} (framed: matched groups)")
     figure.update_xaxes(title=f"group in {there}, in matched order", type="category", showgrid=False)
