@@ -14,6 +14,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RECORDS = {"books": "alignment-books.json", "treebank": "alignment-ewt-dev.json"}
+HEADS = 3
+HEAD_RECORDS = {"books": "alignment-books-head{}.json", "treebank": "alignment-ewt-dev-head{}.json"}
 BEYOND = {"C": "beyond_chance", "B": "beyond_balance", "I": "beyond_identity", "X": "beyond_context"}
 
 
@@ -134,15 +136,66 @@ def section(record: dict[str, Any]) -> str:
     return "\n\n".join((setting(record), "\n".join(sentences), layer_rows(record), published_rows(record)))
 
 
+def read(file: str) -> dict[str, Any]:
+    """A shipped record."""
+    return json.loads((ROOT / "data" / "results" / file).read_text(encoding="utf-8"))
+
+
+def summary_row(name: str, record: dict[str, Any]) -> str:
+    """One router of each layer, all layers in a row."""
+    layers = record["alignment"]["upos"]["layers"]
+    best = max(layers, key=lambda layer: layer["measures"]["ami"])
+    gap = average(layer["measures"]["ami"] - layer["references"]["token identity"] for layer in layers)
+    means = [
+        average(layer["measures"]["ami"] for layer in layers),
+        *(
+            average(layer["references"][reference] for layer in layers)
+            for reference in ("frequency buckets", "untrained routers", "balanced k-means")
+        ),
+    ]
+    counts = [sum(bool(layer[beyond]) for layer in layers) for beyond in BEYOND.values()]
+    return (
+        f"| {name} | {means[0]:.3f} | {best['measures']['ami']:.3f} {span(best['interval'])} (layer {best['layer']}) "
+        f"| {gap:+.3f} | {means[1]:.3f} | {means[2]:.3f} | {means[3]:.3f} "
+        f"| {' '.join(f'{letter} {count}' for letter, count in zip(BEYOND, counts, strict=True))} |"
+    )
+
+
+def heads_section(layer_record: dict[str, Any], head_records: list[dict[str, Any]]) -> str:
+    """Routers per head beside those per layer, on the same text: a row each, and the published groups."""
+    named = {"per layer": layer_record, **{f"head {head}": record for head, record in enumerate(head_records)}}
+    lines = [
+        setting(head_records[0]),
+        "",
+        "| routers | mean AMI | best layer [95%] | mean less token identity | frequency | untrained | balanced k-means "
+        f"| layers beyond, of {len(layer_record['alignment']['upos']['layers'])} |",
+        "|---|---|---|---|---|---|---|---|",
+        *(summary_row(name, record) for name, record in named.items()),
+        "",
+        "| category | " + " | ".join(f"{name}: purity [95%], recall" for name in named) + " |",
+        "|---|" + "---|" * len(named),
+    ]
+    for rows in zip(*(record["published"] for record in named.values()), strict=True):
+        cells = (f"{row['purity']:.1%} {share(row['purity_interval'])}, {row['recall']:.1%}" for row in rows)
+        lines.append(f"| {rows[0]['category']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Fill the marked parts of the page."""
     page = ROOT / "docs" / "linguistics.md"
     text = page.read_text(encoding="utf-8")
+    blocks: dict[str, str] = {}
     for name, file in RECORDS.items():
-        record = json.loads((ROOT / "data" / "results" / file).read_text(encoding="utf-8"))
+        record = read(file)
+        blocks[name] = section(record)
+        blocks[f"{name} per head"] = heads_section(
+            record, [read(HEAD_RECORDS[name].format(head)) for head in range(HEADS)]
+        )
+    for name, content in blocks.items():
         start, end = f"<!-- {name}: python docs/alignment_card.py -->", f"<!-- end of {name} -->"
         pattern = re.compile(f"{re.escape(start)}.*{re.escape(end)}", re.DOTALL)
-        block = f"{start}\n{section(record)}\n{end}"
+        block = f"{start}\n{content}\n{end}"
         text = pattern.sub(lambda _, block=block: block, text)
     partial = page.with_suffix(".md.partial")
     partial.write_text(text, encoding="utf-8")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +16,10 @@ from torch import Tensor
 
 from focus_core.attention import AttentionOutput
 from focus_core.attention.reference import attention_logits, masked_softmax
+
+
+HALVINGS = 24
+"""Steps of a bisection for a wanted share."""
 
 
 class Result(NamedTuple):
@@ -28,6 +32,49 @@ class Result(NamedTuple):
 
     attention: AttentionOutput
     kept: Tensor | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a pair may be, from the places of its two tokens alone; layers and texts of one length share it.
+
+    Attributes:
+        length: T.
+        window: pairs at most this far apart are local and always kept.
+        sinks: the first so many keys are always kept.
+        device: of the masks.
+    """
+
+    length: int
+    window: int
+    sinks: int
+    device: torch.device
+
+    @property
+    def distance(self) -> Tensor:
+        """(T, T) int64: query index minus key index."""
+        index = torch.arange(self.length, device=self.device)
+        return index[:, None] - index
+
+    @property
+    def causal(self) -> Tensor:
+        """(T, T) bool."""
+        return self.distance >= 0
+
+    @property
+    def distant(self) -> Tensor:
+        """(T, T) bool: causal and farther than the window."""
+        return self.distance > self.window
+
+    @property
+    def sink(self) -> Tensor:
+        """(T,) bool: keys that everyone keeps."""
+        return torch.arange(self.length, device=self.device) < self.sinks
+
+    @property
+    def open(self) -> Tensor:
+        """(T, T) bool: local pairs and sinks."""
+        return self.causal & ((self.distance <= self.window) | self.sink)
 
 
 @dataclass(frozen=True)
@@ -58,31 +105,35 @@ class Case:
     seed: int = 0
     fitted: Any = None
 
+    @property
+    def layout(self) -> Layout:
+        """What the places of tokens say."""
+        return Layout(self.query.shape[2], self.window, self.sinks, self.query.device)
+
     @cached_property
     def distance(self) -> Tensor:
-        """(T, T) int64: query index minus key index."""
-        index = torch.arange(self.query.shape[2], device=self.query.device)
-        return index[:, None] - index
+        """See `Layout.distance`."""
+        return self.layout.distance
 
-    @property
+    @cached_property
     def causal(self) -> Tensor:
-        """(T, T) bool."""
-        return self.distance >= 0
+        """See `Layout.causal`."""
+        return self.layout.causal
 
-    @property
+    @cached_property
     def distant(self) -> Tensor:
-        """(T, T) bool: causal and farther than the window."""
-        return self.distance > self.window
+        """See `Layout.distant`."""
+        return self.layout.distant
 
     @property
     def sink(self) -> Tensor:
-        """(T,) bool: keys that everyone keeps."""
-        return torch.arange(self.query.shape[2], device=self.query.device) < self.sinks
+        """See `Layout.sink`."""
+        return self.layout.sink
 
-    @property
+    @cached_property
     def open(self) -> Tensor:
-        """(T, T) bool: local pairs and sinks."""
-        return self.causal & ((self.distance <= self.window) | self.sink)
+        """See `Layout.open`."""
+        return self.layout.open
 
     def generator(self) -> torch.Generator:
         """A fresh generator of this layer's seed."""
@@ -113,7 +164,7 @@ class Case:
         if budget == 0:
             return self.open.expand_as(scores)
         ranked = scores.float().masked_fill(self.sink, float("inf")).masked_fill(~self.distant, float("-inf"))
-        best = ranked.topk(budget, dim=-1).indices
+        best = ranked.topk(budget, dim=-1, sorted=False).indices
         chosen = torch.zeros_like(ranked, dtype=torch.bool).scatter_(-1, best, True)
         return (chosen & self.distant) | self.open
 
@@ -156,23 +207,26 @@ def per_query_budget(distant: Tensor, share: float) -> int:
     return low - 1 if low and wanted - below < float(distant.clamp(max=low).sum()) - wanted else low
 
 
-def solve_share(mask: Callable[[float], Tensor], distant: Tensor, share: float, high: float, steps: int = 24) -> Tensor:
+@lru_cache(maxsize=4)
+def solve_share(mask: Callable[[Layout, float], Tensor], layout: Layout, share: float, high: float) -> Tensor:
     """The mask whose kept share of distant pairs comes nearest to `share`, by bisection over a growing setting.
 
+    Kept from layer to layer and text to text, since it depends on neither.
+
     Args:
-        mask: setting in [0, high] to bool (T, T); more is kept as the setting grows.
-        distant: (T, T) bool.
+        mask: layout and setting in [0, high] to bool (T, T); more is kept as the setting grows. A plain function.
+        layout: of the pairs.
         share: 0 to 1.
         high: upper end of the setting, which must keep everything.
-        steps: halvings.
     """
+    distant = layout.distant
     total = max(1, int(distant.sum()))
 
     def kept(setting: float) -> float:
-        return float((mask(setting) & distant).sum()) / total
+        return float((mask(layout, setting) & distant).sum()) / total
 
     low, top = 0.0, high
-    for _ in range(steps):
+    for _ in range(HALVINGS):
         middle = (low + top) / 2
         low, top = (middle, top) if kept(middle) < share else (low, middle)
-    return mask(min((low, top), key=lambda setting: abs(kept(setting) - share)))
+    return mask(layout, min((low, top), key=lambda setting: abs(kept(setting) - share)))

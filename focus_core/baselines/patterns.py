@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
-from focus_core.baselines.case import Case, Result, solve_share
+from focus_core.baselines.case import Case, Layout, Result, solve_share
 
 
 def sliding_window(case: Case) -> Result:
@@ -12,20 +13,12 @@ def sliding_window(case: Case) -> Result:
 
     No sinks, as published: the only baseline that does not get them.
     """
-    length = case.query.shape[2]
-    return case.exactly(
-        solve_share(lambda w: case.causal & (case.distance <= case.window + w), case.distant, case.share, length)
-    )
+    return case.exactly(solve_share(_wider, case.layout, case.share, float(case.layout.length)))
 
 
 def window_and_sinks(case: Case) -> Result:
     """A wider window and the first tokens: StreamingLLM, arXiv 2309.17453, section 3.2."""
-    length = case.query.shape[2]
-    return case.exactly(
-        solve_share(
-            lambda w: case.open | (case.causal & (case.distance <= case.window + w)), case.distant, case.share, length
-        )
-    )
+    return case.exactly(solve_share(_wider_and_open, case.layout, case.share, float(case.layout.length)))
 
 
 def strided(case: Case) -> Result:
@@ -34,15 +27,22 @@ def strided(case: Case) -> Result:
     A density f in place of 1/l keeps distance d if floor(f d) > floor(f (d - 1)): the published pattern for f = 1/l,
     evenly spaced distances for the shares in between.
     """
-    far = case.distance.double()
-    return case.exactly(
-        solve_share(
-            lambda f: case.open | (case.causal & (torch.floor(f * far) > torch.floor(f * (far - 1)))),
-            case.distant,
-            case.share,
-            1.0,
-        )
-    )
+    return case.exactly(solve_share(_strides, case.layout, case.share, 1.0))
+
+
+def _wider(layout: Layout, more: float) -> Tensor:
+    distance = layout.distance
+    return (distance >= 0) & (distance <= layout.window + more)
+
+
+def _wider_and_open(layout: Layout, more: float) -> Tensor:
+    return layout.open | _wider(layout, more)
+
+
+def _strides(layout: Layout, density: float) -> Tensor:
+    distance = layout.distance
+    far = distance.double()
+    return layout.open | ((distance >= 0) & (torch.floor(density * far) > torch.floor(density * (far - 1))))
 
 
 def random_blocks(case: Case) -> Result:
