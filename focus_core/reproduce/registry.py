@@ -19,7 +19,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "The published recipe on models of several sizes and designs (repeat --model)",
         retrofits.scale_cells,
         retrofits.run_scale,
-        ("model_name", "parameters", *retrofits.COLUMNS),
+        ("model_name", "revision", "parameters", *retrofits.COLUMNS),
         Scale(steps=60, length=256, window=32),
         needs=("data",),
     ),

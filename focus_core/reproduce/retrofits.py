@@ -150,8 +150,9 @@ def run_scale(context: Context, cell: str, values: dict[str, Any]) -> dict[str, 
         ("hard", 3, "calibrated"),
     ]
     found = trained_rows(other, cell, values["config"], values["objective"], plan)
-    parameters = {"model_name": other.loaded.info.name, "parameters": other.loaded.info.num_parameters}
-    return {"rows": [{**parameters, **each} for each in (row(other.untouched, None), *found["rows"])]}
+    info = other.loaded.info
+    of_model = {"model_name": info.name, "revision": info.revision, "parameters": info.num_parameters}
+    return {"rows": [{**of_model, **each} for each in (row(other.untouched, None), *found["rows"])]}
 
 
 # Full fine-tuning
