@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -40,7 +40,9 @@ def analyze(
     with terminal_progress() as progress:
         loaded = load_model(model, progress=progress)
     focus = attach(loaded, routers, untrained=untrained)
-    with focus.routing("hard", top_k=focus.config.top_k if top_k is None else top_k):
+    # Without a k of the caller's own, routers with a plan keep it.
+    changes: dict[str, Any] = {} if top_k is None else {"top_k": top_k}
+    with focus.routing("hard", **changes):
         trace = run_analysis(focus, loaded.tokenizer, text, head=head)
     if json_output:
         report = {
