@@ -67,6 +67,25 @@ def test_a_plan_is_saved_checked_and_set_aside_by_a_k(tiny_llama, tmp_path):
         CONFIG.replace(layer_top_k=(5,))
 
 
+def test_focus_analyze_keeps_a_plan_unless_given_a_k(tiny_llama, tmp_path):
+    tiny_llama.model.save_pretrained(tmp_path / "model")
+    tiny_llama.tokenizer.save_pretrained(tmp_path / "model")
+    focus = retrofit(tiny_llama.model, CONFIG.replace(layer_top_k=(0, 1, 4)))
+    focus.save_pretrained(tmp_path / "planned")
+    focus.detach()
+    (tmp_path / "text.txt").write_text("one two three four five six")
+    command = [str(tmp_path / "text.txt"), "-m", str(tmp_path / "model"), "-r", str(tmp_path / "planned"), "--json"]
+
+    def groups(*more: str) -> list[int]:
+        result = CliRunner().invoke(app, ["analyze", *command, *more])
+        assert result.exit_code == 0, result.output
+        # The last token: the first ones may be sinks.
+        return [len(layer) for layer in json.loads(result.stdout)["tokens"][-1]["groups"]]
+
+    assert groups() == [0, 1, 4]
+    assert groups("-k", "2") == [2, 2, 2]
+
+
 def test_shares_of_a_plan_are_means_over_its_layers(tiny_llama):
     focus = retrofit(tiny_llama.model, CONFIG)
     one = evaluate(focus, blocks(), routing="hard", layer_top_k=(1, 4, 4)).kept_share
