@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from focus_core.attention import AttentionOutput
-from focus_core.attention.reference import attention_logits, masked_softmax
-
+from focus_core.attention.reference import attention_logits
 
 HALVINGS = 24
 """Steps of a bisection for a wanted share."""
@@ -125,11 +124,6 @@ class Case:
         """See `Layout.distant`."""
         return self.layout.distant
 
-    @property
-    def sink(self) -> Tensor:
-        """See `Layout.sink`."""
-        return self.layout.sink
-
     @cached_property
     def open(self) -> Tensor:
         """See `Layout.open`."""
@@ -144,9 +138,12 @@ class Case:
         return attention_logits(self.query.float(), self.key.float(), self.scale, self.softcap)
 
     def exactly(self, kept: Tensor) -> Result:
-        """Softmax attention over the kept pairs alone."""
-        attention = masked_softmax(self.logits(), kept, self.value.float())
-        return Result(AttentionOutput(attention.output.to(self.value.dtype), attention.logsumexp), kept)
+        """Softmax attention over the kept pairs alone, of which every query must have one, such as itself."""
+        logits = self.logits().masked_fill_(~kept, float("-inf"))
+        weights = logits.softmax(-1)
+        # Of the largest weight e^(l - lse), which spares a pass of exponentials.
+        logsumexp = logits.amax(-1) - weights.amax(-1).log()
+        return Result(AttentionOutput((weights @ self.value.float()).to(self.value.dtype), logsumexp), kept)
 
     def select(self, scores: Tensor) -> Tensor:
         """Of each query's distant keys keep those with the highest scores, as many as the share pays for.
@@ -163,7 +160,8 @@ class Case:
         budget = per_query_budget(self.distant.sum(-1), self.share)
         if budget == 0:
             return self.open.expand_as(scores)
-        ranked = scores.float().masked_fill(self.sink, float("inf")).masked_fill(~self.distant, float("-inf"))
+        ranked = torch.where(self.distant, scores.float(), float("-inf"))
+        ranked[..., : self.sinks].masked_fill_(self.distant[:, : self.sinks], float("inf"))
         best = ranked.topk(budget, dim=-1, sorted=False).indices
         chosen = torch.zeros_like(ranked, dtype=torch.bool).scatter_(-1, best, True)
         return (chosen & self.distant) | self.open

@@ -196,10 +196,10 @@ def _replacing(baseline: Baseline, fitted: dict[int, Any], tally: _Tally, *, see
         if result.kept is not None:
             kept = result.kept & case.causal
             copies = kept.numel() // case.causal.numel()
-            tally.kept += float((kept & case.distant).sum()) / copies
-            tally.distant += float(case.distant.sum())
-            tally.computed += float(kept.sum()) / copies
-            tally.causal += float(case.causal.sum())
+            tally.kept += float((kept & case.distant).count_nonzero()) / copies
+            tally.distant += float(case.distant.count_nonzero())
+            tally.computed += float(kept.count_nonzero()) / copies
+            tally.causal += float(case.causal.count_nonzero())
         return result.attention
 
     return attend
