@@ -40,9 +40,9 @@ def table(record: dict[str, Any]) -> str:
     untouched = next(point for point in points if point["kind"] == "untouched")
     versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
     lines = [
-        f"### T = {settings['length']:,}, w = {settings['window']}, {settings['sink_tokens']} sinks",
+        f"### T = {settings['length']:,}, w = {settings['window']}, {settings['sink_tokens']} sinks: {texts}",
         "",
-        f"{record['model']['name']}, {settings['blocks']} evenly spaced blocks of {texts}; untouched perplexity "
+        f"{record['model']['name']}, {settings['blocks']} evenly spaced blocks; untouched perplexity "
         f"{untouched['perplexity']:.2f}; {made['device']}, {versions}, {made['date'][:10]}. "
         "Intervals: 95%, paired bootstrap over blocks.",
         "",
@@ -87,7 +87,8 @@ def plan_lines() -> str:
 def main() -> None:
     """Replace what stands between the marks."""
     records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("frontier-*.json"))]
-    parts = [table(record) for record in sorted(records, key=lambda record: record["settings"]["length"])]
+    records.sort(key=lambda record: (-len(record["data"]), record["settings"]["length"], record["settings"]["window"]))
+    parts = [table(record) for record in records]
     plans = plan_lines()
     if plans:
         parts.append("### Plans\n\n" + plans)
