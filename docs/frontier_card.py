@@ -60,7 +60,8 @@ def table(record: dict[str, Any]) -> str:
         largest = "" if point["largest_group_share"] is None else f"{point['largest_group_share']:.1%}"
         label = f"**{point['label']}**" if point["kind"] == "routers" else point["label"]
         source = f" ({point['source']})" if point["kind"] == "baseline" else ""
-        speed = attention_speed(point["top_k"], point.get("router") or "layer") if point["top_k"] else ["", ""]
+        measured = point["top_k"] and (point.get("num_groups") or 8) == 8  # speeds are those of K = 8
+        speed = attention_speed(point["top_k"], point.get("router") or "layer") if measured else ["", ""]
         relative = point["perplexity"] / untouched["perplexity"] - 1
         lines.append(
             f"| {label}{source} | {' | '.join(shares)} | {point['perplexity']:.2f} | {relative:+.1%}{interval} "

@@ -139,17 +139,19 @@ class _Plan:
         from focus_core.retrofitting import retrofit
         from focus_core.training.calibrate import calibrate
 
-        first, kinds = None, {}
+        first, kinds = None, []
         for folder in self.routers:
             focus = attach(self.loaded, folder, untrained=False)
             name = Path(focus.name).name
             first = first or name
-            kinds[focus.config.router] = FocusConfig(router=focus.config.router, num_groups=focus.config.num_groups)
+            kind = FocusConfig(router=focus.config.router, num_groups=focus.config.num_groups)
+            kinds += [kind] if kind not in kinds else []
             yield from self._routed(focus, name, "trained")
             focus.detach()
-        for kind, config in kinds.items():
-            focus = retrofit(self.loaded.model, config, seed=self.settings["seed"])
-            name = "untrained" if kind == "layer" else "untrained, per head"
+        for kind in kinds:
+            focus = retrofit(self.loaded.model, kind, seed=self.settings["seed"])
+            name = "untrained" if kind.router == "layer" else "untrained, per head"
+            name += "" if kind.num_groups == FocusConfig.num_groups else f", K={kind.num_groups}"
             if any(self._missing(name, top_k, None) for top_k in self.top_ks):
                 calibrate(focus, self.pool)
                 yield from self._routed(focus, name, "random, calibrated on the training text")
@@ -183,4 +185,4 @@ class _Plan:
             if self._missing(name, top_k, None):
                 row = evaluate(focus, self.held, routing="hard", top_k=top_k, balance="calibrated", **changes)
                 label = f"{name}, as planned" if top_k is None else f"{name}, k={top_k}"
-                yield routed_point(name, label, source, row, focus.config.router)
+                yield routed_point(name, label, source, row, focus.config.router, focus.config.num_groups)

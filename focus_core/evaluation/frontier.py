@@ -40,6 +40,7 @@ class Point:
         tokens: predicted tokens.
         block_nll: mean negative log-likelihood of every block in nats.
         router: of routers: "layer" or "head", see `FocusConfig`.
+        num_groups: of routers: K.
     """
 
     method: str
@@ -55,6 +56,7 @@ class Point:
     tokens: int
     block_nll: tuple[float, ...]
     router: str | None = None
+    num_groups: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The point as plain values."""
@@ -66,7 +68,14 @@ class Point:
         return self.method, self.top_k, self.wanted_share
 
 
-def routed_point(method: str, label: str, source: str, row: Evaluation, router: str | None = None) -> Point:
+def routed_point(
+    method: str,
+    label: str,
+    source: str,
+    row: Evaluation,
+    router: str | None = None,
+    num_groups: int | None = None,
+) -> Point:
     """The point of an evaluation of the untouched model or of hard routing."""
     off = row.routing == "off"
     return Point(
@@ -83,6 +92,7 @@ def routed_point(method: str, label: str, source: str, row: Evaluation, router: 
         tokens=row.tokens,
         block_nll=row.block_nll,
         router=router,
+        num_groups=num_groups,
     )
 
 

@@ -187,12 +187,12 @@ def test_commands_plan_and_compare_and_go_on(tiny_llama, tmp_path):
     assert {point["method"] for point in points} == {
         "untouched",
         "planned",
-        "untrained",
+        "untrained, K=4",
         "streaming",
         "sparq",
         "performer",
     }
-    assert sum(point["method"] == "untrained" for point in points) == 2
+    assert sum(point["method"] == "untrained, K=4" for point in points) == 2
     wanted = [point["kept_share"] for point in points if point["method"] == "planned"]
     assert [point["wanted_share"] for point in points if point["method"] == "sparq"] == wanted
     run(*arguments, "--baseline", "streaming", "--baseline", "sparq", "--baseline", "performer")
