@@ -152,6 +152,8 @@ def speed(published: dict[str, Any]) -> str:
     """The shipped speed curves, k = 1."""
     parts = []
     for name, record in other("bench-*.json"):
+        if record.get("settings", {}).get("router") == "head":
+            continue  # not the published form
         points = [p for p in record.get("points", []) if p.get("top_k") == 1 and "speedup" in p]
         if points:
             rows = [
@@ -173,6 +175,8 @@ def groups(published: dict[str, Any]) -> str:
     """The counterpart of the group table, from `focus align`."""
     parts = []
     for name, record in other("alignment-*.json"):
+        if record["settings"]["config"].get("router") == "head":
+            continue  # not the published form; each head is in linguistics.md
         rows = [
             [row["category"], f"{row['layer']}, {row['group']}", f"{row['purity']:.1%}", f"{row['base_rate']:.1%}",
              f"{row['attainable']:.1%}", f"{row['group_share']:.1%}"]
@@ -201,7 +205,8 @@ def frontier(published: dict[str, Any]) -> str:
         ]  # fmt: skip
         settings = record["settings"]
         parts += [
-            f"Published: {published['setting']}. Here: {record['model']['name']}, T = {settings['length']}, w = "
+            f"Published: {published['setting']}. Here: {record['model']['name']}, "
+            f"{', '.join(text['name'] for text in record['data'])}, T = {settings['length']}, w = "
             f"{settings['window']}, from `focus frontier` (`data/results/{name}`).",
             markdown(["method", "asked to keep", "distant kept", "perplexity", "largest group"], rows),
         ]
