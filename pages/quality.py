@@ -168,13 +168,15 @@ def _evidence(kind: str, records: list[Record]) -> None:
 
 
 def _origin(record: Record) -> str:
-    """Model, scale, device and date of a record."""
+    """Model, scale, texts, device and date of a record."""
     content = record.content
     made, settings = content.get("made") or {}, content.get("settings") or {}
     scale = settings.get("scale") or {
-        name: settings[name] for name in ("steps", "length", "blocks") if name in settings
+        name: settings[name] for name in ("steps", "length", "window", "blocks") if name in settings
     }
+    texts = content.get("data") or settings.get("held_out") or []
     parts = [str(content["model"]["name"]), ", ".join(f"{name} {value}" for name, value in scale.items())]
+    parts.append(", ".join(str(text["name"]) for text in texts if isinstance(text, dict) and "name" in text))
     return "; ".join(filter(None, [*parts, str(made.get("device", "")), record.date[:10]])) + "."
 
 
