@@ -12,6 +12,7 @@ from focus_core.evaluation import evaluate, standard_settings
 from focus_core.resources import data_dir
 from focus_core.results import record_run
 from workbench.charts.quality import BOUND, frontier
+from workbench.evidence import VIEWS, find_records
 from workbench.quality import FUTURE, available_commands, find_results, result_rows
 from workbench.run_verdicts import quality_verdict
 
@@ -121,8 +122,13 @@ def open_quality(**query) -> AppTest:
 def test_the_page_shows_shipped_results_and_reads_a_folder(tmp_path):
     app = open_quality()
     assert "With trained, causal routing" in shown(app) and not app.error
-    for command in ("benchmark", "lora", "reproduce"):
-        assert (f"focus {command}" in shown(app)) == (command in available_commands())
+    # Of evidence that does not ship, the command that makes it; of what does, none.
+    shipped = {record.kind for record in find_records(sorted((data_dir() / "results").glob("*.json")))}
+    assert {"frontier", "benchmarks"} <= shipped
+    for kind, view in VIEWS.items():
+        wanted = kind not in shipped and view.command.split()[1] in available_commands()
+        assert (f"**{view.label}**: none yet" in shown(app)) == wanted
+    assert "focus reproduce --list" in shown(app)
     (tmp_path / "broken.json").write_text("{}")
     record = json.loads(SHIPPED[0].read_bytes())
     record["data"] = [{"name": "my own text.txt"}]
