@@ -237,7 +237,7 @@ def compared(content: dict[str, Any]) -> pd.DataFrame:
             f"{task}, difference": _number(found["differences"][found["headline"]]["difference"])
             for task, found in row.get("benchmarks", {}).items()
         }
-        kind = "routers" if row.get("routing") else "LoRA"
+        kind = setting_name(row) if row.get("routing") else "LoRA"
         rows.append({"label": str(row["cell"]), "series": kind, **_gap(row), **_shares(row), **scores})
     return pd.DataFrame(rows)
 

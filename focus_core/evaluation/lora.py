@@ -110,6 +110,7 @@ def train_lora(
         max_grad_norm=1.0,
         seed=settings.seed,
         use_cpu=on_cpu,
+        bf16=on_cpu or torch.cuda.is_bf16_supported(),  # as routers are trained; weights stay float32
         dataloader_pin_memory=not on_cpu,
         remove_unused_columns=False,
         logging_steps=1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,15 +30,15 @@ class Yardstick:
         blocks: (N, T) int64 held-out tokens.
         tasks: names for `load_task`.
         data: folder with the task files.
-        limit: items per task, None for all.
+        limit: items per task, None for all; or of each task by name.
         filler: text for long versions of tasks.
         seed: of few-shot sampling and bootstrap.
     """
 
     blocks: np.ndarray
-    tasks: Sequence[str]
+    tasks: Iterable[str]
     data: Path | None
-    limit: int | None
+    limit: int | Mapping[str, int] | None
     filler: str
     seed: int = 0
 
@@ -51,7 +51,8 @@ class Yardstick:
             found = {}
             for name in self.tasks:
                 task = load_task(name, loaded.tokenizer, data=self.data, filler=self.filler, seed=self.seed)
-                found[name] = run_task(lm, task, self.limit, self.seed)
+                limit = self.limit[name] if isinstance(self.limit, Mapping) else self.limit
+                found[name] = run_task(lm, task, limit, self.seed)
         finally:
             focus.detach()
         return {"perplexity": row.perplexity, "block_nll": row.block_nll, "tokens": row.tokens, "benchmarks": found}

@@ -1,39 +1,58 @@
-"""Experiments that need the harness or PEFT: routers beside LoRA, in perplexity and benchmarks."""
+"""Experiments that need the harness or PEFT: routers beside LoRA, in perplexity and benchmarks.
+
+Both train in the run, on the same text and for as many steps and tokens.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from typing import Any
 
+from focus_core.config import FocusConfig
 from focus_core.errors import require
 from focus_core.reproduce.context import Context, row
-from focus_core.reproduce.retrofits import HARD
+from focus_core.reproduce.retrofits import HARD, OUR_RECIPE, OURS, PAPER, train_routers
 from focus_core.resources import data_dir
+from focus_core.retrofitting import FocusModel
 from focus_core.text import read_text
 
 RANKS, RATES = (4, 16), (1e-5, 5e-5, 1e-4)
 ALIGNMENT_TASKS = ("truthfulqa_mc1", "hellaswag")
-LORA_TASKS = ("hellaswag", "arc_easy", "piqa", "lambada_openai")
-COLUMNS = ("parameters", "perplexity", "difference", "low", "high", "kept_share", "largest_group_share")
+LORA_TASKS = (
+    *("truthfulqa_mc1", "hellaswag", "arc_easy", "piqa", "lambada_openai", "gsm8k"),
+    *("truthfulqa_mc1_long", "lambada_openai_after_1024", "needle_1024"),
+)
+"""The published tasks, and forms of them that are long enough for the gate to matter."""
+MOST = {"gsm8k": 5, "needle_1024": 9}
+"""Items at most of tasks where one costs as much as dozens elsewhere."""
+COLUMNS = (
+    *("parameters", "routing", "top_k", "balance", "perplexity", "difference", "low", "high"),
+    *("kept_share", "largest_group_share"),
+)
 
 
 def lora_cells(context: Context) -> dict[str, dict[str, Any]]:
-    """The untouched model, routers at each k, and every rank and rate."""
-    tasks = LORA_TASKS if context.bench is not None else ()
-    return _cells(tasks, RANKS)
+    """The untouched model, both recipes of routers, and every rank and rate."""
+    return _cells(context, LORA_TASKS if context.bench is not None else (), RANKS)
 
 
 def alignment_cells(context: Context) -> dict[str, dict[str, Any]]:
-    """TruthfulQA and HellaSwag: the untouched model, routers, and LoRA of rank 4 at three rates."""
-    return _cells(ALIGNMENT_TASKS, RANKS[:1])
+    """TruthfulQA and HellaSwag: the untouched model, both recipes of routers, and LoRA of rank 4 at three rates."""
+    return _cells(context, ALIGNMENT_TASKS, RANKS[:1])
 
 
-def _cells(tasks: Sequence[str], ranks: tuple[int, ...]) -> dict[str, dict[str, Any]]:
-    cells: dict[str, dict[str, Any]] = {"untouched": {"tasks": tasks}}
-    cells |= {f"routers k={k}": {"tasks": tasks, "top_k": k} for _, k, _ in HARD}
+def _cells(context: Context, tasks: Sequence[str], ranks: tuple[int, ...]) -> dict[str, dict[str, Any]]:
+    limits = {name: min(context.scale.limit, MOST.get(name, context.scale.limit)) for name in tasks}
+    window = context.scale.window
+    cells: dict[str, dict[str, Any]] = {
+        "untouched": {"tasks": limits},
+        "published recipe": {"tasks": limits, "config": FocusConfig.paper(window=window), "objective": PAPER},
+        OUR_RECIPE: {"tasks": limits, "config": FocusConfig(window=window), "objective": OURS},
+    }
     for rank in ranks:
-        cells |= {f"LoRA r{rank} lr {rate:g}": {"tasks": tasks, "rank": rank, "rate": rate} for rate in RATES}
+        cells |= {f"LoRA r{rank} lr {rate:g}": {"tasks": limits, "rank": rank, "rate": rate} for rate in RATES}
     return cells
 
 
@@ -44,9 +63,9 @@ def run(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
     from focus_core.evaluation.lora_grid import Yardstick, run_grid
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    filler = read_text(data_dir() / "samples" / "story.txt")
-    yardstick = Yardstick(context.held, values["tasks"], context.bench, context.scale.limit, filler, context.seed)
-    folder, inputs = context.folder / "grid", {**context.inputs(), "tasks": values["tasks"]}
+    tasks = values["tasks"]
+    yardstick = Yardstick(context.held, tasks, context.bench, tasks, _filler(), context.seed)
+    folder, inputs = context.folder / "grid", {**context.inputs(), "tasks": tasks}
     if "rank" in values:
         from focus_core.evaluation.lora import LoraSettings
 
@@ -63,30 +82,34 @@ def run(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
     if cell == "untouched":
         rows = {name: {"metrics": found} for name, found in grid["untouched"]["benchmarks"].items()}
         return {"rows": [{"parameters": 0, **row(context.untouched, None), "benchmarks": rows}]}
-    return {"rows": [_routed(context, values)]}
+    focus = train_routers(context, cell, values["config"], values["objective"])
+    try:
+        return {"rows": _routed(context, cell, focus, tasks)}
+    finally:
+        focus.detach()
 
 
-def _routed(context: Context, values: dict[str, Any]) -> dict[str, Any]:
-    """Routers at one k, with the exposure of every task beside its score."""
-    import json
+def _filler() -> str:
+    return read_text(data_dir() / "samples" / "story.txt")
 
+
+def _routed(context: Context, cell: str, focus: FocusModel, tasks: dict[str, int]) -> list[dict[str, Any]]:
+    """The gate as published, in perplexity alone; hard and causal at each k, with the exposure of every task."""
     from focus_core.evaluation.benchmark import compare, run_task
     from focus_core.evaluation.harness import FocusLM
     from focus_core.evaluation.harness_tasks import load_task
 
     stored = json.loads((context.folder / "grid" / "untouched.json").read_text(encoding="utf-8"))["benchmarks"]
-    focus = context.attached()
-    try:
-        (measured,) = context.measure(focus, [("hard", values["top_k"], "calibrated")])
-        lm = FocusLM(focus, tokenizer=context.loaded.tokenizer, mode="hard", top_k=values["top_k"])
-        benchmarks = {}
-        for name in values["tasks"]:
-            context.progress(f"routers k={values['top_k']}: {name}", 0.0)
-            task = load_task(name, context.loaded.tokenizer, data=context.bench, filler="", seed=context.seed)
-            result = run_task(lm, task, context.scale.limit, context.seed)
+    tokenizer, filler = context.loaded.tokenizer, _filler()
+    rows = context.measure(focus, [("soft", None, "sequence"), *HARD])
+    for measured, (_, top_k, balance) in zip(rows[1:], HARD):
+        lm = FocusLM(focus, tokenizer=tokenizer, mode="hard", top_k=top_k, balance=balance)
+        measured["benchmarks"] = benchmarks = {}
+        for name, limit in tasks.items():
+            context.progress(f"{cell}, k={top_k}: {name}", 0.0)
+            task = load_task(name, tokenizer, data=context.bench, filler=filler, seed=context.seed)
+            result = run_task(lm, task, limit, context.seed)
             benchmarks[name] = {key: result[key] for key in ("metrics", "headline", "items_scored", "exposure")}
             benchmarks[name]["differences"] = compare(stored[name], result, seed=context.seed)
-        parameters = sum(parameter.numel() for parameter in focus.trainable_parameters())
-    finally:
-        focus.detach()
-    return {"parameters": parameters, **measured, "benchmarks": benchmarks}
+    parameters = sum(parameter.numel() for parameter in focus.trainable_parameters())
+    return [{"parameters": parameters, **each} for each in rows]

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from focus_core import FocusConfig, FocusError, FocusModel, retrofit
 from focus_core.cli import app
 from focus_core.evaluation import evaluate
-from focus_core.reproduce import runner
+from focus_core.reproduce import adapters, runner
 from focus_core.reproduce.context import Context, Scale
 from focus_core.reproduce.registry import EXPERIMENTS
 from focus_core.reproduce.runner import SCHEMA, Experiment, run_experiment
@@ -252,13 +252,33 @@ def bench(tmp_path):
 def test_adapters_and_routers_meet_the_same_tasks(context, bench):
     pytest.importorskip("lm_eval")
     pytest.importorskip("peft")
-    chosen = ["untouched", "routers k=1", "LoRA r4 lr 0.0001"]
+    chosen = ["untouched", "our recipe", "LoRA r4 lr 0.0001"]
     record = run_experiment("alignment", EXPERIMENTS["alignment"], replace(context, bench=bench), only=chosen)
-    assert [row["cell"] for row in record["results"]] == chosen
-    for row in record["results"][1:]:
-        assert set(row["benchmarks"]) == {"truthfulqa_mc1", "hellaswag"} and row["parameters"] > 0
+    rows = record["results"]
+    assert [(row["cell"], row.get("routing"), row.get("top_k")) for row in rows] == [
+        ("untouched", "off", None),
+        ("our recipe", "soft", None),
+        ("our recipe", "hard", 1),
+        ("our recipe", "hard", 2),
+        ("LoRA r4 lr 0.0001", None, None),
+    ]
+    assert rows[0]["parameters"] == 0 and all(row["parameters"] > 0 for row in rows[1:])
+    for row in rows[2:]:
+        assert set(row["benchmarks"]) == {"truthfulqa_mc1", "hellaswag"}
         assert {"difference", "low", "high"} <= set(row["benchmarks"]["hellaswag"]["differences"]["acc_norm"])
-    assert "exposure" in record["results"][1]["benchmarks"]["truthfulqa_mc1"]
+    assert "exposure" in rows[2]["benchmarks"]["truthfulqa_mc1"] and "benchmarks" not in rows[1]
+    shares = [(row["kept_share"], row["largest_group_share"]) for row in rows[2:4]]
+    assert all(0 < kept <= 1 and 0 < largest <= 1 for kept, largest in shares)
+
+
+def test_the_costly_tasks_of_the_lora_table_have_fewer_items(context, bench):
+    cells = adapters.lora_cells(replace(context, bench=bench, scale=replace(SCALE, limit=20)))
+    assert set(cells["untouched"]["tasks"]) == set(adapters.LORA_TASKS) and next(iter(adapters.LORA_TASKS)) == (
+        "truthfulqa_mc1"
+    )
+    limits = {(name, limit) for values in cells.values() for name, limit in values["tasks"].items()}
+    assert ("gsm8k", 5) in limits and ("piqa", 20) in limits and len(limits) == len(adapters.LORA_TASKS)
+    assert sum("rank" in values for values in cells.values()) == 6
 
 
 def test_the_command_writes_a_record_and_all_says_what_it_left_out(folder, monkeypatch):
