@@ -96,7 +96,30 @@ def measured_table(record: dict[str, Any]) -> str:
             for name in columns
         ]
         table.append(line + [benchmark(row, task) for task in tasks])
-    return markdown([NAMES.get(name, name.replace("_", " ")) for name in columns] + tasks, table)
+    titles = []
+    for task in tasks:
+        found = {row["benchmarks"][task].get("items_scored") for row in rows if task in row.get("benchmarks", {})}
+        titles.append(f"{task} (n = {', '.join(str(n) for n in found if n is not None)})")
+    return markdown([(NAMES.get(name) or name.replace("_", " ")) for name in columns] + titles, table)
+
+
+def scores(record: dict[str, Any]) -> str:
+    """How many benchmark scores differ from the untouched model's beyond their interval, adapters and routers apart."""
+    counts: dict[str, list[int]] = {}
+    for row in record["results"]:
+        kind = "hard routing" if row.get("routing") == "hard" else "LoRA"
+        for found in row.get("benchmarks", {}).values():
+            if "differences" in found:
+                gap = found["differences"][found["headline"]]
+                count = counts.setdefault(kind, [0, 0, 0])
+                count[0] += 1
+                count[1] += gap["high"] < 0
+                count[2] += gap["low"] > 0
+    told = [
+        f"{kind}, {low} of {every} below the untouched model beyond their 95% interval and {high} above"
+        for kind, (every, low, high) in counts.items()
+    ]
+    return f"**Benchmark scores: {'; '.join(told)}.**" if told else ""
 
 
 def benchmark(row: dict[str, Any], task: str) -> str:
@@ -126,6 +149,9 @@ def command(name: str, record: dict[str, Any] | None) -> str:
     settings, defaults = record["settings"], vars(EXPERIMENTS[name].scale)
     words += [f"--data {text['name']}" for text in settings["data"]]
     words += [f"--held-out {text['name']}" for text in settings["held_out"]]
+    words += ["--bench bench/"] * any("benchmarks" in row for row in record["results"])
+    models = list(dict.fromkeys(row["model_name"] for row in record["results"] if "model_name" in row))
+    words += [f"--model {model}" for model in models] if len(models) > 1 else []
     words += [
         f"--{option.replace('_', '-')} {value}"
         for option, value in settings["scale"].items()
@@ -237,7 +263,8 @@ def section(name: str, published: dict[str, Any], record: dict[str, Any] | None)
     if record is not None:
         view = VIEWS[name]
         told = verdict(view.draw, read(Record(name, name, record["made"]["date"], record)), view.metric)
-        parts += ["Measured here:", f"**{told}**", measured_table(record), differs(published, record)]
+        parts += ["Measured here:", f"**{told}**", scores(record), measured_table(record), differs(published, record)]
+        parts = [part for part in parts if part]
         if record["missing"]:
             parts.append(f"Not run here: {', '.join(record['missing'])}.")
     elsewhere = ELSEWHERE[name](published) if name in ELSEWHERE else ""
