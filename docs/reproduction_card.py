@@ -165,12 +165,15 @@ def differs(published: dict[str, Any], record: dict[str, Any]) -> str:
     settings, made = record["settings"], record["made"]
     scale = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in settings["scale"].items())
     texts = settings["held_out"] or settings["data"]
+    seconds = record.get("seconds", {})
+    whole = set(seconds) >= set(record["dates"])  # cells of an older version were not timed
+    took = f" It took {sum(seconds.values()) / 60:.0f} minutes." if whole else ""
     return (
         f"Published: {published['setting']}. Here: {record['model']['name']} (revision {record['model']['revision']}), "
         f"measured on {', '.join(text['name'] for text in texts) or 'the sample texts'}"
         + (f", trained on {len(settings['data'])} books" if settings["data"] else "")
         + f"; {scale}; seed {settings['seed']}; {made['device']}, {made['threads']} threads, torch "
-        f"{made['versions']['torch']}, transformers {made['versions']['transformers']}, {made['date'][:10]}."
+        f"{made['versions']['torch']}, transformers {made['versions']['transformers']}, {made['date'][:10]}.{took}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -83,8 +84,8 @@ def run_experiment(
         only: names of the cells to run; all when None.
 
     Returns:
-        The record, also in `result.json` of the folder: schema, settings, one row per measured setting, and the cells
-        that are still missing.
+        The record, also in `result.json` of the folder: schema, settings, one row per measured setting, seconds per
+        cell, and the cells that are still missing.
 
     Raises:
         FocusError: inputs are missing, a cell that does not exist, or a folder of other settings.
@@ -103,9 +104,14 @@ def run_experiment(
         raise FocusError(f"{name} has no cell {unknown[0]!r}: choose of {', '.join(cells)}.")
     found: dict[str, dict[str, Any]] = {}
 
+    def timed(cell: str) -> dict[str, Any]:
+        start = time.monotonic()
+        result = experiment.run(context, cell, cells[cell])
+        return {**result, "seconds": round(time.monotonic() - start, 1)}
+
     def measure(cell: str) -> None:
         path, own = context.folder / CELLS / f"{cell}.json", _plain({**identity, "cell": cells[cell]})
-        found[cell] = stored_or_run(path, own, lambda: experiment.run(context, cell, cells[cell]))
+        found[cell] = stored_or_run(path, own, lambda: timed(cell))
 
     stored = [cell for cell in cells if (context.folder / CELLS / f"{cell}.json").is_file()]
     for cell in stored:

@@ -87,7 +87,7 @@ def test_an_interrupted_run_goes_on_without_repeating_cells(context, runs):
     record = run_experiment("count", counted(calls), context)
     assert calls == ["a", "b", "c"] and record["missing"] == []
     assert [row["cell"] for row in record["results"]] == ["a", "b", "c"] and record["curve"]["c"] == [1, 2]
-    assert record["schema"] == SCHEMA and set(record["dates"]) == set("abc")
+    assert record["schema"] == SCHEMA and set(record["dates"]) == set(record["seconds"]) == set("abc")
     assert str(context.data[0].parent) not in json.dumps(record)  # texts by name and hash, no path
     assert record["settings"]["data"][0]["name"] == "train.txt"
     written = (runs / "reproduce-count" / "result.json").read_bytes()
