@@ -160,7 +160,7 @@ def command(name: str, record: dict[str, Any] | None) -> str:
     return " ".join(words)
 
 
-def differs(published: dict[str, Any], record: dict[str, Any]) -> str:
+def differs(published: dict[str, Any] | None, record: dict[str, Any]) -> str:
     """Model, data and scale, published and here."""
     settings, made = record["settings"], record["made"]
     scale = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in settings["scale"].items())
@@ -169,7 +169,8 @@ def differs(published: dict[str, Any], record: dict[str, Any]) -> str:
     whole = set(seconds) >= set(record["dates"])  # cells of an older version were not timed
     took = f" It took {sum(seconds.values()) / 60:.0f} minutes." if whole else ""
     return (
-        f"Published: {published['setting']}. Here: {record['model']['name']} (revision {record['model']['revision']}), "
+        (f"Published: {published['setting']}. " if published else "")
+        + f"Here: {record['model']['name']} (revision {record['model']['revision']}), "
         f"measured on {', '.join(text['name'] for text in texts) or 'the sample texts'}"
         + (f", trained on {len(settings['data'])} books" if settings["data"] else "")
         + f"; {scale}; seed {settings['seed']}; {made['device']}, {made['threads']} threads, torch "
@@ -253,16 +254,19 @@ def adapters(published: dict[str, Any]) -> str:
 ELSEWHERE = {"speed": speed, "groups": groups, "retrofit": frontier, "lora": adapters, "alignment": adapters}
 
 
-def section(name: str, published: dict[str, Any], record: dict[str, Any] | None) -> str:
-    """One experiment: the claim, the published table, and ours."""
+def section(name: str, published: dict[str, Any] | None, record: dict[str, Any] | None) -> str:
+    """One experiment: the claim and the published table where there are such, and ours."""
     experiment = EXPERIMENTS[name]
-    rows = [["" if value is None else str(value) for value in row] for row in published["rows"]]
-    parts = [
-        f"## {name}: {experiment.title}",
-        f"**Claim** ({published['source']}): {published['claim']}",
-        f"Published, {published['setting']}:",
-        markdown(published["columns"], rows),
-    ]
+    parts = [f"## {name}: {experiment.title}"]
+    if published is None:
+        parts.append("Not in the paper: the changes of the recipe that are discussed in [frontier.md](frontier.md).")
+    else:
+        rows = [["" if value is None else str(value) for value in row] for row in published["rows"]]
+        parts += [
+            f"**Claim** ({published['source']}): {published['claim']}",
+            f"Published, {published['setting']}:",
+            markdown(published["columns"], rows),
+        ]
     if record is not None:
         view = VIEWS[name]
         told = verdict(view.draw, read(Record(name, name, record["made"]["date"], record)), view.metric)
@@ -270,7 +274,7 @@ def section(name: str, published: dict[str, Any], record: dict[str, Any] | None)
         parts = [part for part in parts if part]
         if record["missing"]:
             parts.append(f"Not run here: {', '.join(record['missing'])}.")
-    elsewhere = ELSEWHERE[name](published) if name in ELSEWHERE else ""
+    elsewhere = ELSEWHERE[name](published) if published is not None and name in ELSEWHERE else ""
     if elsewhere:
         parts += ["Measured here by another command:" if record is None else "Also:", elsewhere]
     if record is None and not elsewhere:
@@ -301,7 +305,7 @@ def page() -> str:
     done = [name for name in EXPERIMENTS if name in found]
     summary = f"Recorded here: {', '.join(done) or 'none'}; by other commands: speed, groups. Source of all published "
     summary += "figures: arXiv 2604.03260."
-    sections = [section(name, published[name], found.get(name)) for name in EXPERIMENTS]
+    sections = [section(name, published.get(name), found.get(name)) for name in EXPERIMENTS]
     return "\n\n".join([HEAD.strip(), summary, *sections]) + "\n"
 
 

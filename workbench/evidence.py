@@ -242,6 +242,19 @@ def compared(content: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def recipes(content: dict[str, Any]) -> pd.DataFrame:
+    """Every recipe against the base one at the same kept share, where its k reach that share; shares are those at k."""
+    rows = []
+    for row in content["results"]:
+        if row.get("against_base") is not None:
+            gap = {name: _number(row.get(f"against_{name}")) for name in ("low", "high")}
+            shown = {"label": str(row["cell"]), "series": "against the base recipe", "candidate": str(row["candidate"])}
+            rows.append(
+                {**shown, "difference": float(row["against_base"]), **gap, "k": row.get("top_k"), **_shares(row)}
+            )
+    return pd.DataFrame(rows, columns=None if rows else list(DIFFERENCES))
+
+
 def leak(content: dict[str, Any]) -> pd.DataFrame:
     """Sequence minus calibrated perplexity at every k, with the difference in kept share and a reading."""
     names = set(Evaluation.__dataclass_fields__)
@@ -312,6 +325,13 @@ VIEWS: dict[str, View] = {
         "What each setting is worth, one changed at a time",
         "focus reproduce ablation --data FILE",
         differences,
+    ),
+    "recipes": View(
+        "Recipes",
+        "Which changes of the recipe were tried and what each is worth at 30% of the distant pairs",
+        "focus reproduce recipes --data FILE",
+        recipes,
+        metric="perplexity at the same kept share, minus the base recipe's",
     ),
     "retrofit": View(
         "Retrofit",

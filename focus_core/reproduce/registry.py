@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from focus_core.reproduce import adapters, collapse, machine, retrofits, texts
+from focus_core.reproduce import adapters, collapse, machine, recipes, retrofits, texts
 from focus_core.reproduce.context import Scale
 from focus_core.reproduce.runner import Experiment
 
@@ -92,6 +92,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         retrofits.run_ablation,
         retrofits.COLUMNS,
         Scale(steps=30, length=256, window=32, batch_size=2, blocks=8),
+        needs=("data",),
+    ),
+    "recipes": Experiment(
+        "Changes of the recipe that were tried, at the same kept share",
+        recipes.cells,
+        recipes.run,
+        recipes.COLUMNS,
+        Scale(steps=40, length=256, window=32, batch_size=2, blocks=16),
         needs=("data",),
     ),
     "groups": Experiment(

@@ -142,7 +142,7 @@ def train(
             started, largest = time.perf_counter(), LargestGroup(focus)
             rows = torch.from_numpy(blocks[_batch(len(blocks), step, settings)]).to(device)
             for group in optimizer.param_groups:
-                group["lr"] = _rate(step, settings)
+                group["lr"] = learning_rate(step, settings)
             autocast = torch.autocast(device.type, torch.bfloat16, enabled=settings.autocast)
             with autocast, focus.observe(Observer(on_assignment=largest)):
                 result = objective(focus, rows)
@@ -193,7 +193,8 @@ def _batch(num_blocks: int, step: int, settings: TrainSettings) -> np.ndarray:
     return order[place * settings.batch_size : (place + 1) * settings.batch_size]
 
 
-def _rate(step: int, settings: TrainSettings) -> float:
+def learning_rate(step: int, settings: TrainSettings) -> float:
+    """Rate at a step, counted from 0: linear warm-up over 5% of the steps, then a cosine to 10%."""
     warmup = max(1, settings.steps // 20)
     if step < warmup:
         return settings.learning_rate * (step + 1) / warmup

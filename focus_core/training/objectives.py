@@ -86,6 +86,42 @@ def _hard_kept(mass: Tensor, reading: Tensor, assignment: Tensor, config: FocusC
 
 
 def _mass(focus: FocusModel, input_ids: Tensor, kept_mass: KeptMass) -> Tensor:
+    def loss(
+        call: AttentionCall,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        assignment: Tensor,
+        reading: Tensor | None,
+        positions: Tensor,
+        geometry: Geometry,
+    ) -> tuple[AttentionOutput, Tensor]:
+        output, mass = _distant_mass(call.config, query, key, value, positions, geometry)
+        with torch.autocast(query.device.type, enabled=False):
+            kept = kept_mass(mass, assignment if reading is None else reading, assignment, call.config)
+            return output, -(kept / mass.sum((1, 2)).clamp(min=1e-9)).clamp(min=1e-9).log().mean()
+
+    return layer_by_layer(focus, input_ids, loss)
+
+
+LayerLoss = Callable[
+    [AttentionCall, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor, Geometry], tuple[AttentionOutput, Tensor]
+]
+"""From what `Rule.attend` gets to what the layer's attention returns, and the loss of its router."""
+
+
+def layer_by_layer(focus: FocusModel, input_ids: Tensor, layer_loss: LayerLoss) -> Tensor:
+    """One pass through the decoder in which every router descends on a loss of its own layer.
+
+    Args:
+        focus: model with routers.
+        input_ids: (B, T) int64.
+        layer_loss: should return the untouched attention, so that the next layer sees what it always sees.
+
+    Returns:
+        The mean loss over layers, in the value; the gradient is that of the sum, taken layer by layer, so nothing of a
+        layer outlives it.
+    """
     losses: list[Tensor] = []
     gradients: list[Tensor] = []
 
@@ -99,10 +135,7 @@ def _mass(focus: FocusModel, input_ids: Tensor, kept_mass: KeptMass) -> Tensor:
         positions: Tensor,
         geometry: Geometry,
     ) -> AttentionOutput:
-        output, mass = _distant_mass(call.config, query, key, value, positions, geometry)
-        with torch.autocast(query.device.type, enabled=False):
-            kept = kept_mass(mass, assignment if reading is None else reading, assignment, call.config)
-            loss = -(kept / mass.sum((1, 2)).clamp(min=1e-9)).clamp(min=1e-9).log().mean()
+        output, loss = layer_loss(call, query, key, value, assignment, reading, positions, geometry)
         if loss.requires_grad:
             parameters = list(focus.router(call.layer).parameters())
             steps = torch.autograd.grad(loss, parameters)

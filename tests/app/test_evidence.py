@@ -26,6 +26,7 @@ from workbench.evidence_verdicts import verdict
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "dog", "run", "past", "it", "then", "slept"]
 CELLS = {
+    "recipes": ["heads", "colder"],
     "k-sweep": None,
     "lengths": None,
     "domains": ["held.txt", "news.txt"],

@@ -20,6 +20,7 @@ WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "dog", "run
 SCALE = Scale(steps=2, full_steps=2, length=64, batch_size=2, blocks=3, window=8, limit=2)
 PUBLISHED = {"retrofit", "scale", "lora", "alignment", "finetune", "domains", "lengths", "speed", "k-sweep"}
 PUBLISHED |= {"stability", "ablation", "groups"}
+OWN = {"recipes"}
 
 
 @pytest.fixture(autouse=True)
@@ -59,11 +60,11 @@ def run(name, context, only=None, **scale):
 
 
 def test_every_published_table_and_figure_is_there_and_listed():
-    assert set(EXPERIMENTS) == PUBLISHED
+    assert set(EXPERIMENTS) == PUBLISHED | OWN
     shown = CliRunner().invoke(app, ["reproduce", "--list", "--json"])
-    assert set(json.loads(shown.stdout)) == PUBLISHED
+    assert set(json.loads(shown.stdout)) == PUBLISHED | OWN
     plain = CliRunner().invoke(app, ["reproduce", "--list"]).stdout
-    assert all(name in plain for name in PUBLISHED)
+    assert all(name in plain for name in PUBLISHED | OWN)
     published = json.loads((data_dir() / "published.json").read_text(encoding="utf-8"))
     assert set(published["experiments"]) == PUBLISHED
 
@@ -230,6 +231,25 @@ def test_fine_tuning_changes_all_weights_and_leaves_no_checkpoints(context, runs
     untouched = run("k-sweep", context, only=["untouched"])["results"][0]["perplexity"]
     assert by_cell["full attention"]["perplexity"] != untouched
     assert not list(runs.rglob("checkpoints"))
+
+
+def test_recipes_are_judged_against_the_base_one_at_one_share(context):
+    with pytest.raises(FocusError, match="'heads' first"):
+        run("recipes", context, only=["k-means"])
+    chosen = ["untouched", "heads", "planned", "logits-annealed", "bias"]
+    record = run("recipes", context, only=chosen)
+    by_cell = {cell: [row for row in record["results"] if row["cell"] == cell] for cell in chosen}
+    assert [row["top_k"] for row in by_cell["heads"]] == [1, 2, 3, 4] and len(by_cell["planned"]) == 3
+    for cell in chosen[1:]:
+        assert all(row["kept_share"] and row["largest_group_share"] for row in by_cell[cell])
+        shares, losses = (np.array(record["block_nll"][cell][key]) for key in ("shares", "losses"))
+        assert np.allclose(np.exp(losses.mean(1)), [row["perplexity"] for row in by_cell[cell]])
+        read = [np.interp(0.3, shares, column) for column in losses.T]
+        if cell != "heads" and "against_base" in by_cell[cell][0]:
+            base = record["block_nll"]["heads"]
+            truth = [np.interp(0.3, base["shares"], column) for column in np.array(base["losses"]).T]
+            expected = np.exp(np.mean(read)) - np.exp(np.mean(truth))
+            assert by_cell[cell][0]["against_base"] == pytest.approx(expected)
 
 
 def test_groups_and_speed_go_through_the_commands_that_measure_them(context, monkeypatch):
