@@ -163,9 +163,6 @@ CANDIDATES: dict[str, Candidate] = {
     "outputs": Candidate("distillation from attention outputs", objective=attention_outputs),
     "outputs-annealed": Candidate("the same, gate ever sharper", objective=attention_outputs, anneal=sharper_gate),
     "mass-then-outputs": Candidate("attention mass, then attention outputs", then=attention_outputs),
-    "lm": Candidate("language-model loss", objective=language_model),
-    "logits": Candidate("distillation from logits", objective=next_token_logits),
-    "logits-annealed": Candidate("the same, gate ever sharper", objective=next_token_logits, anneal=sharper_gate),
     "colder": Candidate("temperature annealed", anneal=colder),
     "k-means": Candidate("centroids start at k-means centres", prepare=start_at_means),
     "bias": Candidate("learned bias to recent and rare tokens", prepare=bias_to_recent_and_rare),
@@ -173,6 +170,9 @@ CANDIDATES: dict[str, Candidate] = {
     "groups-4": Candidate("4 groups", {"num_groups": 4}),
     "rounds-100": Candidate("Sinkhorn with 100 rounds", {"sinkhorn_rounds": 100}),
     "route-8": Candidate("routes of 8 numbers", {"route_dim": 8}),
+    "lm": Candidate("language-model loss", objective=language_model),
+    "logits": Candidate("distillation from logits", objective=next_token_logits),
+    "logits-annealed": Candidate("the same, gate ever sharper", objective=next_token_logits, anneal=sharper_gate),
 }
 """Everything that was tried, by name; `focus plan` on the base recipe is one more."""
 
