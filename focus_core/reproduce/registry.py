@@ -83,7 +83,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         collapse.cells,
         collapse.run,
         collapse.COLUMNS,
-        Scale(steps=30, full_steps=30, length=128, window=16, batch_size=2, blocks=8),
+        Scale(steps=20, full_steps=20, length=128, window=16, batch_size=2, blocks=8),
         needs=("data",),
     ),
     "ablation": Experiment(
@@ -91,7 +91,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         retrofits.ablation_cells,
         retrofits.run_ablation,
         retrofits.COLUMNS,
-        Scale(steps=30, length=256, window=32, batch_size=2, blocks=8),
+        Scale(steps=20, length=256, window=32, batch_size=2, blocks=8),
         needs=("data",),
     ),
     "recipes": Experiment(
