@@ -192,15 +192,30 @@ def token_bytes(tokenizer: Any, ids: Sequence[int] | np.ndarray) -> list[bytes]:
     return [_piece_bytes(piece, byte_level and piece not in added) for piece in pieces]
 
 
+def opening_tokens(tokenizer: Any) -> list[int]:
+    """What a tokenizer puts before any text, such as the `<bos>` of Gemma and Llama; nothing for GPT-2 or SmolLM2.
+
+    Models that were trained with it are not themselves without it, so every block of a corpus begins with it.
+
+    Args:
+        tokenizer: a fast tokenizer of Transformers.
+    """
+    plain, whole = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True))
+    for start in range(len(whole) - len(plain) + 1):
+        if whole[start : start + len(plain)] == plain:
+            return list(whole[:start])
+    return []
+
+
 def token_blocks(tokenizer: Any, texts: Iterable[str], length: int, *, max_blocks: int | None = None) -> np.ndarray:
-    """Cut texts into non-overlapping blocks of tokens, in order.
+    """Cut texts into non-overlapping blocks of tokens, in order, each after the `opening_tokens`, if there are any.
 
     A block never holds two texts; what is left over at the end of a text is dropped.
 
     Args:
         tokenizer: a fast tokenizer of Transformers.
         texts: one string per file; may be a generator, only one text is held at a time.
-        length: tokens per block.
+        length: tokens per block, the opening included.
         max_blocks: keep only this many blocks, evenly spaced over all of them.
 
     Returns:
@@ -211,11 +226,12 @@ def token_blocks(tokenizer: Any, texts: Iterable[str], length: int, *, max_block
     """
     if length < 1 or (max_blocks is not None and max_blocks < 1):
         raise FocusError("Block length and number of blocks must be at least 1.")
+    opening = _opening(tokenizer, length)
     parts, longest = [], 0
     for text in texts:
         ids = np.asarray(_tokenize(tokenizer, text)["input_ids"], dtype=np.int64)
         longest = max(longest, len(ids))
-        parts.append(ids[: len(ids) // length * length].reshape(-1, length))
+        parts.append(opened(ids, opening, length))
     blocks = np.concatenate(parts) if parts else np.empty((0, length), dtype=np.int64)
     if len(blocks) == 0:
         raise FocusError(
@@ -227,6 +243,20 @@ def token_blocks(tokenizer: Any, texts: Iterable[str], length: int, *, max_block
         chosen = np.linspace(0, len(blocks) - 1, max_blocks).round().astype(np.int64)
         blocks = blocks[chosen]
     return blocks
+
+
+def opened(ids: np.ndarray, opening: Sequence[int], length: int) -> np.ndarray:
+    """(N, length) int64: blocks of one text's tokens (n,), each after the opening; the rest of the text is dropped."""
+    own = length - len(opening)
+    blocks = ids[: len(ids) // own * own].reshape(-1, own)
+    return np.concatenate([np.tile(np.array(opening, dtype=np.int64), (len(blocks), 1)), blocks], axis=1)
+
+
+def _opening(tokenizer: Any, length: int) -> list[int]:
+    opening = opening_tokens(tokenizer)
+    if len(opening) >= length:
+        raise FocusError(f"A block of {length} holds no text after the tokenizer's own opening: give longer blocks.")
+    return opening
 
 
 def token_windows(
@@ -251,11 +281,14 @@ def token_windows(
         raise FocusError(f"The stride is {stride} and a block has {length} tokens: choose 1 to {length}.")
     if stride == length:
         return token_blocks(tokenizer, texts, length, max_blocks=max_blocks)
-    parts = []
+    parts, opening = [], _opening(tokenizer, length)
+    own = length - len(opening)
+    stride = min(stride, own)
     for text in texts:
         ids = np.asarray(_tokenize(tokenizer, text)["input_ids"], dtype=np.int64)
-        if len(ids) >= length:
-            parts.append(np.lib.stride_tricks.sliding_window_view(ids, length)[::stride])
+        if len(ids) >= own:
+            windows = np.lib.stride_tricks.sliding_window_view(ids, own)[::stride]
+            parts.append(opened(windows.ravel(), opening, length))
     if not parts:
         raise FocusError(f"No text has {length:,} tokens: give a longer one or shorten the blocks.")
     blocks = np.concatenate(parts)

@@ -52,7 +52,7 @@ def evaluate(
     from focus_core.models import load_model
     from focus_core.progress import terminal_progress
     from focus_core.results import record_run, stamp, text_records
-    from focus_core.text import find_texts, read_text, token_blocks, token_windows
+    from focus_core.text import find_texts, opening_tokens, read_text, token_blocks, token_windows
 
     files = find_texts(data)
     texts = [read_text(path) for path in files]
@@ -80,7 +80,10 @@ def evaluate(
             longest = token_blocks(loaded.tokenizer, texts, max(lengths), max_blocks=length_blocks)
             longest_tokens = longest.size
             causal = [row for row in plan if row[0] == "off" or row[2] == "calibrated"]
-            by_length = length_transfer(focus, longest, sorted(set(lengths)), causal, progress=progress)
+            opening = opening_tokens(loaded.tokenizer)
+            by_length = length_transfer(
+                focus, longest, sorted(set(lengths)), causal, opening=opening, progress=progress
+            )
     report = {
         "model": {"name": loaded.info.name, "revision": loaded.info.revision},
         "settings": {

@@ -73,6 +73,7 @@ def length_transfer(
     settings: Sequence[tuple[Mode, int | None, str | None]],
     *,
     piece: int | None = None,
+    opening: Sequence[int] = (),
     progress: Progress = silent,
 ) -> list[LengthRow]:
     """Evaluate settings at several lengths on the same tokens: shorter blocks are the longest ones cut up.
@@ -83,6 +84,8 @@ def length_transfer(
         lengths: context lengths, each a divisor of T.
         settings: (routing, k, balance) as in `standard_settings`; soft routing is refused, its memory grows with T^2.
         piece: tokens of the pieces that intervals are paired over; the shortest length when None.
+        opening: what the tokenizer puts before a text (`focus_core.text.opening_tokens`); it takes the place of the
+            first tokens of every shorter block.
         progress: called with the share done.
 
     Returns:
@@ -100,7 +103,8 @@ def length_transfer(
         raise FocusError("Soft routing is not evaluated at long lengths: its memory grows with their square.")
     rows: list[LengthRow] = []
     for number, length in enumerate(lengths):
-        cut = blocks.reshape(-1, length)
+        cut = blocks.reshape(-1, length).copy()
+        cut[:, : len(opening)] = opening
         untouched: np.ndarray | None = None
         for place, (mode, top_k, balance) in enumerate(settings):
             share = (number + place / len(settings)) / len(lengths)

@@ -9,7 +9,7 @@ from focus_core.evaluation import evaluate, length_transfer
 from focus_core.reproduce.context import Context, row
 from focus_core.reproduce.retrofits import HARD, Plan
 from focus_core.resources import data_dir
-from focus_core.text import read_text, token_blocks
+from focus_core.text import opening_tokens, read_text, token_blocks
 
 BALANCES = ("calibrated", "sequence")
 
@@ -28,9 +28,10 @@ def domain_cells(context: Context) -> dict[str, dict[str, Any]]:
 def run_domain(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
     """One text: untouched and routed on the same blocks; a text of less than a block is one block."""
     text = read_text(domain_files(context)[values["number"]])
-    tokens = len(context.loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+    tokenizer = context.loaded.tokenizer
+    tokens = len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) + len(opening_tokens(tokenizer))
     length = min(context.scale.length, tokens)
-    blocks = token_blocks(context.loaded.tokenizer, [text], length, max_blocks=context.scale.blocks)
+    blocks = token_blocks(tokenizer, [text], length, max_blocks=context.scale.blocks)
     focus = context.attached()
     try:
         untouched = evaluate(focus, blocks, routing="off")
@@ -56,7 +57,13 @@ def run_length(context: Context, cell: str, values: dict[str, Any]) -> dict[str,
     try:
         settings: Plan = [("off", None, None), *HARD]
         found = length_transfer(
-            focus, context.held, [values["length"]], settings, piece=values["shortest"], progress=context.progress
+            focus,
+            context.held,
+            [values["length"]],
+            settings,
+            piece=values["shortest"],
+            opening=opening_tokens(context.loaded.tokenizer),
+            progress=context.progress,
         )
     finally:
         focus.detach()

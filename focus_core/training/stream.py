@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from focus_core.errors import FocusError, require
-from focus_core.text import TEXT_SUFFIXES, read_text
+from focus_core.text import TEXT_SUFFIXES, opened, opening_tokens, read_text
 
 HUB_PREFIX = "hf:"
 """Marks the name of a Hugging Face data set, as in hf:org/name or hf:org/name:configuration."""
@@ -149,7 +149,8 @@ class TokenStream(IterableDataset[dict[str, Tensor]]):
     Args:
         sources: from `find_sources`.
         tokenizer: a fast tokenizer of Transformers.
-        length: T, tokens per block. A block never holds two texts; what is left over at a text's end is dropped.
+        length: T, tokens per block, the `opening_tokens` included. A block never holds two texts; what is left over at
+            a text's end is dropped.
         seed: of the order.
         buffer: blocks held for shuffling.
     """
@@ -161,13 +162,16 @@ class TokenStream(IterableDataset[dict[str, Tensor]]):
             raise FocusError("A block needs at least 2 tokens and the shuffling buffer at least 1 block.")
         self.sources, self.tokenizer, self.length = list(sources), tokenizer, length
         self.seed, self.buffer = seed, buffer
+        self.opening = opening_tokens(tokenizer)
+        if len(self.opening) >= length:
+            raise FocusError(f"A block of {length} has no room after the tokenizer's own opening: give longer ones.")
 
     def blocks(self, order: Iterable[int]) -> Iterator[np.ndarray]:
         """(T,) int64 blocks of the sources in the given order, unshuffled."""
         for text in documents(self.sources[index] for index in order):
             encoded = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
             ids = np.asarray(encoded, dtype=np.int64)
-            yield from ids[: len(ids) // self.length * self.length].reshape(-1, self.length)
+            yield from opened(ids, self.opening, self.length)
 
     def one_pass(self, number: int) -> Iterator[np.ndarray]:
         """The blocks of one pass over the corpus, each once, in shuffled order."""

@@ -83,6 +83,10 @@ def test_length_transfer_scores_the_same_text_at_every_length(tiny_llama):
     assert rows[0].above_untouched is None
     assert rows[4].above_untouched.difference == pytest.approx(0, abs=1e-3)  # k = K
     assert rows[5].above_untouched.blocks == 8  # pieces of the shortest length
+    opened = ids.reshape(-1, 32).copy()
+    opened[:, 0] = 5
+    (row,) = length_transfer(focus, ids, [32], [("off", None, None)], opening=[5])
+    assert row.evaluation.perplexity == pytest.approx(evaluate(focus, opened, routing="off").perplexity)
     with pytest.raises(FocusError, match="divide"):
         length_transfer(focus, ids, [48, 128], settings)
     with pytest.raises(FocusError, match="Soft"):

@@ -54,6 +54,14 @@ def test_a_pass_holds_every_block_once_and_the_next_is_in_another_order(corpus, 
     assert stream.sample(1000).shape == (len(expected), 32)
 
 
+def test_blocks_of_the_stream_begin_with_the_tokenizers_opening(corpus, byte_tokenizer):
+    stream = TokenStream(find_sources([corpus]), byte_tokenizer, 32)
+    stream.opening = [7]
+    plain = byte_tokenizer(TEXTS[0])["input_ids"]
+    found = next(iter(stream.blocks(range(len(stream.sources)))))
+    assert found.tolist() == [7, *plain[:31]]
+
+
 def test_shares_of_processes_are_together_what_one_would_see(corpus, byte_tokenizer):
     stream = TokenStream(find_sources([corpus]), byte_tokenizer, 32)
     whole = first(stream, 8)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from focus_core.errors import FocusError
@@ -17,12 +17,15 @@ from focus_core.text import (
     decode_text,
     encode,
     find_texts,
+    opening_tokens,
     read_text,
     tidy_offsets,
     token_blocks,
     token_bytes,
+    token_windows,
     trim_offsets,
 )
+from focus_core.training.stream import Source, TokenStream
 
 AWKWARD = [
     "Hello  world",
@@ -176,6 +179,28 @@ def test_max_blocks_are_spread_over_the_whole(byte_tokenizer, count, wanted):
     if wanted > 1:
         assert (chosen[0], chosen[-1]) == (0, count - 1)
         assert max(np.diff(chosen), default=1) - min(np.diff(chosen), default=1) <= 1
+
+
+@pytest.fixture
+def opening_tokenizer(byte_tokenizer):
+    """The bytes again, each text after `<s>`, as Llama and Gemma have it, and before another, as BERT has."""
+    backend = Tokenizer.from_str(byte_tokenizer.backend_tokenizer.to_str())
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A <s>", special_tokens=[("<s>", 0)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>")
+
+
+def test_every_block_begins_as_the_tokenizer_begins_a_text(byte_tokenizer, opening_tokenizer):
+    assert opening_tokens(byte_tokenizer) == [] and opening_tokens(opening_tokenizer) == [0]
+    text = "abcdefghij"
+    plain = byte_tokenizer(text)["input_ids"]
+    blocks = token_blocks(opening_tokenizer, [text, "klm"], 4)
+    assert blocks[:3].tolist() == [[0, *plain[start : start + 3]] for start in (0, 3, 6)] and len(blocks) == 4
+    windows = token_windows(opening_tokenizer, [text], 4, 2)
+    assert windows.tolist() == [[0, *plain[start : start + 3]] for start in (0, 2, 4, 6)]
+    stream = TokenStream([Source(None, "hf")], opening_tokenizer, 4)
+    assert stream.opening == [0]
+    with pytest.raises(FocusError, match="longer blocks"):
+        token_blocks(opening_tokenizer, [text], 1)
 
 
 def test_texts_too_short_for_a_block(byte_tokenizer):
