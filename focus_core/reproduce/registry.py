@@ -28,7 +28,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         adapters.lora_cells,
         adapters.run,
         adapters.COLUMNS,
-        Scale(steps=60, length=256, window=32, limit=20),
+        Scale(steps=40, length=256, window=32, limit=10),
         needs=("data",),
     ),
     "alignment": Experiment(
@@ -36,7 +36,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         adapters.alignment_cells,
         adapters.run,
         adapters.COLUMNS,
-        Scale(steps=60, length=256, window=32, limit=40),
+        Scale(steps=40, length=256, window=32, limit=20),
         needs=("data", "bench"),
     ),
     "finetune": Experiment(
