@@ -103,23 +103,27 @@ def measured_table(record: dict[str, Any]) -> str:
     return markdown([(NAMES.get(name) or name.replace("_", " ")) for name in columns] + titles, table)
 
 
+LIKELIHOODS = ("gold_log_probability", "log_likelihood")
+
+
 def scores(record: dict[str, Any]) -> str:
     """How many benchmark scores differ from the untouched model's beyond their interval, adapters and routers apart."""
-    counts: dict[str, list[int]] = {}
+    counts: dict[tuple[str, str], list[int]] = {}
     for row in record["results"]:
         kind = "hard routing" if row.get("routing") == "hard" else "LoRA"
         for found in row.get("benchmarks", {}).values():
-            if "differences" in found:
-                gap = found["differences"][found["headline"]]
-                count = counts.setdefault(kind, [0, 0, 0])
-                count[0] += 1
-                count[1] += gap["high"] < 0
-                count[2] += gap["low"] > 0
+            for name, gap in found.get("differences", {}).items():
+                if name in (found["headline"], *LIKELIHOODS):
+                    what = "log-likelihoods of the right answer" if name in LIKELIHOODS else "scores"
+                    count = counts.setdefault((kind, what), [0, 0, 0])
+                    count[0] += 1
+                    count[1] += gap["high"] < 0
+                    count[2] += gap["low"] > 0
     told = [
-        f"{kind}, {low} of {every} below the untouched model beyond their 95% interval and {high} above"
-        for kind, (every, low, high) in counts.items()
+        f"{kind}, {low} of {every} {what} below the untouched model beyond their 95% interval and {high} above"
+        for (kind, what), (every, low, high) in counts.items()
     ]
-    return f"**Benchmark scores: {'; '.join(told)}.**" if told else ""
+    return f"**Benchmarks: {'; '.join(told)}.**" if told else ""
 
 
 def benchmark(row: dict[str, Any], task: str) -> str:
