@@ -19,11 +19,11 @@ from focus_core.training.calibrate import calibrate
 from focus_core.training.candidates import BASE, CANDIDATES, at_share, candidate_config, train_candidate
 from focus_core.training.loop import calibration_blocks
 
-SHARE = 0.3
+SHARE = 0.45
 """Kept share of the distant pairs at which recipes are compared."""
-TOP_KS = (1, 2, 3, 4)
-BUDGETS = (0.2, 0.3, 0.45)
-PLAN_BLOCKS = 4
+TOP_KS = (1, 2, 3)
+BUDGETS = (0.3, 0.45, 0.6)
+PLAN_BLOCKS = 2
 UNTRAINED, PLANNED = "untrained", "planned"
 COLUMNS = (
     *("candidate", "routing", "top_k", "balance", "perplexity", "difference", "low", "high"),

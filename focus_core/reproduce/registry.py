@@ -99,7 +99,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         recipes.cells,
         recipes.run,
         recipes.COLUMNS,
-        Scale(steps=40, length=256, window=32, batch_size=2, blocks=16),
+        Scale(steps=40, length=256, window=32, batch_size=2, blocks=8),
         needs=("data",),
     ),
     "groups": Experiment(
