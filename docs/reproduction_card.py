@@ -136,9 +136,10 @@ def benchmark(row: dict[str, Any], task: str) -> str:
 
         return f"{found['metrics'][headline(task)]:.3f}"
     gap = found["differences"][found["headline"]]
-    text = (
-        f"{found['metrics'][found['headline']]:.3f} ({gap['difference']:+.3f} [{gap['low']:+.3f}, {gap['high']:+.3f}])"
+    moved = (
+        f"{gap['difference']:+.3f} [{gap['low']:+.3f}, {gap['high']:+.3f}]" if gap["changed"] else "every item equal"
     )
+    text = f"{found['metrics'][found['headline']]:.3f} ({moved})"
     shares = found.get("exposure")
     return text if shares is None else f"{text}, {shares['removed_share']:.0%} of pairs removed"
 
