@@ -367,7 +367,7 @@ VIEWS: dict[str, View] = {
     "lora": View(
         "Routers and LoRA",
         "Both on the same text and steps",
-        "focus reproduce lora --data FILE",
+        "focus reproduce lora --data FILE --bench FOLDER",
         compared,
     ),
     "alignment": View(
