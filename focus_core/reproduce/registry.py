@@ -28,7 +28,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         adapters.lora_cells,
         adapters.run,
         adapters.COLUMNS,
-        Scale(steps=40, length=256, window=32, limit=10),
+        Scale(steps=20, length=256, window=32, limit=5),
         needs=("data",),
     ),
     "alignment": Experiment(
@@ -36,7 +36,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         adapters.alignment_cells,
         adapters.run,
         adapters.COLUMNS,
-        Scale(steps=40, length=256, window=32, limit=20),
+        Scale(steps=20, length=256, window=32, limit=10),
         needs=("data", "bench"),
     ),
     "finetune": Experiment(
@@ -83,7 +83,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         collapse.cells,
         collapse.run,
         collapse.COLUMNS,
-        Scale(steps=20, full_steps=20, length=128, window=16, batch_size=2, blocks=8),
+        Scale(steps=10, full_steps=10, length=128, window=16, batch_size=2, blocks=8),
         needs=("data",),
     ),
     "ablation": Experiment(
@@ -91,7 +91,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         retrofits.ablation_cells,
         retrofits.run_ablation,
         retrofits.COLUMNS,
-        Scale(steps=20, length=256, window=32, batch_size=2, blocks=8),
+        Scale(steps=10, length=256, window=32, batch_size=2, blocks=4),
         needs=("data",),
     ),
     "recipes": Experiment(
