@@ -51,7 +51,7 @@ def reproduce(
 ) -> None:
     """Measure one of the paper's tables or figures at a scale of your choice.
 
-    Defaults are small: about 15 minutes on 2 cores. Stop with Ctrl-C and
+    Defaults are small: up to half an hour on 2 cores. Stop with Ctrl-C and
     repeat the command to go on; finished cells are not measured again. The
     published figures stand beside ours in docs/reproduction.md.
 

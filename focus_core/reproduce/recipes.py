@@ -1,4 +1,4 @@
-"""Every change of the recipe that was tried, judged at the same kept share. No published table corresponds to it."""
+"""Changes of the recipe, judged at the same kept share. No published table corresponds to it."""
 
 from __future__ import annotations
 

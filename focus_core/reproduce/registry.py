@@ -95,7 +95,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         needs=("data",),
     ),
     "recipes": Experiment(
-        "Changes of the recipe that were tried, at the same kept share",
+        "Changes of the recipe, compared at the same kept share",
         recipes.cells,
         recipes.run,
         recipes.COLUMNS,

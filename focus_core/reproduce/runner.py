@@ -35,7 +35,7 @@ class Experiment:
         cells: from the context to the cells by name, each with the plain values that identify it.
         run: (context, name of the cell, its values) to `{"rows": [...]}` and what else the cell found.
         columns: of the rows, in the order in which a table shows them.
-        scale: small defaults, about 15 minutes on 2 cores.
+        scale: small defaults, meant for about 15 minutes on 2 cores.
         needs: inputs it cannot do without, keys of `NEEDS`.
         uses_routers: whether trained routers are measured, whose hash then identifies the run.
     """

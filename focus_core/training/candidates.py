@@ -1,6 +1,6 @@
-"""Changes of the recipe that were tried, each a few lines on one training loop, so that their figures can be had again.
+"""Changes of the recipe to be tried, each a few lines on one training loop, so that anyone can have their figures.
 
-What earned its place is an option of the package (`FocusConfig`, `focus train`, `focus plan`); the rest lives here.
+What has earned its place is an option of the package (`FocusConfig`, `focus train`, `focus plan`) as well.
 `focus reproduce recipes` measures all of them.
 """
 
@@ -174,7 +174,7 @@ CANDIDATES: dict[str, Candidate] = {
     "logits": Candidate("distillation from logits", objective=next_token_logits),
     "logits-annealed": Candidate("the same, gate ever sharper", objective=next_token_logits, anneal=sharper_gate),
 }
-"""Everything that was tried, by name; `focus plan` on the base recipe is one more."""
+"""All of them by name; `focus plan` on the base recipe is one more."""
 
 
 def train_candidate(
