@@ -24,6 +24,7 @@ class Encoding(NamedTuple):
         offsets: (T, 2) int64 character spans [start, end) in the text. Together they cover every character;
             any two are either equal or disjoint, in order. A space before a word belongs to the word's span.
             Tokens that share a character (a byte-level vocabulary cuts an emoji in three) share one span.
+            The tokenizer's own opening, where asked for, has empty spans at 0.
         tokens: (T,) the vocabulary's own spelling of each token.
     """
 
@@ -104,8 +105,8 @@ def find_texts(paths: Iterable[str | Path]) -> list[Path]:
     return list(found)
 
 
-def encode(tokenizer: Any, text: str, *, max_tokens: int | None = None) -> Encoding:
-    """Tokenise one text without adding special tokens: the tokens are those of the text and nothing else.
+def encode(tokenizer: Any, text: str, *, max_tokens: int | None = None, opening: bool = False) -> Encoding:
+    """Tokenise one text; no special tokens are added, but for the `opening_tokens` where they are asked for.
 
     Special tokens that are spelt out in the text (such as "<|im_start|>") are recognised as such.
 
@@ -113,6 +114,8 @@ def encode(tokenizer: Any, text: str, *, max_tokens: int | None = None) -> Encod
         tokenizer: a fast tokenizer of Transformers.
         text: the text.
         max_tokens: longest accepted text, in tokens.
+        opening: begin with what the tokenizer puts before any text, unless the text spells it out; these tokens stand
+            for no characters, their spans are empty.
 
     Raises:
         FocusError: the text is empty, too long, or holds half of a surrogate pair.
@@ -120,15 +123,23 @@ def encode(tokenizer: Any, text: str, *, max_tokens: int | None = None) -> Encod
     if not text.strip():
         raise FocusError("The text is empty: give at least one word.")
     batch = _tokenize(tokenizer, text)
-    count = len(batch["input_ids"])
+    ids = np.asarray(batch["input_ids"], dtype=np.int64)
+    before = opening_tokens(tokenizer) if opening else []
+    if ids[: len(before)].tolist() == before:
+        before = []
+    count = len(before) + len(ids)
     if max_tokens is not None and count > max_tokens:
         raise FocusError(
             f"The text has {count:,} tokens and the limit here is {max_tokens:,}: shorten it or cut it up."
         )
-    if count == 0:
+    if len(ids) == 0:
         raise FocusError("The text has no tokens: it holds nothing but characters that the tokenizer drops.")
     offsets = tidy_offsets(np.asarray(batch["offset_mapping"], dtype=np.int64), len(text))
-    return Encoding(np.asarray(batch["input_ids"], dtype=np.int64), offsets, tuple(batch.tokens()))
+    return Encoding(
+        np.concatenate([np.array(before, dtype=np.int64), ids]),
+        np.concatenate([np.zeros((len(before), 2), dtype=np.int64), offsets]),
+        (*tokenizer.convert_ids_to_tokens(before), *batch.tokens()),
+    )
 
 
 def tidy_offsets(offsets: np.ndarray, length: int) -> np.ndarray:

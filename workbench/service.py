@@ -199,7 +199,7 @@ def load_base(model: str) -> Base:
 
 
 def check_length(base: Base, text: str) -> int:
-    """Tokens of a text.
+    """Tokens of a text, the tokenizer's own opening included.
 
     Raises:
         FocusError: empty, or longer than this model takes here.
@@ -210,7 +210,7 @@ def check_length(base: Base, text: str) -> int:
             f"The text has {len(text):,} characters, far more than the {limit:,} tokens that fit: "
             "shorten it or cut it up."
         )
-    return len(encode(base.tokenizer, text, max_tokens=limit).input_ids)
+    return len(encode(base.tokenizer, text, max_tokens=limit, opening=True).input_ids)
 
 
 def analysis(settings: Settings, text: str) -> Analysis:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from focus_core.text import encode
+from focus_core.text import encode, opening_tokens
 
 
 def passages(tokenizer: Any, text: str, length: int, count: int) -> list[str]:
@@ -15,7 +15,7 @@ def passages(tokenizer: Any, text: str, length: int, count: int) -> list[str]:
     Args:
         tokenizer: a fast tokenizer of Transformers.
         text: any length; one that is shorter than a piece is a piece of its own.
-        length: tokens.
+        length: tokens, the tokenizer's own opening included.
         count: pieces to keep; 0 for all.
 
     Returns:
@@ -25,6 +25,7 @@ def passages(tokenizer: Any, text: str, length: int, count: int) -> list[str]:
         FocusError: empty text.
     """
     offsets = encode(tokenizer, text).offsets
+    length = max(1, length - len(opening_tokens(tokenizer)))
     starts = np.arange(0, max(1, len(offsets) - length // 2), length)
     if count and count < len(starts):
         starts = starts[np.linspace(0, len(starts) - 1, count).round().astype(np.int64)]

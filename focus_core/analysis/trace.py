@@ -54,7 +54,7 @@ class Trace:
         text: the analysed text.
         input_ids: (T,) int64 token ids.
         offsets: (T, 2) int64 character span [start, end) of each token in `text`. Tokens that are parts of one
-            character carry that character's span.
+            character carry that character's span; the tokenizer's own opening (a `<bos>`) has empty ones.
         tokens: (T,) the vocabulary's own spelling of each token.
         layers: (L,) index of each traced decoder layer in the model.
         scores: (L, T, K) float32 router scores before balancing.
@@ -128,7 +128,7 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0) -> T
     Args:
         focus: model with routers.
         tokenizer: its tokenizer.
-        text: the text, without special tokens.
+        text: the text; the model reads it after the tokenizer's own opening, if that has one.
         head: the key/value head to trace where each has a router.
 
     Returns:
@@ -144,7 +144,7 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0) -> T
     if not 0 <= head < num_heads:
         raise FocusError(f"There is no router for head {head}: choose 0 to {num_heads - 1}.")
     limit = getattr(focus.model.config.get_text_config(), "max_position_embeddings", None)
-    encoding = encode(tokenizer, text, max_tokens=limit)
+    encoding = encode(tokenizer, text, max_tokens=limit, opening=True)
     seen: dict[int, tuple[Tensor, Tensor]] = {}
     read: dict[int, Tensor] = {}
 

@@ -150,7 +150,8 @@ def _whole_model(
         focus = attach(loaded, routers, untrained=False)
         files = [data_dir() / "samples" / "story.txt"] if data is None else find_texts([data])
         text = "\n\n".join(read_text(file) for file in files)
-        rows = run_model_bench(focus, torch.from_numpy(encode(loaded.tokenizer, text).input_ids), settings, progress)
+        ids = torch.from_numpy(encode(loaded.tokenizer, text, opening=True).input_ids)
+        rows = run_model_bench(focus, ids, settings, progress)
     report = {
         "schema": "focus-bench-model/1",
         "machine": describe_machine(device),

@@ -42,7 +42,8 @@ def report_of_trace(
         seed: of the random examples and the intervals.
     """
     none = np.zeros(0, dtype=np.int64)
-    encoding = Encoding(trace.input_ids, trace.offsets, trace.tokens)
+    first = int((trace.offsets[:, 0] == trace.offsets[:, 1]).sum())  # the tokenizer's own opening is no text
+    encoding = Encoding(trace.input_ids[first:], trace.offsets[first:], trace.tokens[first:])
     words, tags = (none, none) if tag is None else tag(Section(0, 0, 0, trace.text), encoding)
     statistics = Statistics(
         len(trace.layers),
@@ -59,10 +60,10 @@ def report_of_trace(
             text=trace.text,
             text_start=0,
             corpus_start=0,
-            input_ids=trace.input_ids,
-            offsets=trace.offsets,
-            assignment=trace.assignment,
-            membership=trace.membership,
+            input_ids=encoding.input_ids,
+            offsets=encoding.offsets,
+            assignment=trace.assignment[:, first:],
+            membership=trace.membership[:, first:],
             tagged=words,
             tags=tags,
         )

@@ -21,7 +21,7 @@ from focus_core.progress import Progress, silent
 from focus_core.report.corpus import Corpus, Section, sections
 from focus_core.report.statistics import Block, Statistics
 from focus_core.retrofitting import FocusModel, Observer
-from focus_core.text import Encoding, encode
+from focus_core.text import Encoding, encode, opening_tokens
 
 STATE = "report.state.safetensors"
 """What an interrupted report left behind, in its output folder."""
@@ -39,7 +39,8 @@ class StreamSettings:
         head: the key/value head whose groups are reported, where each has a router.
         states: "untouched" (the routers read the untouched model's hidden states) or "routed" (each layer sees only
             what hard routing at this k left of the layers before it).
-        block_length: tokens routed at once; a block never crosses a section or a document.
+        block_length: tokens routed at once, the tokenizer's own opening included; a block never crosses a section or a
+            document.
         batch_size: blocks of full length in one forward pass.
         layers: layers to report, None for all.
         examples: of each kind, per card.
@@ -93,8 +94,9 @@ def collect(
     """
     layers = chosen_layers(focus, settings)
     limit = getattr(focus.model.config.get_text_config(), "max_position_embeddings", None) or settings.block_length
-    if not 1 <= settings.block_length <= limit:
-        raise FocusError(f"A block of {settings.block_length:,} tokens does not fit: choose 1 to {limit:,}.")
+    shortest = len(opening_tokens(tokenizer)) + 1
+    if not shortest <= settings.block_length <= limit:
+        raise FocusError(f"A block of {settings.block_length:,} tokens does not fit: choose {shortest} to {limit:,}.")
     if settings.batch_size < 1 or settings.examples < 0:
         raise FocusError("Batch size must be at least 1, and the number of examples cannot be negative.")
     heads = min(focus.router(layer).num_heads for layer in layers)
@@ -161,7 +163,8 @@ def _blocks(
     encoding = encode(tokenizer, section.text)
     none = np.zeros(0, dtype=np.int64)
     words, tags = (none, none) if tag is None else tag(section, encoding)
-    for start, assignment in _routed(focus, encoding.input_ids, settings, layers):
+    before = np.array(opening_tokens(tokenizer), dtype=np.int64)
+    for start, assignment in _routed(focus, encoding.input_ids, before, settings, layers):
         end = start + assignment.shape[1]
         inside = (words >= start) & (words < end)
         yield Block(
@@ -179,10 +182,14 @@ def _blocks(
 
 
 def _routed(
-    focus: FocusModel, input_ids: np.ndarray, settings: StreamSettings, layers: tuple[int, ...]
+    focus: FocusModel, input_ids: np.ndarray, before: np.ndarray, settings: StreamSettings, layers: tuple[int, ...]
 ) -> Iterator[tuple[int, Tensor]]:
-    """(start, (L, T, K) soft assignment) of each block, blocks of full length several at once."""
-    length, full = settings.block_length, len(input_ids) // settings.block_length
+    """(start, (L, T, K) soft assignment) of each block, blocks of full length several at once.
+
+    The model reads every block after the tokenizer's opening `before`, which is no text and so not returned.
+    """
+    length = settings.block_length - len(before)
+    full = len(input_ids) // length
     batches = [
         range(first * length, min(first + settings.batch_size, full) * length, length)
         for first in range(0, full, settings.batch_size)
@@ -193,7 +200,7 @@ def _routed(
     untouched = {"top_k": focus.config.num_groups, "window": 0, "sink_tokens": 0}
     changes: dict[str, Any] = untouched if settings.states == "untouched" else {"top_k": settings.top_k}
     for batch in batches:
-        rows = torch.from_numpy(np.stack([input_ids[start : start + length] for start in batch]))
+        rows = torch.from_numpy(np.stack([np.append(before, input_ids[start : start + length]) for start in batch]))
         seen: dict[int, Tensor] = {}
 
         def record(
@@ -204,7 +211,7 @@ def _routed(
             reading: Tensor | None,
             seen: dict[int, Tensor] = seen,
         ) -> None:
-            seen[layer] = assignment.float().cpu()
+            seen[layer] = assignment[:, len(before) :].float().cpu()
 
         with (
             torch.inference_mode(),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from focus_core.errors import FocusError
@@ -181,14 +181,6 @@ def test_max_blocks_are_spread_over_the_whole(byte_tokenizer, count, wanted):
         assert max(np.diff(chosen), default=1) - min(np.diff(chosen), default=1) <= 1
 
 
-@pytest.fixture
-def opening_tokenizer(byte_tokenizer):
-    """The bytes again, each text after `<s>`, as Llama and Gemma have it, and before another, as BERT has."""
-    backend = Tokenizer.from_str(byte_tokenizer.backend_tokenizer.to_str())
-    backend.post_processor = processors.TemplateProcessing(single="<s> $A <s>", special_tokens=[("<s>", 0)])
-    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>")
-
-
 def test_every_block_begins_as_the_tokenizer_begins_a_text(byte_tokenizer, opening_tokenizer):
     assert opening_tokens(byte_tokenizer) == [] and opening_tokens(opening_tokenizer) == [0]
     text = "abcdefghij"
@@ -201,6 +193,18 @@ def test_every_block_begins_as_the_tokenizer_begins_a_text(byte_tokenizer, openi
     assert stream.opening == [0]
     with pytest.raises(FocusError, match="longer blocks"):
         token_blocks(opening_tokenizer, [text], 1)
+
+
+def test_a_text_is_encoded_after_the_opening_where_asked(byte_tokenizer, opening_tokenizer):
+    plain, whole = encode(byte_tokenizer, "ab c"), encode(opening_tokenizer, "ab c", opening=True)
+    assert whole.input_ids.tolist() == [0, *plain.input_ids.tolist()]
+    assert whole.offsets.tolist() == [[0, 0], *plain.offsets.tolist()] and whole.tokens == ("<s>", *plain.tokens)
+    assert encode(opening_tokenizer, "<s>ab c", opening=True).input_ids.tolist() == whole.input_ids.tolist()
+    assert encode(byte_tokenizer, "ab c", opening=True).tokens == plain.tokens
+    with pytest.raises(FocusError, match="5 tokens"):
+        encode(opening_tokenizer, "ab c", max_tokens=4, opening=True)
+    with pytest.raises(FocusError, match="empty"):
+        encode(opening_tokenizer, " ", opening=True)
 
 
 def test_texts_too_short_for_a_block(byte_tokenizer):
