@@ -36,7 +36,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         adapters.alignment_cells,
         adapters.run,
         adapters.COLUMNS,
-        Scale(steps=20, length=256, window=32, limit=10),
+        Scale(steps=40, length=256, window=32, limit=20),
         needs=("data", "bench"),
     ),
     "finetune": Experiment(
@@ -91,7 +91,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         retrofits.ablation_cells,
         retrofits.run_ablation,
         retrofits.COLUMNS,
-        Scale(steps=10, length=256, window=32, batch_size=2, blocks=4),
+        Scale(steps=10, length=128, window=16, batch_size=2, blocks=16),
         needs=("data",),
     ),
     "recipes": Experiment(

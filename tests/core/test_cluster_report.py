@@ -1,9 +1,8 @@
-"""Cluster reports: sums against direct counting, streaming, resuming, and files that are safe to open."""
+"""Cluster reports: sums against direct counting, and files that are safe to open."""
 
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import json
 import math
@@ -14,17 +13,13 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from focus_core import FocusConfig, cli, retrofit
 from focus_core.errors import FocusError
 from focus_core.report import Block, Statistics
 from focus_core.report.build import build_report
-from focus_core.report.corpus import cuts, scan, sections
 from focus_core.report.files import report_files, write_files
 from focus_core.report.model import SECTIONS, Document
 from focus_core.report.show import visible
-from focus_core.report.stream import STATE, StreamSettings, collect, forget
 
 LAYERS, GROUPS, TYPES, TAGS = 2, 3, 7, 4
 ORIGIN = {
@@ -306,144 +301,3 @@ def test_files_appear_whole(tmp_path, report):
     written = write_files(report_files(report), tmp_path / "new" / "folder")
     assert all(path.is_file() for path in written)
     assert not list(tmp_path.rglob("*.partial"))
-
-
-# Corpora
-
-
-@pytest.mark.parametrize("longest", [10, 33, 1000])
-def test_sections_add_up_to_the_text(longest):
-    text = "One line.\nAnother one, longer.\n\nA paragraph that has no breaks at all in it" + "x" * 50
-    spans = cuts(text, longest)
-    assert "".join(text[a:b] for a, b in spans) == text
-    assert all(0 < b - a <= longest for a, b in spans)
-
-
-@pytest.fixture
-def corpus(tmp_path):
-    folder = tmp_path / "corpus"
-    (folder / "sub").mkdir(parents=True)
-    (folder / "a.txt").write_text("The first text is about ships. " * 40)
-    (folder / "sub" / "b.txt").write_text("And 我 the other one; café " * 30 + "<script>")
-    (folder / "c.md").write_text("Short.")
-    return scan([folder])
-
-
-def test_a_corpus_names_its_files_without_the_machines_paths(corpus, tmp_path):
-    assert [document.name for document in corpus.documents] == ["a.txt", "c.md", "sub/b.txt"]
-    assert corpus.characters == sum(len(path.read_text()) for path in corpus.files)
-    assert "".join(s.text for s in sections(corpus)) == "".join(path.read_text() for path in corpus.files)
-    assert [s.corpus_start for s in sections(corpus)] == [0, 1240, 1246]
-
-
-SETTINGS = StreamSettings(top_k=1, block_length=64, batch_size=3, examples=2)
-
-
-def stream(loaded, corpus, folder, settings=SETTINGS, progress=lambda message, fraction: None, router="layer"):
-    focus = retrofit(loaded.model, FocusConfig(num_groups=4, top_k=2, router=router), seed=0)
-    try:
-        return collect(focus, loaded.tokenizer, corpus, settings, folder, fingerprint={}, progress=progress)
-    finally:
-        focus.detach()
-
-
-@pytest.mark.parametrize("router, head", [("layer", 0), ("head", 1)])
-def test_streaming_counts_what_routing_each_block_counts(tiny_llama, corpus, tmp_path, router, head):
-    """Every block routed on its own by a plain forward pass; batches of full blocks change nothing."""
-    import torch
-
-    settings = dataclasses.replace(SETTINGS, head=head)
-    statistics = stream(tiny_llama, corpus, tmp_path, settings, router=router)
-    model, tokenizer, _ = tiny_llama
-    expected = np.zeros_like(statistics.counts)
-    for path in corpus.files:
-        ids = tokenizer(path.read_text(), add_special_tokens=False)["input_ids"]
-        for start in range(0, len(ids), 64):
-            piece = torch.tensor([ids[start : start + 64]])
-            states = model(piece, output_hidden_states=True).hidden_states
-            focus = retrofit(model, FocusConfig(num_groups=4, top_k=2, router=router), seed=0)
-            for layer in range(3):
-                entering = model.model.layers[layer].input_layernorm(states[layer])
-                groups = focus.router(layer).assign(focus.router(layer)(entering), focus.config).argmax(-1)
-                np.add.at(expected[layer], (groups[head].numpy(), piece[0].numpy()), 1)
-            focus.detach()
-    assert statistics.counts.sum() == expected.sum()
-    assert np.abs(statistics.counts - expected).sum() <= 2  # rounding may move a token that is undecided
-    assert not (tmp_path / STATE).exists() or forget(tmp_path) is None
-
-
-def test_an_interrupted_report_goes_on_where_it_stopped(tiny_llama, corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr("focus_core.report.stream._TOKENS_BETWEEN_SAVES", 1)
-    whole = stream(tiny_llama, corpus, tmp_path / "whole")
-
-    calls = 0
-
-    def stop(message: str, fraction: float) -> None:
-        nonlocal calls
-        calls += 1
-        if "sub/b.txt" in message:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        stream(tiny_llama, corpus, tmp_path / "cut", progress=stop)
-    assert (tmp_path / "cut" / STATE).is_file() and not list(tmp_path.rglob("*.partial"))
-    messages = []
-    again = stream(tiny_llama, corpus, tmp_path / "cut", progress=lambda message, fraction: messages.append(message))
-    assert all("sub/b.txt" in message for message in messages)
-    assert all((again.arrays()[name] == array).all() for name, array in whole.arrays().items())
-    assert again.samples() == whole.samples()
-
-    other = StreamSettings(top_k=2, block_length=64)
-    with pytest.raises(FocusError, match="other texts or settings"):
-        stream(tiny_llama, corpus, tmp_path / "cut", settings=other)
-    (tmp_path / "cut" / STATE).write_bytes(b"\x80\x04nonsense")
-    with pytest.raises(FocusError, match="damaged"):
-        stream(tiny_llama, corpus, tmp_path / "cut")
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        (StreamSettings(top_k=1, block_length=0), "A block of 0 tokens"),
-        (StreamSettings(top_k=1, block_length=9999), "choose 1 to 512"),
-        (StreamSettings(top_k=1, layers=(7,)), "Layer 7 has no router"),
-        (StreamSettings(top_k=1, block_length=64, head=3), "no router for head 3"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(tiny_llama, corpus, tmp_path, settings, sentence):
-    with pytest.raises(FocusError, match=sentence):
-        stream(tiny_llama, corpus, tmp_path, settings=settings)
-
-
-def test_the_command_writes_every_file(tiny_llama, tmp_path):
-    tiny_llama.model.save_pretrained(tmp_path / "model")
-    tiny_llama.tokenizer.save_pretrained(tmp_path / "model")
-    (tmp_path / "text.txt").write_text("She rowed to the <b>island</b> and the old man was glad of it. " * 30)
-    command = ["report", str(tmp_path / "text.txt"), "--model", str(tmp_path / "model"), "--untrained"]
-    result = CliRunner().invoke(cli.app, [*command, "--out", str(tmp_path / "out"), "--block", "256", "--json"])
-    assert result.exit_code == 0, result.output
-    record = json.loads(result.stdout)
-    assert record["tokens"] == 63 * 30 and record["words"] > 300
-    assert set(record["files"]) == {path.name for path in (tmp_path / "out").iterdir()}
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert "untrained" in page and str(tmp_path) not in page and "<b>" not in page
-    tags = pd.read_parquet(tmp_path / "out" / "tags.parquet")
-    assert {"NOUN", "VERB", "DET"} <= set(tags["tag"])
-    again = CliRunner().invoke(cli.app, [*command, "--out", str(tmp_path / "two"), "--block", "256"])
-    assert again.exit_code == 0
-    for name in ("cards.csv", "examples.csv", "persistence.csv"):
-        one, two = ((tmp_path / folder / name).read_text() for folder in ("out", "two"))
-        assert (
-            pd.read_csv(io.StringIO(one))
-            .drop(columns="date")
-            .equals(pd.read_csv(io.StringIO(two)).drop(columns="date"))
-        )
-
-
-def test_the_command_refuses_with_one_sentence(tmp_path):
-    result = CliRunner().invoke(cli.app, ["report", str(tmp_path / "nothing"), "--out", str(tmp_path / "out")])
-    assert (result.exit_code, result.output.count("\n")) == (2, 1) and "There is no file or folder" in result.output
-    (tmp_path / "bad.txt").write_bytes(b"caf\xe9 \xff")
-    result = CliRunner().invoke(cli.app, ["report", str(tmp_path / "bad.txt"), "--out", str(tmp_path / "out")])
-    assert (result.exit_code, result.output.count("\n")) == (2, 1) and "not UTF-8" in result.output
-    assert not (tmp_path / "out").exists()
