@@ -28,7 +28,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         adapters.lora_cells,
         adapters.run,
         adapters.COLUMNS,
-        Scale(steps=20, length=256, window=32, limit=5),
+        Scale(steps=20, length=256, window=32, limit=3),
         needs=("data",),
     ),
     "alignment": Experiment(

@@ -156,6 +156,11 @@ def colder(share: float) -> dict[str, Any]:
     return {"temperature": 0.5 * 0.2**share}
 
 
+def colder_and_sharper(share: float) -> dict[str, Any]:
+    """Both at once."""
+    return {**colder(share), **sharper_gate(share)}
+
+
 CANDIDATES: dict[str, Candidate] = {
     "layer": Candidate("one router per layer", {"router": "layer"}),
     BASE: Candidate("routers per key/value head"),
@@ -173,6 +178,13 @@ CANDIDATES: dict[str, Candidate] = {
     "lm": Candidate("language-model loss", objective=language_model),
     "logits": Candidate("distillation from logits", objective=next_token_logits),
     "logits-annealed": Candidate("the same, gate ever sharper", objective=next_token_logits, anneal=sharper_gate),
+    "k-means-colder": Candidate("k-means start, temperature annealed", anneal=colder, prepare=start_at_means),
+    "all-annealed": Candidate(
+        "k-means start, attention outputs, temperature and gate annealed",
+        objective=attention_outputs,
+        anneal=colder_and_sharper,
+        prepare=start_at_means,
+    ),
 }
 """All of them by name; `focus plan` on the base recipe is one more."""
 
