@@ -328,7 +328,7 @@ VIEWS: dict[str, View] = {
     ),
     "recipes": View(
         "Recipes",
-        "What each change of the recipe is worth at 45% of the distant pairs",
+        "What each change of the recipe is worth at 40% of the distant pairs",
         "focus reproduce recipes --data FILE",
         recipes,
         metric="perplexity at the same kept share, minus the base recipe's",

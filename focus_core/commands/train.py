@@ -42,6 +42,10 @@ def train(  # noqa: PLR0915 (one line per option)
         str, typer.Option(help="mass (attention mass), top-k (that of the pairs kept) or lm (as published).")
     ] = "mass",
     recipe: Annotated[str, typer.Option(help="focus, or paper for the published settings.")] = "focus",
+    start_from: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Go on with these routers, whose own K, k, window and sinks then hold."),
+    ] = None,
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 0.01,
     seed: Annotated[int, typer.Option(help="Seed of routers and block order.")] = 0,
     eval_blocks: Annotated[int, typer.Option(help="Held-out blocks to evaluate; 0 for none.")] = 8,
@@ -89,7 +93,8 @@ def train(  # noqa: PLR0915 (one line per option)
     from focus_core.models import load_model
     from focus_core.progress import terminal_progress
     from focus_core.results import record_run, text_records
-    from focus_core.retrofitting import retrofit
+    from focus_core.retrofitting import FocusModel, retrofit
+    from focus_core.storage import routers_hash
     from focus_core.text import find_texts, read_text, token_blocks
     from focus_core.training import TrainSettings
     from focus_core.training.log import RunLog, read_log
@@ -100,6 +105,8 @@ def train(  # noqa: PLR0915 (one line per option)
     make = FocusConfig if recipe == "focus" else FocusConfig.paper
     config = make(router=router, num_groups=groups, top_k=top_k, window=window, sink_tokens=sinks)
     if trainer or mode != "centroid-only" or architecture is not None or world_size() > 1:
+        if start_from is not None:
+            raise FocusError("--start-from is for training of the routers alone, without --trainer: leave one out.")
         run(
             data,
             out,
@@ -141,16 +148,22 @@ def train(  # noqa: PLR0915 (one line per option)
         cut = max(1, len(blocks) // 20)
         blocks, held = blocks[:-cut], blocks[-cut:]
     focus = retrofit(loaded.model, config, seed=seed)
+    started_from = None
+    if start_from is not None:
+        focus.detach()
+        focus = FocusModel.from_pretrained(loaded.model, start_from)
+        config, started_from = focus.config, routers_hash(focus)
     _train(focus, blocks, settings, out, log)
     rows, untrained = [], []
     if eval_blocks > 0:
         stride = max(1, len(held) // eval_blocks)
         sample = held[::stride][:eval_blocks]
-        plan = standard_settings(groups, tuple(eval_top_k or range(1, groups + 1)))
+        plan = standard_settings(config.num_groups, tuple(eval_top_k or range(1, config.num_groups + 1)))
         rows, untrained = _measure(focus, sample, plan, calibration_blocks(blocks, seed), log, seed)
     report = {
         "model": {"name": loaded.info.name, "revision": loaded.info.revision},
         "settings": {"config": config, "training": settings, "length": length, "stride": length},
+        "started_from": started_from,
         "data": text_records(files),
         "held_out": text_records(held_files),
         "held_out_blocks": min(len(held), eval_blocks),

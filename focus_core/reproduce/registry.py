@@ -101,6 +101,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         recipes.COLUMNS,
         Scale(steps=40, length=256, window=32, batch_size=2, blocks=8),
         needs=("data",),
+        compare=recipes.compare,
     ),
     "groups": Experiment(
         "The purest group for each published category of words",

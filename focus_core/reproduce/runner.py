@@ -38,6 +38,7 @@ class Experiment:
         scale: small defaults, meant for about 15 minutes on 2 cores.
         needs: inputs it cannot do without, keys of `NEEDS`.
         uses_routers: whether trained routers are measured, whose hash then identifies the run.
+        compare: from the finished cells to rows with what takes more than one cell; rows stay as they are if None.
     """
 
     title: str
@@ -47,6 +48,7 @@ class Experiment:
     scale: Scale = field(default_factory=Scale)
     needs: tuple[str, ...] = ()
     uses_routers: bool = False
+    compare: Callable[[dict[str, dict[str, Any]]], dict[str, list[dict[str, Any]]]] | None = None
 
 
 def check_needs(name: str, experiment: Experiment, context: Context) -> None:
@@ -136,6 +138,9 @@ def _report(
     found: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
     found = {cell: found[cell] for cell in cells if cell in found}
+    rows = {cell: result["rows"] for cell, result in found.items()}
+    if experiment.compare is not None:
+        rows |= experiment.compare(found)
     extra = {key for result in found.values() for key in result} - {"settings", "rows", "made"}
     return {
         "schema": SCHEMA,
@@ -146,7 +151,7 @@ def _report(
         "cells": cells,
         "missing": [cell for cell in cells if cell not in found],
         "columns": ["cell", *experiment.columns],
-        "results": [{"cell": cell, **row} for cell, result in found.items() for row in result["rows"]],
+        "results": [{"cell": cell, **row} for cell in found for row in rows[cell]],
         "dates": {cell: result["made"]["date"] for cell, result in found.items()},
         "libraries": {"scikit-learn": version("scikit-learn"), "scipy": version("scipy")},
         **{key: {cell: result[key] for cell, result in found.items() if key in result} for key in sorted(extra)},

@@ -1,10 +1,13 @@
 """Centroid-only training: what changes, what must not, and resuming."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from focus_core import FocusConfig, FocusError, FocusModel, analyze, retrofit
+from focus_core import FocusConfig, FocusError, FocusModel, analyze, cli, load_model, retrofit
 from focus_core.evaluation import evaluate
 from focus_core.retrofitting import Observer
 from focus_core.storage import routers_hash
@@ -156,3 +159,28 @@ def test_the_default_model_end_to_end(default_model):
                 assert not torch.allclose(focus(ids, use_cache=False).logits, expected, atol=1e-2)
     finally:
         focus.detach()
+
+
+def test_training_goes_on_with_routers_that_were_trained_before(tiny_llama, tmp_path):
+    tiny_llama.model.save_pretrained(tmp_path / "model")
+    tiny_llama.tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "text.txt").write_text("She rowed to the island and the old man was glad of it. " * 30)
+
+    def command(out, *more):
+        common = ["train", "-d", str(tmp_path / "text.txt"), "-m", str(tmp_path / "model"), "--length", "64"]
+        return CliRunner().invoke(cli.app, [*common, "--steps", "2", "--eval-blocks", "0", "-o", str(out), *more])
+
+    first, second = tmp_path / "first", tmp_path / "second"
+    result = command(first, "--router", "head", "-K", "4", "-w", "8")
+    assert result.exit_code == 0, result.output
+    result = command(second, "--start-from", str(first), "--objective", "lm", "--learning-rate", "1e-12")
+    assert result.exit_code == 0, result.output
+    ours, theirs = (FocusModel.from_pretrained(load_model(tmp_path / "model").model, each) for each in (second, first))
+    assert ours.config == theirs.config and ours.config.router == "head" and ours.config.window == 8
+    for name, value in theirs.routers.state_dict().items():
+        assert torch.allclose(ours.routers.state_dict()[name], value, atol=1e-6), name
+    record = json.loads((second / "training.json").read_text())
+    assert record["started_from"] == routers_hash(theirs)
+    assert json.loads((first / "training.json").read_text())["started_from"] is None
+    result = command(tmp_path / "third", "--start-from", str(first), "--trainer")
+    assert result.exit_code == 2 and "leave one out" in result.output
