@@ -51,8 +51,8 @@ def reproduce(
 ) -> None:
     """Measure one of the paper's tables or figures at a scale of your choice.
 
-    Defaults are small: about 15 minutes at most on 2 cores, recipes about
-    45. Stop with Ctrl-C and repeat the command to go on; finished cells are
+    Defaults are small: about 15 minutes at most on 2 cores, recipes an
+    hour. Stop with Ctrl-C and repeat the command to go on; finished cells are
     not measured again. Published figures stand beside ours in
     docs/reproduction.md.
 
