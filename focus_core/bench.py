@@ -6,7 +6,6 @@ where it stopped. Sparse and full attention alternate within a point: their rati
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import platform
@@ -26,6 +25,7 @@ from focus_core.attention import focus_attention, kept_pairs
 from focus_core.attention.inputs import AttentionInputs
 from focus_core.attention.registry import BACKENDS, resolve
 from focus_core.attention.validate import checked_inputs
+from focus_core.bench_memory import working_bytes
 from focus_core.config import ROUTERS
 from focus_core.errors import FocusError
 
@@ -261,39 +261,6 @@ def _synchronize(device: str) -> None:
 
 def _spread(times: list[float]) -> dict[str, Any]:
     return {"median": statistics.median(times), "min": min(times), "max": max(times), "runs": times}
-
-
-def working_bytes(call: Callable[[], Any], device: str) -> int | None:
-    """Peak memory of one call beyond what was held before it and what it returns.
-
-    On CUDA from the allocator; on Linux CPUs from the peak of the resident set, which the kernel resets on
-    request, after freed memory has been given back; None where neither can be read.
-    """
-    if device.startswith("cuda"):
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        result = call()
-        peak = torch.cuda.max_memory_allocated(device)
-        return max(0, peak - before - _bytes(result))
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")
-        before = _status_bytes("VmRSS")
-    except (OSError, AttributeError):  # not Linux, or a C library without malloc_trim
-        return None
-    result = call()
-    return max(0, _status_bytes("VmHWM") - before - _bytes(result))
-
-
-def _bytes(result: Any) -> int:
-    return sum(tensor.nbytes for tensor in (result if isinstance(result, tuple) else (result,)))
-
-
-def _status_bytes(name: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(name + ":"):
-            return int(line.split()[1]) * 1024
-    raise OSError(name)
 
 
 def _errors(inputs: AttentionInputs, result: Any) -> dict[str, float]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
 
 from focus_core.attention import kept_pairs
-from focus_core.bench import working_bytes
+from focus_core.bench_memory import working_bytes
 from focus_core.errors import FocusError
 from focus_core.head_router import heads_in_groups
 from focus_core.progress import Progress, silent

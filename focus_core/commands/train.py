@@ -147,10 +147,9 @@ def train(  # noqa: PLR0915 (one line per option)
     else:
         cut = max(1, len(blocks) // 20)
         blocks, held = blocks[:-cut], blocks[-cut:]
-    focus = retrofit(loaded.model, config, seed=seed)
-    started_from = None
-    if start_from is not None:
-        focus.detach()
+    if start_from is None:
+        focus, started_from = retrofit(loaded.model, config, seed=seed), None
+    else:
         focus = FocusModel.from_pretrained(loaded.model, start_from)
         config, started_from = focus.config, routers_hash(focus)
     _train(focus, blocks, settings, out, log)
