@@ -119,7 +119,7 @@ def _codes(case: Case, tables: Tables) -> tuple[Tensor, Tensor]:
 def _collisions(codes: tuple[Tensor, Tensor], count: int) -> Tensor:
     """(B, H, T, T) float32: in how many of the first tables query and key have the same sign bits.
 
-    A product of one-hot rows counts what is equal, many times faster than comparing table by table.
+    A product of one-hot rows counts in how many tables the codes are equal.
     """
     ours, theirs = (part[..., :count, :].flatten(-2) for part in codes)
     return ours @ theirs.mT
