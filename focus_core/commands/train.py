@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -151,7 +153,7 @@ def train(  # noqa: PLR0915 (one line per option)
         focus, started_from = retrofit(loaded.model, config, seed=seed), None
     else:
         focus = FocusModel.from_pretrained(loaded.model, start_from)
-        config, started_from = focus.config, routers_hash(focus)
+        config, started_from = focus.config, {"routers": routers_hash(focus), **_stage(Path(start_from))}
     _train(focus, blocks, settings, out, log)
     rows, untrained = [], []
     if eval_blocks > 0:
@@ -159,6 +161,7 @@ def train(  # noqa: PLR0915 (one line per option)
         sample = held[::stride][:eval_blocks]
         plan = standard_settings(config.num_groups, tuple(eval_top_k or range(1, config.num_groups + 1)))
         rows, untrained = _measure(focus, sample, plan, calibration_blocks(blocks, seed), log, seed)
+    steps_done = read_log(out).steps
     report = {
         "model": {"name": loaded.info.name, "revision": loaded.info.revision},
         "settings": {"config": config, "training": settings, "length": length, "stride": length},
@@ -166,7 +169,8 @@ def train(  # noqa: PLR0915 (one line per option)
         "data": text_records(files),
         "held_out": text_records(held_files),
         "held_out_blocks": min(len(held), eval_blocks),
-        "final_loss": read_log(out).steps[-1].loss,
+        "final_loss": steps_done[-1].loss,
+        "step_seconds": _seconds(steps_done, batch_size * length),
         "results": rows,
         "untrained": untrained,
     }
@@ -179,6 +183,22 @@ def train(  # noqa: PLR0915 (one line per option)
         rich.print(evaluation_table(rows, f"Held-out text, T={length}, w={config.window}"))
         rich.print(evaluation_table(untrained, "The same with untrained routers, calibrated on the training text"))
         rich.print(f"Routers written to {out}. Look at them with: focus app, or measure: focus eval --routers {out}")
+
+
+def _seconds(steps: Sequence[Step], tokens: int) -> float:
+    """Time of the steps themselves, those before an interruption included."""
+    return round(sum(tokens / step.tokens_per_second for step in steps), 1)
+
+
+def _stage(folder: Path) -> dict[str, Any]:
+    """How routers that are trained on were trained before: settings, texts, loss and time; none if nobody wrote it."""
+    try:
+        record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+        return {
+            key: record.get(key) for key in ("settings", "data", "final_loss", "step_seconds", "started_from", "made")
+        }
+    except (OSError, ValueError, AttributeError):
+        return {}
 
 
 def _train(focus: FocusModel, blocks: np.ndarray, settings: TrainSettings, out: Path, log: RunLog) -> None:

@@ -180,7 +180,16 @@ def test_training_goes_on_with_routers_that_were_trained_before(tiny_llama, tmp_
     for name, value in theirs.routers.state_dict().items():
         assert torch.allclose(ours.routers.state_dict()[name], value, atol=1e-6), name
     record = json.loads((second / "training.json").read_text())
-    assert record["started_from"] == routers_hash(theirs)
-    assert json.loads((first / "training.json").read_text())["started_from"] is None
+    earlier, before = record["started_from"], json.loads((first / "training.json").read_text())
+    assert earlier["routers"] == routers_hash(theirs) and before["started_from"] is None
+    for name in ("settings", "data", "final_loss", "step_seconds", "made"):
+        assert earlier[name] == before[name], name
+    assert earlier["settings"]["training"]["objective"] == "mass"
+    assert record["settings"]["training"]["objective"] == "lm" and record["step_seconds"] > 0
+    (first / "training.json").unlink()
+    result = command(tmp_path / "unknown", "--start-from", str(first))
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "unknown" / "training.json").read_text())["started_from"]
+    assert found == {"routers": routers_hash(theirs)}
     result = command(tmp_path / "third", "--start-from", str(first), "--trainer")
     assert result.exit_code == 2 and "leave one out" in result.output
