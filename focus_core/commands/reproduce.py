@@ -34,6 +34,9 @@ def reproduce(
     ] = None,
     routers: RoutersOption = None,
     bench: Annotated[Path | None, typer.Option(help="Folder with benchmark files, see docs/benchmarks.md.")] = None,
+    task: Annotated[
+        list[str] | None, typer.Option("--task", "-t", help="Benchmark of lora; may be repeated, all for every one.")
+    ] = None,
     treebank: Annotated[Path | None, typer.Option(help="CoNLL-U file with gold tags, for the groups.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of routers or adapters.")] = None,
     full_steps: Annotated[int | None, typer.Option(help="Steps with all weights.")] = None,
@@ -72,6 +75,8 @@ def reproduce(
         raise FocusError(f"There is no experiment {name!r}: choose one of {', '.join(EXPERIMENTS)}, {EVERYTHING}.")
     if name == EVERYTHING and (cell or out or record):
         raise FocusError("--cell, --out and --record belong to one experiment: name it instead of all.")
+    if task and name != "lora":
+        raise FocusError("--task chooses the benchmarks of lora: leave it out elsewhere.")
     scale = {
         "steps": steps,
         "full_steps": full_steps,
@@ -87,6 +92,7 @@ def reproduce(
         "models": model or ("default",),
         "routers": routers,
         "bench": bench,
+        "tasks": task or (),
         "treebank": treebank,
         "device": device,
         "seed": seed,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from focus_core.config import FocusConfig
-from focus_core.errors import require
+from focus_core.errors import FocusError, require
 from focus_core.reproduce.context import Context, row
 from focus_core.reproduce.retrofits import HARD, OUR_RECIPE, OURS, PAPER, train_routers
 from focus_core.resources import data_dir
@@ -25,7 +25,13 @@ LORA_TASKS = (
     *("truthfulqa_mc1_long", "lambada_openai_after_1024", "needle_1024"),
 )
 """The published tasks, and forms of them that are long enough for the gate to matter."""
-MOST = {"gsm8k": 5, "needle_1024": 9}
+LONGER_TASKS = (
+    *("hellaswag_long", "arc_easy_long", "piqa_long"),
+    *("lambada_openai_after_2048", "lambada_openai_after_4096", "needle_2048"),
+)
+"""More such forms, which the small default scale leaves out."""
+EVERY_TASK = "all"
+MOST = {"gsm8k": 5, "needle_1024": 9, "needle_2048": 9}
 """Items at most of tasks where one costs as much as dozens elsewhere."""
 COLUMNS = (
     *("parameters", "routing", "top_k", "balance", "perplexity", "difference", "low", "high"),
@@ -35,7 +41,7 @@ COLUMNS = (
 
 def lora_cells(context: Context) -> dict[str, dict[str, Any]]:
     """The untouched model, both recipes of routers, and every rank and rate."""
-    return _cells(context, LORA_TASKS if context.bench is not None else (), RANKS)
+    return _cells(context, _chosen(context.tasks) if context.bench is not None else (), RANKS)
 
 
 def alignment_cells(context: Context) -> dict[str, dict[str, Any]]:
@@ -43,8 +49,21 @@ def alignment_cells(context: Context) -> dict[str, dict[str, Any]]:
     return _cells(context, ALIGNMENT_TASKS, RANKS[:1])
 
 
+def _chosen(names: Sequence[str]) -> tuple[str, ...]:
+    """The tasks that were asked for, in the order of the tables; `LORA_TASKS` if none were."""
+    known = (*LORA_TASKS, *LONGER_TASKS)
+    unknown = sorted(set(names) - {*known, EVERY_TASK})
+    if unknown:
+        raise FocusError(f"There is no task {unknown[0]!r} here: choose {EVERY_TASK} or of {', '.join(known)}.")
+    if not names:
+        return LORA_TASKS
+    return known if EVERY_TASK in names else tuple(name for name in known if name in names)
+
+
 def _cells(context: Context, tasks: Sequence[str], ranks: tuple[int, ...]) -> dict[str, dict[str, Any]]:
     limits = {name: min(context.scale.limit, MOST.get(name, context.scale.limit)) for name in tasks}
+    if "gsm8k" in limits:  # an answer of hundreds of tokens costs as much as choosing three times
+        limits["gsm8k"] = min(limits["gsm8k"], max(1, context.scale.limit // 3))
     window = context.scale.window
     cells: dict[str, dict[str, Any]] = {
         "untouched": {"tasks": limits},

@@ -63,6 +63,7 @@ class Context:
         models: names for `load_model`; the first is the model of every experiment but `scale`.
         routers: folder of trained routers; those shipped for the model when None.
         bench: folder with benchmark files.
+        tasks: benchmarks of the experiment lora, its own when empty.
         treebank: CoNLL-U file.
         device: "cpu" or "cuda".
         seed: of everything random.
@@ -76,6 +77,7 @@ class Context:
     models: Sequence[str] = ("default",)
     routers: str | None = None
     bench: Path | None = None
+    tasks: Sequence[str] = ()
     treebank: Path | None = None
     device: str = "cpu"
     seed: int = 0

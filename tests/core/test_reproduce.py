@@ -304,6 +304,19 @@ def test_the_costly_tasks_of_the_lora_table_have_fewer_items(context, bench):
     assert sum("rank" in values for values in cells.values()) == 6
 
 
+def test_every_task_can_be_asked_for_in_the_lora_table(context, bench):
+    wide = replace(context, bench=bench, scale=replace(SCALE, limit=3))
+
+    def tasks(*names):
+        return list(adapters.lora_cells(replace(wide, tasks=names))["untouched"]["tasks"])
+
+    assert tasks("all") == [*adapters.LORA_TASKS, *adapters.LONGER_TASKS] and tasks() == list(adapters.LORA_TASKS)
+    assert tasks("needle_2048", "piqa") == ["piqa", "needle_2048"]
+    assert adapters.lora_cells(wide)["untouched"]["tasks"]["gsm8k"] == 1
+    with pytest.raises(FocusError, match="no task 'chess' here: choose all or of truthfulqa_mc1"):
+        tasks("chess")
+
+
 def test_the_command_writes_a_record_and_all_says_what_it_left_out(folder, monkeypatch):
     common = [
         "--model",
