@@ -13,6 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from focus_core.reproduce.adapters import LORA_TASKS
 from focus_core.reproduce.registry import EXPERIMENTS
 from focus_core.reproduce.runner import NEEDS, SCHEMA
 from workbench.evidence import VIEWS, Record, read
@@ -32,16 +33,14 @@ NAMES = {
 }
 
 
-def records() -> dict[str, dict[str, Any]]:
-    """The newest record of `focus reproduce` for each experiment."""
-    found: dict[str, dict[str, Any]] = {}
+def records() -> dict[str, list[dict[str, Any]]]:
+    """The records of `focus reproduce` for each experiment, the oldest first."""
+    found: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(RESULTS.glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         if record.get("schema") == SCHEMA:
-            name = record["experiment"]
-            if name not in found or record["made"]["date"] > found[name]["made"]["date"]:
-                found[name] = record
-    return found
+            found.setdefault(record["experiment"], []).append(record)
+    return {name: sorted(each, key=lambda record: record["made"]["date"]) for name, each in found.items()}
 
 
 def other(pattern: str) -> list[tuple[str, dict[str, Any]]]:
@@ -155,6 +154,8 @@ def command(name: str, record: dict[str, Any] | None) -> str:
     words += [f"--data {text['name']}" for text in settings["data"]]
     words += [f"--held-out {text['name']}" for text in settings["held_out"]]
     words += ["--bench bench/"] * any("benchmarks" in row for row in record["results"])
+    tasks = list(record["cells"].get("untouched", {}).get("tasks", ())) if name == "lora" else []
+    words += [f"-t {task}" for task in tasks] if not set(tasks) <= set(LORA_TASKS) else []
     models = list(dict.fromkeys(row["model_name"] for row in record["results"] if "model_name" in row))
     words += [f"--model {model}" for model in models] if len(models) > 1 else []
     words += [
@@ -259,7 +260,7 @@ def adapters(published: dict[str, Any]) -> str:
 ELSEWHERE = {"speed": speed, "groups": groups, "retrofit": frontier, "lora": adapters, "alignment": adapters}
 
 
-def section(name: str, published: dict[str, Any] | None, record: dict[str, Any] | None) -> str:
+def section(name: str, published: dict[str, Any] | None, found: list[dict[str, Any]]) -> str:
     """One experiment: the claim and the published table where there are such, and ours."""
     experiment = EXPERIMENTS[name]
     parts = [f"## {name}: {experiment.title}"]
@@ -272,21 +273,21 @@ def section(name: str, published: dict[str, Any] | None, record: dict[str, Any] 
             f"Published, {published['setting']}:",
             markdown(published["columns"], rows),
         ]
-    if record is not None:
+    for record in found:
         view = VIEWS[name]
         told = verdict(view.draw, read(Record(name, name, record["made"]["date"], record)), view.metric)
         parts += ["Measured here:", f"**{told}**", scores(record), measured_table(record), differs(published, record)]
-        parts = [part for part in parts if part]
-        if record["missing"]:
-            parts.append(f"Not run here: {', '.join(record['missing'])}.")
+        parts += [f"Not run here: {', '.join(record['missing'])}."] if record["missing"] else []
+        parts.append(f"```bash\n{command(name, record)}\n```")
     elsewhere = ELSEWHERE[name](published) if published is not None and name in ELSEWHERE else ""
     if elsewhere:
-        parts += ["Measured here by another command:" if record is None else "Also:", elsewhere]
-    if record is None and not elsewhere:
+        parts += ["Also:" if found else "Measured here by another command:", elsewhere]
+    if not found and not elsewhere:
         needs = " and ".join(NEEDS[need].partition(":")[0] for need in experiment.needs)
         parts.append(f"**Not run here.** The command needs {needs or 'nothing but the model'}.")
-    parts.append(f"```bash\n{command(name, record)}\n```")
-    return "\n\n".join(parts)
+    if not found:
+        parts.append(f"```bash\n{command(name, None)}\n```")
+    return "\n\n".join(part for part in parts if part)
 
 
 HEAD = """# Published and measured
@@ -310,7 +311,7 @@ def page() -> str:
     done = [name for name in EXPERIMENTS if name in found]
     summary = f"Recorded here: {', '.join(done) or 'none'}; by other commands: speed, groups. Source of all published "
     summary += "figures: arXiv 2604.03260."
-    sections = [section(name, published.get(name), found.get(name)) for name in EXPERIMENTS]
+    sections = [section(name, published.get(name), found.get(name, [])) for name in EXPERIMENTS]
     return "\n\n".join([HEAD.strip(), summary, *sections]) + "\n"
 
 

@@ -15,7 +15,9 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 NAME = "smollm2-135m-k8"
-HEADS = "smollm2-135m-k8-heads"
+HEADS = "smollm2-135m-k8-heads-lm"
+FIRST_STAGE = "smollm2-135m-k8-heads"
+"""What the records call routers per head after the first stage alone; those were shipped before and are no longer."""
 HEADS_MARKS = ("<!-- heads: python docs/router_card.py -->", "<!-- end of heads -->")
 MARKS = ("<!-- figures: python docs/router_card.py -->", "<!-- end of figures -->")
 
@@ -125,28 +127,44 @@ def frontier_lines(length: int) -> str:
         "| routers | k | distant pairs kept | perplexity | against untouched | largest group |",
         "|---|---|---|---|---|---|",
     ]
-    for name in (HEADS, "untrained, per head", NAME):
+    first = "first stage alone"
+    labels = {HEADS: HEADS, FIRST_STAGE: first, "untrained, per head": "untrained, per head", NAME: NAME}
+    for name, label in labels.items():
         for (method, k), point in sorted(found.items(), key=lambda item: item[0][1] or 0):
             if method == name:
                 lines.append(
-                    f"| {name} | {k} | {point['kept_share']:.1%} | {point['perplexity']:.2f} | "
+                    f"| {label} | {k} | {point['kept_share']:.1%} | {point['perplexity']:.2f} | "
                     f"{point['perplexity'] / untouched - 1:+.1%} | {point['largest_group_share']:.1%} |"
                 )
     return "\n".join(lines)
+
+
+def stage(record: dict[str, Any]) -> str:
+    """One stage of training in words."""
+    run, length = record["settings"]["training"], record["settings"]["length"]
+    return (
+        f"objective `{run['objective']}`, {run['steps']} steps of {run['batch_size']} x {length:,} tokens, final loss "
+        f"{record['final_loss']:.3f} nats, {record['step_seconds'] / 60:.1f} minutes"
+    )
+
+
+def options(record: dict[str, Any]) -> str:
+    """The options of `focus train` of one stage."""
+    run, length = record["settings"]["training"], record["settings"]["length"]
+    return (
+        f"--objective {run['objective']} --steps {run['steps']} --length {length} --batch-size {run['batch_size']} "
+        "--eval-blocks 0"
+    )
 
 
 def heads_card() -> None:
     """Write the card of the routers per head, and its tables into the README."""
     folder = ROOT / "data" / "routers" / HEADS
     training = json.loads((folder / "training.json").read_text(encoding="utf-8"))
-    run, settings = training["settings"]["training"], training["settings"]
-    given = " ".join(f"--data {item['name']}" for item in training["data"])
-    progress = [json.loads(line) for line in (folder / "progress.jsonl").read_text(encoding="utf-8").splitlines()]
-    rate = sorted(line["tokens_per_second"] for line in progress if "tokens_per_second" in line)
-    seconds = sum(run["batch_size"] * settings["length"] / each for each in rate)
-    options = f"--steps {run['steps']} --length {settings['length']} --batch-size {run['batch_size']} --eval-blocks 0"
-    held = "--data chesterton-thursday.txt --data austen-persuasion.txt"
+    first = training["started_from"]
+    held = "-d chesterton-thursday.txt -d austen-persuasion.txt"
     measured = "-k 1 -k 2 -k 3 -k 4 --baseline none --length 2048 --window 128 --blocks 4"
+    seconds = first["step_seconds"] + training["step_seconds"]
     figures = "\n\n".join(frontier_lines(length) for length in (2048, 512))
     card = f"""# Routers {HEADS}
 
@@ -154,14 +172,19 @@ Base model: {training["model"]["name"]}, revision {training["model"]["revision"]
 head, and queries that choose what they read (docs/method.md). Written by `python docs/router_card.py` from the
 recorded runs.
 
-Trained with seed {run["seed"]}, {run["steps"]} steps of {run["batch_size"]} block of {settings["length"]:,} tokens,
-objective `{run["objective"]}`, final loss {training["final_loss"]:.3f} nats; {seconds / 60:.0f} minutes of steps on 2
-CPU cores with other work on them ({training["made"]["date"][:10]}):
+Trained with seed {first["settings"]["training"]["seed"]} in two stages, {seconds / 60:.0f} minutes of steps on
+2 CPU cores ({training["made"]["date"][:10]}):
+
+1. {stage(first)}
+2. {stage(training)}
 
 ```bash
-focus train {given} --router head {options} --out data/routers/{HEADS}
+focus train --data training-books/ --router head {options(first)} --out runs/{FIRST_STAGE}
+focus train --data training-books/ --start-from runs/{FIRST_STAGE} {options(training)} --out data/routers/{HEADS}
 focus frontier {held} --train training-books/ -r data/routers/{HEADS} {measured} --out frontier.json
 ```
+
+`training-books/` holds the books below.
 
 ## Measured
 

@@ -9,7 +9,7 @@ from focus_core import default_model
 from workbench import service
 
 pytestmark = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
-HEADS = "smollm2-135m-k8-heads"
+HEADS = "smollm2-135m-k8-heads-lm"
 
 
 def at(page: str, **query: str):
