@@ -55,6 +55,13 @@ def setting(record: dict[str, Any]) -> str:
     )
 
 
+def base(folder: Path, training: dict[str, Any]) -> str:
+    """The model by both of its names: of the file it came from, and of the weights in memory, which the app shows."""
+    weights = json.loads((folder / "focus_config.json").read_text(encoding="utf-8"))["base"]["fingerprint"]
+    model = training["model"]
+    return f"Base model: {model['name']}, revision {model['revision']}, weights {weights}, unchanged."
+
+
 def layer_card() -> None:
     """Write the card of the published form, and its table into the README."""
     folder = ROOT / "data" / "routers" / NAME
@@ -70,7 +77,7 @@ def layer_card() -> None:
     given = " ".join(f"--data {item['name']}" for item in training["data"])
     card = f"""# Routers {NAME}
 
-Base model: {training["model"]["name"]}, revision {training["model"]["revision"]}, unchanged. Written by
+{base(folder, training)} Written by
 `python docs/router_card.py` from the recorded runs beside it.
 
 Trained with seed {run["seed"]}, {run["steps"]} steps of {run["batch_size"]} blocks of {training["settings"]["length"]}
@@ -168,7 +175,7 @@ def heads_card() -> None:
     figures = "\n\n".join(frontier_lines(length) for length in (2048, 512))
     card = f"""# Routers {HEADS}
 
-Base model: {training["model"]["name"]}, revision {training["model"]["revision"]}, unchanged. Groups per key/value
+{base(folder, training)} Groups per key/value
 head, and queries that choose what they read (docs/method.md). Written by `python docs/router_card.py` from the
 recorded runs.
 
