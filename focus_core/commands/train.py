@@ -41,8 +41,11 @@ def train(  # noqa: PLR0915 (one line per option)
     window: Annotated[int, typer.Option("--window", "-w", help="Local window, w.")] = 64,
     sinks: Annotated[int, typer.Option(help="First tokens that every later one sees.")] = 4,
     objective: Annotated[
-        str, typer.Option(help="mass (attention mass), top-k (that of the pairs kept) or lm (as published).")
-    ] = "mass",
+        str | None,
+        typer.Option(
+            help="mass (attention mass), top-k (that of kept pairs), lm (the model's loss). Default: mass; paper: lm."
+        ),
+    ] = None,
     recipe: Annotated[str, typer.Option(help="focus, or paper for the published settings.")] = "focus",
     start_from: Annotated[
         str | None,
@@ -105,6 +108,7 @@ def train(  # noqa: PLR0915 (one line per option)
     if recipe not in ("focus", "paper"):
         raise FocusError(f"recipe is {recipe!r}: choose focus or paper.")
     make = FocusConfig if recipe == "focus" else FocusConfig.paper
+    objective = objective or ("mass" if recipe == "focus" else "lm")
     config = make(router=router, num_groups=groups, top_k=top_k, window=window, sink_tokens=sinks)
     if trainer or mode != "centroid-only" or architecture is not None or world_size() > 1:
         if start_from is not None:
