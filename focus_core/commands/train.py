@@ -191,7 +191,7 @@ def train(  # noqa: PLR0915 (one line per option)
 
 def _seconds(steps: Sequence[Step], tokens: int) -> float:
     """Time of the steps themselves, those before an interruption included."""
-    return round(sum(tokens / step.tokens_per_second for step in steps), 1)
+    return sum(tokens / step.tokens_per_second for step in steps)
 
 
 def _stage(folder: Path) -> dict[str, Any]:
