@@ -68,15 +68,15 @@ class _Shares:
     def __init__(self, focus: FocusModel, config: FocusConfig, *, count_pairs: bool) -> None:
         self.config, self.count_pairs = config, count_pairs
         self.places = {layer: place for place, layer in enumerate(focus.layers)}
-        self.sizes = {
-            layer: np.zeros((focus.router(layer).num_heads, focus.config.num_groups)) for layer in focus.layers
-        }
+        self.heads = {layer: focus.router(layer).num_heads for layer in focus.layers}
+        self.sizes: dict[int, np.ndarray] = {}
         self.kept = self.distant = self.causal = self.computed = 0
 
     def __call__(
         self, layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, reading: Tensor | None
     ) -> None:
-        self.sizes[layer] += group_sizes(assignment, len(self.sizes[layer])).cpu().numpy()
+        sizes = group_sizes(assignment, self.heads[layer]).cpu().numpy()
+        self.sizes[layer] = self.sizes.get(layer, 0) + sizes
         if not self.count_pairs:
             return
         member, reads = memberships(assignment, reading, self.config.top_k_of(self.places[layer]))

@@ -71,9 +71,7 @@ def layer_costs(
 def plan_layers(costs: Sequence[LayerCost], budget: float, num_groups: int) -> tuple[int, ...]:
     """k of each layer with the smallest sum of losses whose mean kept share stays within the budget.
 
-    By a price: for any price of a pair each layer takes the k with the least loss plus price times pairs, and the plan
-    is that of the lowest price that fits. This finds the best plan among those that lie on the convex hull of loss
-    against pairs. A smaller k is never taken to lose less than a larger one, and no loss to be below zero: what the
+    See `cheapest`. A smaller k is never taken to lose less than a larger one, and no loss to be below zero: what the
     table says otherwise is noise.
 
     Args:
@@ -90,14 +88,31 @@ def plan_layers(costs: Sequence[LayerCost], budget: float, num_groups: int) -> t
     loss = np.array([[table[layer, k].loss for k in top_ks] + [0.0] for layer in layers])
     loss = np.maximum.accumulate(loss[:, ::-1], axis=1)[:, ::-1]
     share = np.array([[table[layer, k].kept_share for k in top_ks] + [1.0] for layer in layers])
-    prices = np.unique(_turning_points(loss, share))
-    choices = np.array([*top_ks, num_groups])
-    for price in prices:
+    choices = [*top_ks, num_groups]
+    return tuple(choices[place] for place in cheapest(loss, share, budget))
+
+
+def cheapest(loss: np.ndarray, share: np.ndarray, budget: float) -> np.ndarray:
+    """One choice for each layer, with the smallest sum of losses whose mean kept share stays within the budget.
+
+    By a price: for any price of a pair each layer takes the choice with the least loss plus price times pairs, and the
+    result is that of the lowest price that fits. This finds the best among those that lie on the convex hull of loss
+    against pairs.
+
+    Args:
+        loss: (layers, choices) what each choice costs, in nats.
+        share: (layers, choices) distant pairs it keeps.
+        budget: share of distant pairs kept, mean over layers.
+
+    Returns:
+        (layers,) int64 places of the choices; those that keep the fewest pairs if none fits.
+    """
+    for price in np.unique(_turning_points(loss, share)):
         # Among equally good ones the first, which keeps the fewest pairs.
         picked = np.argmin(loss + price * share, axis=1)
-        if share[np.arange(len(layers)), picked].mean() <= budget:
-            return tuple(int(k) for k in choices[picked])
-    return tuple(int(choices[0]) for _ in layers)
+        if np.take_along_axis(share, picked[:, None], 1).mean() <= budget:
+            return picked
+    return np.argmin(share, axis=1)
 
 
 def _turning_points(loss: np.ndarray, share: np.ndarray) -> np.ndarray:

@@ -237,7 +237,8 @@ def test_fine_tuning_changes_all_weights_and_leaves_no_checkpoints(context, runs
 def test_recipes_are_judged_against_the_base_one_at_one_share(context):
     alone = run("recipes", context, only=["k-means"])["results"]
     assert all(row.get("against_base") is None for row in alone)
-    chosen = ["untouched", "heads", "planned", "logits-annealed", "bias"]
+    by_layer = ["windows-by-layer", "groups-by-layer"]
+    chosen = ["untouched", "heads", "planned", *by_layer, "logits-annealed", "bias"]
     record = run("recipes", context, only=chosen)
     by_cell = {cell: [row for row in record["results"] if row["cell"] == cell] for cell in chosen}
     assert [row["top_k"] for row in by_cell["heads"]] == [1, 2, 3] and len(by_cell["planned"]) == 3
