@@ -16,6 +16,7 @@ from focus_core.training.log import Progress
 from focus_core.training.loop import Step
 from workbench.jobs import Job
 from workbench.quality import COLUMNS, find_results
+from workbench.service import router_folder
 
 RECENT_STEPS = 20
 MAX_LENGTH = 4096
@@ -38,6 +39,9 @@ class TrainRequest:
         objective: "mass" or "lm".
         seed: of routers and block order.
         eval_blocks: held-out blocks.
+        router: "layer" or "head", of new routers.
+        start_from: routers to go on with, by their name in the sidebar, whose K, k, w and sinks then hold; None for
+            new ones.
     """
 
     model: str
@@ -52,9 +56,15 @@ class TrainRequest:
     objective: str
     seed: int
     eval_blocks: int
+    router: str = "layer"
+    start_from: str | None = None
 
     def arguments(self, data: Sequence[Path], out: Path) -> list[str]:
-        """The arguments of `focus` that train this."""
+        """The arguments of `focus` that train this.
+
+        Raises:
+            FocusError: the routers to go on with are not there.
+        """
         options: dict[str, Any] = {
             "--model": self.model,
             "--groups": self.num_groups,
@@ -68,8 +78,11 @@ class TrainRequest:
             "--objective": self.objective,
             "--seed": self.seed,
             "--eval-blocks": self.eval_blocks,
+            "--router": self.router,
             "--out": out,
         }
+        if self.start_from is not None:
+            options["--start-from"] = router_folder(self.start_from).resolve()
         parts = ["train", *(f"{name}={value}" for name, value in options.items())]
         parts += [f"--eval-top-k={k}" for k in sorted({1, self.top_k, min(self.top_k + 1, self.num_groups)})]
         return parts + [f"--data={path}" for path in data]

@@ -51,3 +51,8 @@ def test_every_page_shows_a_head(page):
 def test_attention_kept_is_that_of_the_head():
     said = [shown(at("sparsity", computed="mass", window="8", head=head)) for head in ("0", "1")]
     assert said[0] != said[1] and all("kept pairs" in each for each in said)
+
+
+def test_cards_speak_of_the_one_group_that_a_key_is_in():
+    cards = at("report", head="1").get("iframe")[0].proto.srcdoc
+    assert "Layer 9, group 0" in cards and "with it among" not in cards

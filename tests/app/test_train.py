@@ -3,13 +3,14 @@
 import hashlib
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from opening import open_page
 from streamlit.testing.v1 import AppTest
 
-from focus_core import FocusConfig
+from focus_core import FocusConfig, FocusError
 from focus_core.training.log import Progress, RunLog, read_log
 from focus_core.training.loop import Step
 from workbench import jobs, service
@@ -17,7 +18,9 @@ from workbench.charts.training import training_curves
 from workbench.quality import find_results
 from workbench.run_verdicts import finished_verdict, training_verdict
 from workbench.training import TrainRequest, duration, history_table, seconds_left, share_done, text_record
+from workbench.widgets.train_form import NEW
 
+HEADS = "smollm2-135m-k8-heads-lm"
 REQUEST = TrainRequest("default", 8, 2, 8, 4, 20, 64, 2, 0.01, "mass", 0, 2)
 
 
@@ -87,6 +90,11 @@ def test_arguments_are_those_of_the_command():
         assert context.params[option] == value
     assert [str(path) for path in context.params["data"]] == ["-odd name.txt"]
     assert context.params["eval_top_k"] == [1, 2, 3]
+    going_on = replace(REQUEST, router="head", start_from=HEADS).arguments([Path("text.txt")], Path("out"))
+    params = command.make_context("train", going_on[1:]).params
+    assert params["router"] == "head" and Path(params["start_from"]) == service.router_folder(HEADS).resolve()
+    with pytest.raises(FocusError, match="no finished run 'gone'"):
+        replace(REQUEST, start_from="run:gone").arguments([], Path("out"))
 
 
 def test_the_time_left_is_measured_and_not_invented():
@@ -186,6 +194,28 @@ def kill_all():
 def press_start(app: AppTest) -> AppTest:
     next(button for button in app.button if button.label == "Start training").click()
     return app.run()
+
+
+def test_a_run_starts_with_routers_per_head_or_goes_on_with_others():
+    app = open_train()
+    start = app.selectbox(key="train_start")
+    assert [*start.options][:2] == [*NEW.values()] and f"go on with {HEADS}" in start.options
+    start.set_value("head").run()
+    app.text_area(key="train_paste").set_value("words " * 50)
+    try:
+        press_start(app)
+        (job,) = jobs.jobs()
+        assert "--router=head" in job.arguments and not [each for each in job.arguments if "--start-from" in each]
+        kill_all()
+        app.selectbox(key="train_start").set_value(HEADS).run()
+        assert "They keep K 8, k 2, w 64 and 4 sinks" in "".join(each.value for each in app.caption)
+        assert "train_groups" not in [each.key for each in app.number_input]
+        press_start(app)
+        last = jobs.jobs()[0]
+        assert f"--start-from={service.router_folder(HEADS).resolve()}" in last.arguments
+        assert last.about["start_from"] == HEADS and last.about["num_groups"] == 8
+    finally:
+        kill_all()
 
 
 def test_uploads_and_folders_start_a_run_and_hostile_ones_do_not(tmp_path):

@@ -11,13 +11,14 @@ from focus_core import default_model
 from focus_core.errors import FocusError
 from focus_core.results import text_records
 from focus_core.text import find_texts
-from workbench import jobs, texts
+from workbench import jobs, service, texts
 from workbench.jobs import Job
 from workbench.markup import plain
 from workbench.training import MAX_LENGTH, TrainRequest, text_record
 
 SOURCES = {"paste": "Paste", "upload": "Upload", "sample": "Sample", "path": "File or folder"}
 OBJECTIVES = {"mass": "attention mass", "lm": "language model"}
+NEW = {"layer": "new, one per layer (as published)", "head": "new, one per key/value head"}
 
 
 def train_form(model: str) -> Job | None:
@@ -41,6 +42,7 @@ def train_form(model: str) -> Job | None:
     )
     called = default_model.NAME if model == "default" else model
     st.caption(f"The routers are for **{plain(called)}**, the model in the sidebar.")
+    start = _start_widget()
     with st.form("train_form", border=False):
         given = _source_widget(source)
         name = st.text_input(
@@ -51,7 +53,7 @@ def train_form(model: str) -> Job | None:
             help="Its routers appear under this name in the sidebar.",
             persist_state="session",
         )
-        request = _settings(model)
+        request = _settings(model, start)
         busy = next((job for job in jobs.jobs() if job.is_alive), None)
         started = st.form_submit_button(
             "Start training",
@@ -62,6 +64,27 @@ def train_form(model: str) -> Job | None:
     if busy is not None:
         st.caption(f"{plain(busy.name)} is at work; a new run can start when it has finished or is stopped.")
     return _start(source, given, name, request) if started else None
+
+
+def _start_widget() -> str:
+    """A kind of new routers, or routers to go on with."""
+    options = [*NEW, *service.shipped_routers(), *jobs.finished_routers()]
+    if st.session_state.get("train_start") not in options:
+        st.session_state["train_start"] = options[0]
+    start = st.selectbox(
+        "Start with",
+        options,
+        format_func=lambda name: NEW.get(name, f"go on with {name}"),
+        key="train_start",
+        help="Per head, a token is in one group as a key and chooses the groups it reads as a query: better at equal "
+        "cost, with more to learn. Going on with them by the language model's loss made the best routers that come "
+        "with the workbench: attention mass first, then that.",
+        persist_state="session",
+    )
+    if start not in NEW:
+        own = service.router_config(start, 8)
+        st.caption(f"They keep K {own.num_groups}, k {own.top_k}, w {own.window} and {own.sink_tokens} sinks.")
+    return start
 
 
 def _source_widget(source: str) -> Any:
@@ -100,7 +123,7 @@ def _source_widget(source: str) -> Any:
     )
 
 
-def _settings(model: str) -> TrainRequest:
+def _settings(model: str, start: str) -> TrainRequest:
     def number(
         place: Any, label: str, name: str, low: float, high: float, default: float, hint: str, **more: Any
     ) -> Any:
@@ -110,11 +133,21 @@ def _settings(model: str) -> TrainRequest:
         )
 
     one, two, three, four = st.columns(4)
-    groups = number(one, "Groups, K", "groups", 2, 64, 8, "Groups of every layer. More groups keep fewer pairs.")
-    top_k = number(two, "Groups per token, k", "k", 1, 64, 2, "Groups a token joins in hard routing; at most K.")
-    window = number(three, "Window, w", "window", 0, 4096, 64, "Tokens at most this far back are always read.")
-    sinks = number(four, "Sink tokens", "sinks", 0, 64, 4, "First tokens that all read; 0 is the published method.")
-    steps = number(one, "Steps", "steps", 1, 100_000, 200, "Optimiser steps. 200 trained the shipped routers.")
+    if start in NEW:
+        hint = "Groups of every layer, or of every head. More groups keep fewer pairs."
+        groups = number(one, "Groups, K", "groups", 2, 64, 8, hint)
+        hint = "Groups a token joins, or reads, in hard routing; at most K."
+        top_k = number(two, "Groups per token, k", "k", 1, 64, 2, hint)
+        window = number(three, "Window, w", "window", 0, 4096, 64, "Tokens at most this far back are always read.")
+        hint = "First tokens that all read; 0 is the published method."
+        sinks = number(four, "Sink tokens", "sinks", 0, 64, 4, hint)
+        router = start
+    else:
+        own = service.router_config(start, 8)
+        groups, top_k, window, sinks, router = own.num_groups, own.top_k, own.window, own.sink_tokens, own.router
+    steps = number(
+        one, "Steps", "steps", 1, 100_000, 200, "Optimiser steps; model cards name those of shipped routers."
+    )
     hint = "Tokens a block: the context that routers learn from. It must be well over w, or nothing is distant."
     length = number(two, "Block length, T", "length", 16, MAX_LENGTH, 512, hint)
     batch = number(three, "Blocks per step, B", "batch", 1, 64, 2, "More are steadier and slower.")
@@ -144,6 +177,8 @@ def _settings(model: str) -> TrainRequest:
         objective=objective,
         seed=seed,
         eval_blocks=held,
+        router=router,
+        start_from=None if start in NEW else start,
     )
 
 
