@@ -16,7 +16,10 @@ def report(
     model: ModelOption = "default",
     routers: RoutersOption = None,
     untrained: Annotated[bool, typer.Option("--untrained", help="Use untrained routers (seed 0).")] = False,
-    top_k: Annotated[int | None, typer.Option("--top-k", "-k", help="Groups per token.")] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option("--top-k", "-k", help="Groups per token; the routers' own, or their plan, if not given."),
+    ] = None,
     head: HeadOption = 0,
     states: Annotated[
         str,
@@ -80,10 +83,9 @@ def report(
         dtype = torch.bfloat16 if bfloat16 else torch.float32
         loaded = load_model(model, dtype=dtype, progress=progress)
         focus = attach(loaded, routers, untrained=untrained)
-        with focus.routing("hard", top_k=focus.config.top_k if top_k is None else top_k):
-            config = focus.current.config
+        config = focus.config.replace(**({} if top_k is None else {"top_k": top_k}))
         settings = StreamSettings(
-            top_k=config.top_k,
+            top_k=top_k,
             head=head,
             states=states,
             block_length=block,
@@ -136,6 +138,7 @@ def report(
                 "model": model,
                 "routers": "untrained" if untrained else routers or focus.name,
                 "k": str(config.top_k),
+                **({} if top_k is None or focus.config.layer_top_k is None else {"k_from": "one"}),
                 "window": str(config.window),
                 "sinks": str(config.sink_tokens),
                 "states": states,

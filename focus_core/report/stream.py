@@ -35,7 +35,8 @@ class StreamSettings:
     """How a corpus is routed and sampled.
 
     Attributes:
-        top_k: k of the memberships; routers per head put a token into one group whatever k is.
+        top_k: k of the memberships, None for the routers' own, or their plan of one for every layer; routers per head
+            put a token into one group whatever k is.
         head: the key/value head whose groups are reported, where each has a router.
         states: "untouched" (the routers read the untouched model's hidden states) or "routed" (each layer sees only
             what hard routing at this k left of the layers before it).
@@ -47,7 +48,7 @@ class StreamSettings:
         seed: of the random examples and the intervals.
     """
 
-    top_k: int
+    top_k: int | None = None
     head: int = 0
     states: str = "untouched"
     block_length: int = 2048
@@ -164,6 +165,9 @@ def _blocks(
     none = np.zeros(0, dtype=np.int64)
     words, tags = (none, none) if tag is None else tag(section, encoding)
     before = np.array(opening_tokens(tokenizer), dtype=np.int64)
+    config = focus.config.replace(**_own_k(settings))
+    if config.layer_top_k is not None:
+        config = config.replace(layer_top_k=tuple(config.top_k_of(focus.layers.index(layer)) for layer in layers))
     for start, assignment in _routed(focus, encoding.input_ids, before, settings, layers):
         end = start + assignment.shape[1]
         inside = (words >= start) & (words < end)
@@ -175,10 +179,15 @@ def _blocks(
             input_ids=encoding.input_ids[start:end],
             offsets=encoding.offsets[start:end],
             assignment=assignment.numpy(),
-            membership=memberships(assignment, focus.config.replace(top_k=settings.top_k)),
+            membership=memberships(assignment, config),
             tagged=words[inside] - start,
             tags=tags[inside],
         )
+
+
+def _own_k(settings: StreamSettings) -> dict[str, int]:
+    """What to change of the routers' settings for the memberships."""
+    return {} if settings.top_k is None else {"top_k": settings.top_k}
 
 
 def _routed(
@@ -198,7 +207,7 @@ def _routed(
         batches.append(range(full * length, len(input_ids), length))
     # k = K, no window and no sinks is the untouched model: every pair shares a group.
     untouched = {"top_k": focus.config.num_groups, "window": 0, "sink_tokens": 0}
-    changes: dict[str, Any] = untouched if settings.states == "untouched" else {"top_k": settings.top_k}
+    changes: dict[str, Any] = untouched if settings.states == "untouched" else _own_k(settings)
     for batch in batches:
         rows = torch.from_numpy(np.stack([np.append(before, input_ids[start : start + length]) for start in batch]))
         seen: dict[int, Tensor] = {}

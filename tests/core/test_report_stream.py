@@ -78,6 +78,31 @@ def test_streaming_counts_what_routing_each_block_counts(tiny_llama, corpus, tmp
     assert not (tmp_path / STATE).exists() or forget(tmp_path) is None
 
 
+@pytest.mark.parametrize("states", ["untouched", "routed"])
+@pytest.mark.parametrize("layers", [None, (0, 2)])
+def test_without_a_k_planned_routers_are_reported_as_planned(tiny_llama, corpus, tmp_path, states, layers):
+    plan = (1, 3, 2)
+
+    def members(**changes):
+        config = FocusConfig(num_groups=4, top_k=2, layer_top_k=plan, window=2, sink_tokens=0)
+        focus = retrofit(tiny_llama.model, config, seed=0)
+        settings = dataclasses.replace(SETTINGS, layers=layers, **changes)
+        try:
+            return collect(focus, tiny_llama.tokenizer, corpus, settings, tmp_path, fingerprint={}).members
+        finally:
+            focus.detach()
+
+    found = members(top_k=None, states=states)
+    shown = range(3) if layers is None else layers
+    tokens = members(top_k=1).sum(1)
+    assert found.sum(1).tolist() == [plan[layer] * tokens[0] for layer in shown]
+    if states == "untouched":
+        for row, layer in enumerate(shown):
+            assert (found[row] == members(top_k=plan[layer])[row]).all()
+    else:
+        assert (found[-1] != members(top_k=None)[-1]).any()
+
+
 def test_an_interrupted_report_goes_on_where_it_stopped(tiny_llama, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("focus_core.report.stream._TOKENS_BETWEEN_SAVES", 1)
     whole = stream(tiny_llama, corpus, tmp_path / "whole")

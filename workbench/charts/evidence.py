@@ -114,7 +114,7 @@ def k_path(table: pd.DataFrame, *, dark: bool) -> go.Figure:
             "largest group %{customdata[1]:.1%}<br>bound on the speed-up %{customdata[2]:.2f}x<extra></extra>",
         )
     figure.update_xaxes(title="share of distant pairs kept", tickformat=".0%", range=[0, 1.08])
-    figure.update_yaxes(title="perplexity against the untouched model", tickformat="+.0%")
+    figure.update_yaxes(title="perplexity against the untouched model", tickformat="+.2~%")
     figure.update_layout(legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0})
     return style(figure, dark=dark, height=420)
 
@@ -197,7 +197,7 @@ def frontier_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
     notes += beside(drawn, x_range=x_range, y_range=y_range, sizes=[(880, height - 110)])
     figure.update_layout(annotations=notes, showlegend=False, title="Routers, and baselines in grey")
     figure.update_xaxes(title="share of distant pairs kept, sinks included", tickformat=".0%", range=x_range)
-    figure.update_yaxes(title="perplexity against the untouched model (dashed)", tickformat="+.0%", range=y_range)
+    figure.update_yaxes(title="perplexity against the untouched model (dashed)", tickformat="+.2~%", range=y_range)
     return style(figure, dark=dark, height=height)
 
 

@@ -73,7 +73,7 @@ def frontier(table: pd.DataFrame, *, dark: bool, against: str = KEPT) -> go.Figu
     else:
         figure.update_xaxes(title="bound on the speed-up of attention, 1 / share of all pairs computed (not measured)")
         figure.update_xaxes(ticksuffix="x")
-    figure.update_yaxes(title="perplexity against the untouched model", tickformat="+.0%", range=up)
+    figure.update_yaxes(title="perplexity against the untouched model", tickformat="+.2~%", range=up)
     return style(figure, dark=dark, height=460)
 
 
