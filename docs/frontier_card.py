@@ -20,14 +20,14 @@ START, END = "<!-- frontier: python docs/frontier_card.py -->", "<!-- end of fro
 SIZES = (8192, 32768)
 
 
-def attention_speed(top_k: int | None, router: str) -> list[str]:
-    """Measured speed-up of one attention call at K=8, balanced routing, float32; blank where none was measured."""
+def attention_speed(num_groups: int, top_k: int | None, router: str) -> list[str]:
+    """Measured speed-up of one attention call, balanced routing, float32; blank where none was measured."""
     path = RESULTS / ("bench-heads-cpu.json" if router == "head" else "bench-cpu.json")
     points = json.loads(path.read_text(encoding="utf-8"))["points"]
     found = {
         point["tokens"]: f"{point['speedup']:.2f}"
         for point in points
-        if (point["num_groups"], point["top_k"], point["dtype"]) == (8, top_k, "float32")
+        if (point["num_groups"], point["top_k"], point["dtype"]) == (num_groups, top_k, "float32")
     }
     return [found.get(size, "") for size in SIZES]
 
@@ -60,8 +60,8 @@ def table(record: dict[str, Any]) -> str:
         largest = "" if point["largest_group_share"] is None else f"{point['largest_group_share']:.1%}"
         label = f"**{point['label']}**" if point["kind"] == "routers" else point["label"]
         source = f" ({point['source']})" if point["kind"] == "baseline" else ""
-        measured = point["top_k"] and (point.get("num_groups") or 8) == 8  # speeds are those of K = 8
-        speed = attention_speed(point["top_k"], point.get("router") or "layer") if measured else ["", ""]
+        kind = point.get("num_groups") or 8, point["top_k"], point.get("router") or "layer"
+        speed = attention_speed(*kind) if point["top_k"] else ["", ""]
         relative = point["perplexity"] / untouched["perplexity"] - 1
         lines.append(
             f"| {label}{source} | {' | '.join(shares)} | {point['perplexity']:.2f} | {relative:+.1%}{interval} "

@@ -20,10 +20,10 @@ MARKS = ("<!-- speed: python docs/speed_card.py -->", "<!-- end of speed -->")
 def setting(record: dict[str, Any]) -> str:
     """One sentence on machine and shape."""
     machine, settings = record["machine"], record["settings"]
-    dates = sorted(point["date"] for point in record["points"])
+    dates = sorted({point["date"] for point in record["points"]})
     return (
         f"{machine['device']}, {machine['threads']} threads, {machine['instructions']}, torch {machine['torch']}, "
-        f"{dates[-1]}; {settings['heads']} query heads and {settings['kv_heads']} key/value heads of "
+        f"{' and '.join(dates)}; {settings['heads']} query heads and {settings['kv_heads']} key/value heads of "
         f"{settings['head_dim']}, w = {settings['window']}, {settings['sink_tokens']} sinks, random balanced routing, "
         f"at least {settings['repetitions']} alternating runs a point."
     )
@@ -113,7 +113,8 @@ def main() -> None:
     model = json.loads((RESULTS / "bench-model-cpu.json").read_text(encoding="utf-8"))
     heads = json.loads((RESULTS / "bench-heads-cpu.json").read_text(encoding="utf-8"))
     made, measured = model["made"], model["settings"]
-    options = "--repetitions 3 --size 8192 --size 32768 --routing 8/1 --routing 8/2 --routing 8/3 --dtype float32"
+    routings = " ".join(f"--routing {groups}/{k}" for groups, k in heads["settings"]["routings"])
+    options = f"--repetitions 3 --size 8192 --size 32768 {routings} --dtype float32"
     text = f"""# Speed
 
 Written by `python docs/speed_card.py` from recorded runs. Nothing here is projected.

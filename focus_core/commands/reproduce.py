@@ -54,10 +54,10 @@ def reproduce(
 ) -> None:
     """Measure one of the paper's tables or figures at a scale of your choice.
 
-    Defaults are small: about 15 minutes at most on 2 cores, recipes an
-    hour. Stop with Ctrl-C and repeat the command to go on; finished cells are
-    not measured again. Published figures stand beside ours in
-    docs/reproduction.md.
+    Defaults are small: about 15 minutes at most on 2 cores, recipes over
+    an hour and a half. Stop with Ctrl-C and repeat the command to go on;
+    finished cells are not measured again. Published figures stand beside
+    ours in docs/reproduction.md.
 
     Example: focus reproduce k-sweep --held-out book.txt
     Example: focus reproduce stability --data books/ --held-out other.txt
