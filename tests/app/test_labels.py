@@ -42,6 +42,18 @@ def test_a_lonely_name_is_never_left_out():
     assert [note["text"] for note in beside([Named(1, 1, "k=1")], x_range=(0, 1), y_range=(0, 1))] == ["k=1"]
 
 
+def test_a_name_without_room_goes_to_another_of_its_points_and_the_first_chooses_first():
+    crowd = [Named(0.5 + x / 40, 0.5 + y / 20) for x in range(-10, 11) for y in range(-6, 7)]
+    named = Named(0.5, 0.5, "k=1", elsewhere=((0.05, 0.05),))
+    axes = {"x_range": (0, 1), "y_range": (0, 1), "sizes": [SIZE]}
+    assert beside([Named(0.5, 0.5, "k=1"), *crowd], **axes) == []
+    (note,) = beside([named, *crowd], **axes)
+    assert (note["x"], note["y"]) == (0.05, 0.05)
+    rivals = [Named(0.05, 0.05, name, elsewhere=((0.95, 0.95),)) for name in ("a" * 30, "b" * 30)]
+    first, second = beside([*rivals, *crowd], **axes)
+    assert first["text"][0] == "a" and first["x"] == 0.05 and (second["x"], second["y"]) != (0.5, 0.5)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(ONE, max_size=20, unique=True))
 def test_a_column_keeps_its_order_and_its_distances(heights):

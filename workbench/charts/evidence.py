@@ -154,7 +154,7 @@ def frontier_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
     x_range, y_range, top = _frontier_ranges(known)
     height = 560
     firsts: list[Named] = []
-    alone: list[Named] = []
+    alone: list[tuple[bool, float, Named]] = []
     every: list[tuple[float, float]] = []
     grey, number = "#B8BEC8" if dark else "#5F6570", -1
     start = float(known["distant kept"].to_numpy(dtype=float).min(initial=1.0))
@@ -190,10 +190,15 @@ def frontier_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
         every += points
         for (x, y), (to_x, to_y) in pairwise(points):  # names keep clear of the lines, too
             every += [(x + part * (to_x - x), y + part * (to_y - y)) for part in np.linspace(0, 1, 60)]
-        (firsts if points[0][0] < start + 0.03 else alone).append(Named(*points[0], str(series), color))
+        named = Named(*points[0], str(series), color, elsewhere=tuple(points[:0:-1]))
+        if points[0][0] < start + 0.03:
+            firsts.append(named)
+        else:  # routers before baselines, and of each those that lose least, have the first choice of a place
+            alone.append((not routers, min(y for _, y in points), named))
     figure.add_hline(y=0, line={"dash": "dash", "width": 1, "color": "#FFFFFF" if dark else "#000000"})
     notes = in_a_column(firsts, y_range=y_range, height=height - 110)
-    drawn = [*alone, *(Named(x, y) for x, y in every)]
+    names = [named for _, _, named in sorted(alone, key=lambda each: each[:2])]
+    drawn = [*names, *(Named(x, y) for x, y in every)]
     notes += beside(drawn, x_range=x_range, y_range=y_range, sizes=[(880, height - 110)])
     figure.update_layout(annotations=notes, showlegend=False, title="Routers, and baselines in grey")
     figure.update_xaxes(title="share of distant pairs kept, sinks included", tickformat=".0%", range=x_range)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -31,12 +31,14 @@ class Named:
         y: on the axis.
         name: what to print beside it, empty for nothing.
         color: of the print.
+        elsewhere: other points that may carry the name where this one has no room for it.
     """
 
     x: float
     y: float
     name: str = ""
     color: str = ""
+    elsewhere: tuple[tuple[float, float], ...] = ()
 
 
 def beside(
@@ -49,7 +51,7 @@ def beside(
     """Annotations close to their points; a name without a free place is left out, hovering and the table have it.
 
     Args:
-        points: every point that is drawn.
+        points: every point that is drawn, those whose names matter most first.
         x_range: of the axis.
         y_range: of the axis.
         sizes: of the plot area, in pixels; a place has to be free in all of them.
@@ -63,14 +65,15 @@ def beside(
         if not point.name:
             continue
         width = len(point.name) * _LETTER
-        for gap, (right, up) in product(_GAPS, _PLACES):
-            boxes = [_box(*_pixel(point, x_range, y_range, size), right, up, gap, width) for size in sizes]
+        spots = [point, *(replace(point, x=x, y=y) for x, y in point.elsewhere)]
+        for spot, gap, (right, up) in product(spots, _GAPS, _PLACES):
+            boxes = [_box(*_pixel(spot, x_range, y_range, size), right, up, gap, width) for size in sizes]
             if all(_free(box, others, size) for box, others, size in zip(boxes, placed, sizes)):
                 for box, others in zip(boxes, placed):
                     others.append(box)
                 shift = {"xshift": right * gap, "yshift": up * gap}
                 anchors = {"xanchor": _ANCHORS[right], "yanchor": _LEVELS[up]}
-                notes.append({**_note(point), "showarrow": False, **shift, **anchors})
+                notes.append({**_note(spot), "showarrow": False, **shift, **anchors})
                 break
     return notes
 
