@@ -76,9 +76,9 @@ def _start_widget() -> str:
         options,
         format_func=lambda name: NEW.get(name, f"go on with {name}"),
         key="train_start",
-        help="Per head, a token is in one group as a key and chooses the groups it reads as a query: better at equal "
-        "cost, with more to learn. Going on with them by the language model's loss made the best routers that come "
-        "with the workbench: attention mass first, then that.",
+        help="Per head, a token is in one group as a key and chooses the groups it reads as a query: better at the "
+        "same share of pairs, but slower to execute and with more to learn. Going on with them by the language model's "
+        "loss made the best routers that come with the workbench: attention mass first, then that.",
         persist_state="session",
     )
     if start not in NEW:
