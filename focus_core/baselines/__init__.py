@@ -3,23 +3,34 @@
 A new one is one function of `Case` and one line in `BASELINES`.
 """
 
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
 from focus_core.baselines.case import Baseline, Case, Result
-from focus_core.baselines.estimates import fit_tables, magicpig, performer
+from focus_core.baselines.estimates import fit_tables, magicpig, magicpig_keys, performer
 from focus_core.baselines.patterns import random_blocks, sliding_window, strided, window_and_sinks
-from focus_core.baselines.selection import fit_kmeans, kmeans_routing, lsh, moba, quest, sparq
+from focus_core.baselines.selection import fit_kmeans, kmeans_routing, lsh, moba, quest, sparq, sparq_keys
+
+
+def _exact(label: str, source: str, keep: Callable[[Case], Tensor], **more: Any) -> Baseline:
+    """Softmax attention over the kept pairs and nothing else."""
+    return Baseline(label, source, lambda case: case.exactly(keep(case)), keep, **more)
+
 
 BASELINES: dict[str, Baseline] = {
-    "sliding": Baseline("sliding window, no sinks", "Longformer, arXiv 2004.05150", sliding_window),
-    "streaming": Baseline("window + sinks", "StreamingLLM, arXiv 2309.17453", window_and_sinks),
-    "strided": Baseline("strided", "Sparse Transformer, arXiv 1904.10509", strided),
-    "bigbird": Baseline("random blocks", "BigBird, arXiv 2007.14062", random_blocks),
-    "kmeans": Baseline("k-means routing", "Routing Transformer, arXiv 2003.05997", kmeans_routing, fit_kmeans),
-    "lsh": Baseline("LSH", "Reformer, arXiv 2001.04451", lsh),
-    "magicpig": Baseline("LSH sampling", "MagicPIG, arXiv 2410.16179", magicpig, fit_tables),
-    "quest": Baseline("block top-k, bounds", "Quest, arXiv 2406.10774", quest),
-    "moba": Baseline("block top-k, mean key", "MoBA, arXiv 2502.13189", moba),
-    "sparq": Baseline("SparQ", "SparQ, arXiv 2312.04985", sparq),
-    "performer": Baseline("random features", "Performer, arXiv 2009.14794", performer, tunable=False),
+    "sliding": _exact("sliding window, no sinks", "Longformer, arXiv 2004.05150", sliding_window, fixed=True),
+    "streaming": _exact("window + sinks", "StreamingLLM, arXiv 2309.17453", window_and_sinks, fixed=True),
+    "strided": _exact("strided", "Sparse Transformer, arXiv 1904.10509", strided, fixed=True),
+    "bigbird": _exact("random blocks", "BigBird, arXiv 2007.14062", random_blocks, fixed=True),
+    "kmeans": _exact("k-means routing", "Routing Transformer, arXiv 2003.05997", kmeans_routing, fit=fit_kmeans),
+    "lsh": _exact("LSH", "Reformer, arXiv 2001.04451", lsh),
+    "magicpig": Baseline("LSH sampling", "MagicPIG, arXiv 2410.16179", magicpig, magicpig_keys, fit_tables),
+    "quest": _exact("block top-k, bounds", "Quest, arXiv 2406.10774", quest),
+    "moba": _exact("block top-k, mean key", "MoBA, arXiv 2502.13189", moba),
+    "sparq": Baseline("SparQ", "SparQ, arXiv 2312.04985", sparq, sparq_keys),
+    "performer": Baseline("random features", "Performer, arXiv 2009.14794", performer, None),
 }
 
 __all__ = ["BASELINES", "Baseline", "Case", "Result"]

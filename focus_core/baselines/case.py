@@ -1,7 +1,7 @@
 """What a baseline is given, and the parts that all of them share: distant pairs, sinks, budgets.
 
-This is reference code for evaluation: it builds (T, T) masks, so that every kept pair can be counted. It says what a
-pattern costs in quality, not how fast it could run.
+This is reference code for evaluation: it builds a mask of every pair, so that what is kept can be counted. A case may
+hold some consecutive queries of a text only, for which the mask is (Tq, T).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Result(NamedTuple):
 
     Attributes:
         attention: output (B, H, T, Dv) and log-sum-exp (B, H, T).
-        kept: bool, broadcastable to (B, H, T, T), all computed pairs; None if no pair is left out or computed exactly.
+        kept: bool, broadcastable to (B, H, Tq, T), all computed pairs; None if no pair is left out or computed exactly.
     """
 
     attention: AttentionOutput
@@ -38,31 +38,35 @@ class Layout:
     """What a pair may be, from the places of its two tokens alone; layers and texts of one length share it.
 
     Attributes:
-        length: T.
+        length: T, the number of keys.
         window: pairs at most this far apart are local and always kept.
         sinks: the first so many keys are always kept.
         device: of the masks.
+        start: place of the first query in the text.
+        queries: Tq, the number of queries from there.
     """
 
     length: int
     window: int
     sinks: int
     device: torch.device
+    start: int
+    queries: int
 
     @property
     def distance(self) -> Tensor:
-        """(T, T) int64: query index minus key index."""
+        """(Tq, T) int64: query index minus key index."""
         index = torch.arange(self.length, device=self.device)
-        return index[:, None] - index
+        return index[self.start : self.start + self.queries, None] - index
 
     @property
     def causal(self) -> Tensor:
-        """(T, T) bool."""
+        """(Tq, T) bool."""
         return self.distance >= 0
 
     @property
     def distant(self) -> Tensor:
-        """(T, T) bool: causal and farther than the window."""
+        """(Tq, T) bool: causal and farther than the window."""
         return self.distance > self.window
 
     @property
@@ -72,16 +76,21 @@ class Layout:
 
     @property
     def open(self) -> Tensor:
-        """(T, T) bool: local pairs and sinks."""
+        """(Tq, T) bool: local pairs and sinks."""
         return self.causal & ((self.distance <= self.window) | self.sink)
+
+    @property
+    def distant_keys(self) -> Tensor:
+        """(T,) int64: how many distant keys each query of the whole text has."""
+        return (torch.arange(self.length, device=self.device) - self.window).clamp(min=0)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One attention layer of whole, unpadded texts.
+    """One attention layer of whole, unpadded texts, or some consecutive queries of it.
 
     Attributes:
-        query: (B, H, T, D), position-encoded.
+        query: (B, H, Tq, D), position-encoded; Tq = T unless `start` says otherwise.
         key: (B, H, T, D), already repeated for grouped queries.
         value: (B, H, T, Dv), likewise.
         window: pairs at most this far apart are local and always kept.
@@ -91,6 +100,7 @@ class Case:
         softcap: cap of the logits, None without.
         seed: of anything random; one per layer.
         fitted: what the baseline's `fit` made of training text for this layer, None without.
+        start: place of the first query in the text.
     """
 
     query: Tensor
@@ -103,11 +113,12 @@ class Case:
     softcap: float | None = None
     seed: int = 0
     fitted: Any = None
+    start: int = 0
 
     @property
     def layout(self) -> Layout:
         """What the places of tokens say."""
-        return Layout(self.query.shape[2], self.window, self.sinks, self.query.device)
+        return Layout(self.key.shape[2], self.window, self.sinks, self.query.device, self.start, self.query.shape[2])
 
     @cached_property
     def distance(self) -> Tensor:
@@ -134,7 +145,7 @@ class Case:
         return torch.Generator().manual_seed(self.seed)
 
     def logits(self) -> Tensor:
-        """(B, H, T, T) float32."""
+        """(B, H, Tq, T) float32."""
         return attention_logits(self.query.float(), self.key.float(), self.scale, self.softcap)
 
     def exactly(self, kept: Tensor) -> Result:
@@ -152,12 +163,12 @@ class Case:
         that are not distant have no influence, so causal scores give a causal mask.
 
         Args:
-            scores: (B, H, T, T) or (H, T, T); ties are broken arbitrarily, but the same way every time.
+            scores: (B, H, Tq, T) or (H, Tq, T); ties are broken arbitrarily, but the same way every time.
 
         Returns:
             bool, all kept pairs.
         """
-        budget = per_query_budget(self.distant.sum(-1), self.share)
+        budget = per_query_budget(self.layout.distant_keys, self.share)
         if budget == 0:
             return self.open.expand_as(scores)
         ranked = torch.where(self.distant, scores.float(), float("-inf"))
@@ -175,15 +186,22 @@ class Baseline:
         label: name in tables.
         source: paper.
         attend: the method itself.
+        keep: the pairs that it computes, bool, broadcastable to (B, H, Tq, T); None if it estimates all.
         fit: (query (B, H, T, D), key (B, Hkv, T, D), share, window, sinks, seed) of training text to `Case.fitted`.
-        tunable: whether a share of kept pairs can be asked for.
+        fixed: whether its pairs are known before queries and keys are.
     """
 
     label: str
     source: str
     attend: Callable[[Case], Result]
+    keep: Callable[[Case], Tensor] | None
     fit: Callable[..., Any] | None = None
-    tunable: bool = True
+    fixed: bool = False
+
+    @property
+    def tunable(self) -> bool:
+        """Whether a share of kept pairs can be asked for."""
+        return self.keep is not None
 
 
 def per_query_budget(distant: Tensor, share: float) -> int:
@@ -206,25 +224,37 @@ def per_query_budget(distant: Tensor, share: float) -> int:
 
 
 @lru_cache(maxsize=4)
-def solve_share(mask: Callable[[Layout, float], Tensor], layout: Layout, share: float, high: float) -> Tensor:
+def solve_share(
+    pattern: Callable[[Tensor, int, float], Tensor], layout: Layout, share: float, high: float, sinks: bool = True
+) -> Tensor:
     """The mask whose kept share of distant pairs comes nearest to `share`, by bisection over a growing setting.
 
-    Kept from layer to layer and text to text, since it depends on neither.
+    Kept from layer to layer and text to text, since it depends on neither. The share is that of the whole text.
 
     Args:
-        mask: layout and setting in [0, high] to bool (T, T); more is kept as the setting grows. A plain function.
+        pattern: distances, window and setting in [0, high] to which of these distances are kept, bool; more are kept as
+            the setting grows. A plain function.
         layout: of the pairs.
         share: 0 to 1.
         high: upper end of the setting, which must keep everything.
+        sinks: whether sinks are kept, too. Local pairs always are.
+
+    Returns:
+        (Tq, T) bool.
     """
-    distant = layout.distant
-    total = max(1, int(distant.sum()))
+    far = torch.arange(layout.window + 1, layout.length, device=layout.device)
+    pairs = layout.length - far  # as many pairs are at this distance
+    without = pairs.clamp(max=layout.sinks) if sinks else torch.zeros_like(pairs)
+    total = max(1, int(pairs.sum()))
 
     def kept(setting: float) -> float:
-        return float((mask(layout, setting) & distant).sum()) / total
+        return float(torch.where(pattern(far, layout.window, setting), pairs, without).sum()) / total
 
     low, top = 0.0, high
     for _ in range(HALVINGS):
         middle = (low + top) / 2
         low, top = (middle, top) if kept(middle) < share else (low, middle)
-    return mask(layout, min((low, top), key=lambda setting: abs(kept(setting) - share)))
+    setting = min((low, top), key=lambda setting: abs(kept(setting) - share))
+    distance = layout.distance
+    always = (distance <= layout.window) | layout.sink if sinks else distance <= layout.window
+    return layout.causal & (always | pattern(distance, layout.window, setting))

@@ -26,17 +26,23 @@ def performer(case: Case) -> Result:
     exp(q k) = E[phi(q) phi(k)] with phi(x) = exp(W x - |x|^2 / 2) / sqrt(m), m = 256. All pairs are approximated, local
     ones and sinks included, so there is no kept share. The logit cap of a model has no counterpart and is left out.
     """
-    projection = orthogonal(FEATURES, case.query.shape[-1], case.generator()).to(case.query.device)
-    query, key = (part.double() * math.sqrt(case.scale) for part in (case.query, case.key))
-
-    def features(vectors: Tensor, dims: tuple[int, ...]) -> Tensor:
-        exponent = vectors @ projection.double().T - vectors.square().sum(-1, keepdim=True) / 2
-        return torch.exp(exponent - exponent.amax(dims, keepdim=True))  # a factor that cancels in the ratio below
-
-    weights = (features(query, (-1,)) @ features(key, (-1, -2)).mT).masked_fill(~case.causal, 0.0)
+    query, key = performer_features(case)
+    weights = (query @ key.mT).masked_fill(~case.causal, 0.0)
     total = weights.sum(-1, keepdim=True).clamp(min=1e-300)
     output = (weights @ case.value.double()) / total
     return Result(AttentionOutput(output.to(case.value.dtype), total.log()[..., 0].float()), None)
+
+
+def performer_features(case: Case) -> tuple[Tensor, Tensor]:
+    """phi(q) (B, H, Tq, m) and phi(k) (B, H, T, m) of `performer`, float64, each up to a factor that cancels."""
+    projection = orthogonal(FEATURES, case.query.shape[-1], case.generator()).to(case.query.device)
+
+    def features(vectors: Tensor, dims: tuple[int, ...]) -> Tensor:
+        exponent = vectors @ projection.double().T - vectors.square().sum(-1, keepdim=True) / 2
+        return torch.exp(exponent - exponent.amax(dims, keepdim=True))
+
+    query, key = (part.double() * math.sqrt(case.scale) for part in (case.query, case.key))
+    return features(query, (-1,)), features(key, (-1, -2))
 
 
 def orthogonal(rows: int, size: int, generator: torch.Generator) -> Tensor:
@@ -76,6 +82,14 @@ def fit_tables(query: Tensor, key: Tensor, *, share: float, window: int, sinks: 
     return Tables(min((max(1, enough - 1), enough), key=lambda count: abs(kept(count) - share)), center)
 
 
+def magicpig_keys(case: Case) -> Tensor:
+    """The keys that `magicpig` samples."""
+    tables: Tables = case.fitted
+    if tables.number is None:
+        return case.causal
+    return ((_collisions(_codes(case, tables), tables.number) >= 2) & case.distant) | case.open
+
+
 def magicpig(case: Case) -> Result:
     """Keys sampled by hash collisions and weighted by their chance: MagicPIG, arXiv 2410.16179, section 4.
 
@@ -84,9 +98,9 @@ def magicpig(case: Case) -> Result:
     sinks are exact. L is fitted on training text (the paper has 8 to 10 bits for shares of a few per cent).
     """
     tables: Tables = case.fitted
+    kept = magicpig_keys(case)
     if tables.number is None:
-        return case.exactly(case.causal)
-    kept = ((_collisions(_codes(case, tables), tables.number) >= 2) & case.distant) | case.open
+        return case.exactly(kept)
     angle = (
         (F.normalize(case.query.float(), dim=-1) @ F.normalize(_centred(case, tables), dim=-1).mT).clamp(-1, 1).acos()
     )
@@ -104,7 +118,7 @@ def _centred(case: Case, tables: Tables) -> Tensor:
 
 
 def _codes(case: Case, tables: Tables) -> tuple[Tensor, Tensor]:
-    """The sign bits of queries and of keys in every table as one-hot rows, (B, H, T, tables, 16) float32 each."""
+    """The sign bits of queries and of keys in every table as one-hot rows, (B, H, Tq or T, tables, 16) float32."""
     generator, size, device = case.generator(), case.query.shape[-1], case.query.device
     planes = torch.stack([torch.randn(size, BITS, generator=generator) for _ in range(tables.number or 0)]).to(device)
     powers = 2 ** torch.arange(BITS, device=device)
@@ -117,7 +131,7 @@ def _codes(case: Case, tables: Tables) -> tuple[Tensor, Tensor]:
 
 
 def _collisions(codes: tuple[Tensor, Tensor], count: int) -> Tensor:
-    """(B, H, T, T) float32: in how many of the first tables query and key have the same sign bits.
+    """(B, H, Tq, T) float32: in how many of the first tables query and key have the same sign bits.
 
     A product of one-hot rows counts in how many tables the codes are equal.
     """

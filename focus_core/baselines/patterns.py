@@ -1,58 +1,51 @@
-"""Patterns that do not look at the tokens: windows, strides and random blocks."""
+"""Patterns that do not look at the tokens: windows, strides and random blocks. Each says which pairs it keeps."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from focus_core.baselines.case import Case, Layout, Result, solve_share
+from focus_core.baselines.case import Case, solve_share
 
 
-def sliding_window(case: Case) -> Result:
+def sliding_window(case: Case) -> Tensor:
     """A wider window and nothing else: Longformer, arXiv 2004.05150, section 3.1, without its global tokens.
 
     No sinks, as published: the only baseline that does not get them.
     """
-    return case.exactly(solve_share(_wider, case.layout, case.share, float(case.layout.length)))
+    return solve_share(_wider, case.layout, case.share, float(case.layout.length), sinks=False)
 
 
-def window_and_sinks(case: Case) -> Result:
+def window_and_sinks(case: Case) -> Tensor:
     """A wider window and the first tokens: StreamingLLM, arXiv 2309.17453, section 3.2."""
-    return case.exactly(solve_share(_wider_and_open, case.layout, case.share, float(case.layout.length)))
+    return solve_share(_wider, case.layout, case.share, float(case.layout.length))
 
 
-def strided(case: Case) -> Result:
+def strided(case: Case) -> Tensor:
     """Every l-th distance: Sparse Transformer, arXiv 1904.10509, section 4.3, {j : (i - j) mod l = 0}.
 
     A density f in place of 1/l keeps distance d if floor(f d) > floor(f (d - 1)): the published pattern for f = 1/l,
     evenly spaced distances for the shares in between.
     """
-    return case.exactly(solve_share(_strides, case.layout, case.share, 1.0))
+    return solve_share(_strides, case.layout, case.share, 1.0)
 
 
-def _wider(layout: Layout, more: float) -> Tensor:
-    distance = layout.distance
-    return (distance >= 0) & (distance <= layout.window + more)
+def _wider(distance: Tensor, window: int, more: float) -> Tensor:
+    return distance <= window + more
 
 
-def _wider_and_open(layout: Layout, more: float) -> Tensor:
-    return layout.open | _wider(layout, more)
-
-
-def _strides(layout: Layout, density: float) -> Tensor:
-    distance = layout.distance
+def _strides(distance: Tensor, window: int, density: float) -> Tensor:
     far = distance.double()
-    return layout.open | ((distance >= 0) & (torch.floor(density * far) > torch.floor(density * (far - 1))))
+    return torch.floor(density * far) > torch.floor(density * (far - 1))
 
 
-def random_blocks(case: Case) -> Result:
+def random_blocks(case: Case) -> Tensor:
     """Each block of queries keeps random earlier blocks: BigBird, arXiv 2007.14062, section 2.
 
     Blocks of 16; a draw for each head and layer; the number of blocks per query block is what the budget pays for.
     """
-    heads, length = case.query.shape[1:3]
-    block = 16
+    heads, length, block = case.query.shape[1], case.layout.length, 16
     count = -(-length // block)
     draw = torch.rand(heads, count, count, generator=case.generator()).to(case.query.device)
-    scores = draw.repeat_interleave(block, 1).repeat_interleave(block, 2)[:, :length, :length]
-    return case.exactly(case.select(scores))
+    rows = torch.arange(case.start, case.start + case.query.shape[2], device=draw.device) // block
+    return case.select(draw[:, rows].repeat_interleave(block, 2)[..., :length])

@@ -1,4 +1,4 @@
-"""Patterns that select keys by their content: clusters, hashes, blocks and query components."""
+"""Patterns that select keys by their content: clusters, hashes, blocks, query components. Each says what it keeps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fit_kmeans(query: Tensor, key: Tensor, *, share: float, seed: int, **_: Any)
     return torch.from_numpy(np.stack(centroids))
 
 
-def kmeans_routing(case: Case) -> Result:
+def kmeans_routing(case: Case) -> Tensor:
     """Keys of the query's nearest clusters: Routing Transformer, arXiv 2003.05997, section 4.1 (eq. 8 to 10).
 
     Queries and keys are projected to the unit ball and compared with centroids fitted beforehand (a frozen model has
@@ -43,16 +43,15 @@ def kmeans_routing(case: Case) -> Result:
     centroids = centroids.repeat_interleave(heads // centroids.shape[0], 0)
     nearness = F.normalize(case.query, dim=-1) @ centroids.mT
     cluster = (F.normalize(case.key, dim=-1) @ centroids.mT).argmax(-1)
-    scores = _pick(nearness, cluster)
-    return case.exactly(case.select(scores))
+    return case.select(_pick(nearness, cluster))
 
 
 def _pick(table: Tensor, column: Tensor) -> Tensor:
-    """(B, H, T, C) and (B, H, T) to (B, H, T, T): entry (i, j) is table[i, column[j]]."""
+    """(B, H, Tq, C) and (B, H, T) to (B, H, Tq, T): entry (i, j) is table[i, column[j]]."""
     return torch.gather(table, -1, column[:, :, None, :].expand(-1, -1, table.shape[2], -1))
 
 
-def lsh(case: Case) -> Result:
+def lsh(case: Case) -> Tensor:
     """Keys that share a bucket with the query in the most rounds: Reformer, arXiv 2001.04451, section 2.
 
     h(x) = argmax([xR; -xR]) in each round. Queries and keys are normalised and hashed with the same rotations (Reformer
@@ -63,10 +62,10 @@ def lsh(case: Case) -> Result:
     buckets = 2 * max(1, round(0.5 / max(case.share, 1e-2)))
     rotation = torch.randn(HASH_ROUNDS, size, max(1, buckets // 2), generator=generator).to(case.query)
     hashes = [_hash(F.normalize(part, dim=-1), rotation) for part in (case.query, case.key)]
-    scores = torch.zeros(*case.query.shape[:3], case.query.shape[2], device=case.query.device)
+    scores = torch.zeros(*case.query.shape[:3], case.key.shape[2], device=case.query.device)
     for ours, theirs in zip(hashes[0].unbind(-1), hashes[1].unbind(-1)):
         scores += ours[..., None] == theirs[..., None, :]
-    return case.exactly(case.select(scores))
+    return case.select(scores)
 
 
 def _hash(vectors: Tensor, rotation: Tensor) -> Tensor:
@@ -75,14 +74,14 @@ def _hash(vectors: Tensor, rotation: Tensor) -> Tensor:
     return torch.cat([turned, -turned], -1).argmax(-1)
 
 
-def quest(case: Case) -> Result:
+def quest(case: Case) -> Tensor:
     """Blocks with the highest upper bound: Quest, arXiv 2406.10774, section 3.2, sum_d max(q_d min_d, q_d max_d)."""
     low, high = _blocks(case, 1e30).amin(3), _blocks(case, -1e30).amax(3)
     positive, negative = case.query.float().clamp(min=0), case.query.float().clamp(max=0)
     return _by_block(case, positive @ high.mT + negative @ low.mT)
 
 
-def moba(case: Case) -> Result:
+def moba(case: Case) -> Tensor:
     """Blocks with the highest product of query and mean key: MoBA, arXiv 2502.13189, eq. 5 and 6."""
     return _by_block(case, case.query.float() @ _blocks(case, float("nan")).nanmean(3).mT)
 
@@ -99,9 +98,13 @@ def _blocks(case: Case, fill: float) -> Tensor:
     return F.pad(case.key.float(), (0, 0, 0, missing), value=fill).unflatten(2, (-1, size))
 
 
-def _by_block(case: Case, scores: Tensor) -> Result:
-    spread = scores.repeat_interleave(_block_size(case), -1)[..., : case.key.shape[2]]
-    return case.exactly(case.select(spread))
+def _by_block(case: Case, scores: Tensor) -> Tensor:
+    return case.select(scores.repeat_interleave(_block_size(case), -1)[..., : case.key.shape[2]])
+
+
+def sparq_keys(case: Case) -> Tensor:
+    """The keys that `sparq` attends to."""
+    return case.select(_sparq_scores(case))
 
 
 def sparq(case: Case) -> Result:
@@ -110,17 +113,21 @@ def sparq(case: Case) -> Result:
     s = softmax(q_r k_r / sqrt(D |q_r|_1 / |q|_1)) over the r = D/4 largest |q|; the kept keys hold alpha of it; output
     alpha * attention + (1 - alpha) * mean value of the past. Components are chosen for each query head.
     """
-    query, key = case.query.float(), case.key.float()
-    size = query.shape[-1]
-    largest = query.abs().topk(max(1, size // 4), dim=-1).indices
-    part = torch.zeros_like(query).scatter(-1, largest, query.gather(-1, largest))
-    covered = (part.abs().sum(-1) / query.abs().sum(-1).clamp(min=1e-9)).clamp(min=1e-9).sqrt()
-    scores = (part @ key.mT) * case.scale / covered[..., None]
+    scores = _sparq_scores(case)
     kept = case.select(scores)
     weights = scores.masked_fill(~case.causal, float("-inf")).softmax(-1)
     alpha = (weights * kept).sum(-1, keepdim=True)
     result = case.exactly(kept)
-    counts = torch.arange(1, query.shape[2] + 1, device=query.device)[:, None]
-    mean = case.value.float().cumsum(2) / counts
+    counts = torch.arange(1, case.value.shape[2] + 1, device=case.value.device)[:, None]
+    mean = (case.value.float().cumsum(2) / counts)[:, :, case.start : case.start + case.query.shape[2]]
     output = alpha * result.attention.output.float() + (1 - alpha) * mean
     return Result(AttentionOutput(output.to(case.value.dtype), result.attention.logsumexp), kept)
+
+
+def _sparq_scores(case: Case) -> Tensor:
+    """(B, H, Tq, T) float32 q_r k_r / sqrt(D |q_r|_1 / |q|_1)."""
+    query, key = case.query.float(), case.key.float()
+    largest = query.abs().topk(max(1, query.shape[-1] // 4), dim=-1).indices
+    part = torch.zeros_like(query).scatter(-1, largest, query.gather(-1, largest))
+    covered = (part.abs().sum(-1) / query.abs().sum(-1).clamp(min=1e-9)).clamp(min=1e-9).sqrt()
+    return (part @ key.mT) * case.scale / covered[..., None]

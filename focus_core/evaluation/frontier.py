@@ -41,6 +41,7 @@ class Point:
         block_nll: mean negative log-likelihood of every block in nats.
         router: of routers: "layer" or "head", see `FocusConfig`.
         num_groups: of routers: K.
+        layer_top_k: of planned routers: k of every layer.
     """
 
     method: str
@@ -57,6 +58,7 @@ class Point:
     block_nll: tuple[float, ...]
     router: str | None = None
     num_groups: int | None = None
+    layer_top_k: tuple[int, ...] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The point as plain values."""
@@ -75,6 +77,7 @@ def routed_point(
     row: Evaluation,
     router: str | None = None,
     num_groups: int | None = None,
+    layer_top_k: tuple[int, ...] | None = None,
 ) -> Point:
     """The point of an evaluation of the untouched model or of hard routing."""
     off = row.routing == "off"
@@ -93,6 +96,7 @@ def routed_point(
         block_nll=row.block_nll,
         router=router,
         num_groups=num_groups,
+        layer_top_k=layer_top_k if row.top_k is None else None,
     )
 
 
