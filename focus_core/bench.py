@@ -7,10 +7,7 @@ where it stopped. Sparse and full attention alternate within a point: their rati
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -26,13 +23,15 @@ from focus_core.attention.inputs import AttentionInputs
 from focus_core.attention.registry import BACKENDS, resolve
 from focus_core.attention.validate import checked_inputs
 from focus_core.bench_memory import working_bytes
+from focus_core.bench_timing import alternate, load_record, save_record, spread
 from focus_core.config import ROUTERS
 from focus_core.errors import FocusError
 
 SCHEMA = "focus-bench/1"
 CHECKED_QUERIES = 64
-STEADY_SECONDS = 1.0  # short calls repeat for about this long
-MOST_REPETITIONS = 64
+SAMPLE = 2048  # tokens, to find groups of a wanted share
+STEEPEST = 40.0
+_LISTS = ("sizes", "routings", "dtypes", "backends", "shares")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -42,7 +41,8 @@ class BenchSettings:
 
     Attributes:
         sizes: numbers of tokens T.
-        routings: pairs (K, k) of groups and memberships per token; routing is random and balanced.
+        routings: pairs (K, k) of groups and memberships per token; routing is random.
+        shares: share of distant pairs that each routing keeps, by groups that are unequal; empty for equal groups.
         dtypes: "float32", "bfloat16" or "float16".
         router: "layer", or "head" for a routing of each key/value head whose queries read k groups and whose keys are
             in one.
@@ -61,6 +61,7 @@ class BenchSettings:
 
     sizes: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384, 32768)
     routings: tuple[tuple[int, int], ...] = ((8, 1), (8, 2), (16, 2))
+    shares: tuple[float, ...] = ()
     dtypes: tuple[str, ...] = ("bfloat16", "float32")
     backends: tuple[str, ...] = ("auto",)
     router: str = "layer"
@@ -83,6 +84,10 @@ class BenchSettings:
         for num_groups, top_k in self.routings:
             if not 1 <= top_k <= num_groups:
                 raise FocusError(f"top_k is {top_k} with num_groups {num_groups}: choose 1 to {num_groups}.")
+        if self.shares and len(self.shares) != len(self.routings):
+            raise FocusError(
+                f"{len(self.shares)} shares for {len(self.routings)} routings: give one for each, or none."
+            )
         if self.router not in ROUTERS:
             raise FocusError(f"router is {self.router!r}: choose one of {', '.join(ROUTERS)}.")
         for dtype in self.dtypes:
@@ -97,13 +102,14 @@ class BenchSettings:
     def points(self) -> Iterable[dict[str, Any]]:
         """Every combination, short texts first."""
         for size in self.sizes:
-            for num_groups, top_k in self.routings:
+            for (num_groups, top_k), share in zip(self.routings, self.shares or (None,) * len(self.routings)):
                 for dtype in self.dtypes:
                     for backend in self.backends:
                         yield {
                             "tokens": size,
                             "num_groups": num_groups,
                             "top_k": top_k,
+                            "share": share,
                             "dtype": dtype,
                             "backend": backend,
                         }
@@ -124,7 +130,7 @@ def run_bench(
 
     Returns:
         What the file holds: ``schema``, ``machine``, ``settings`` and ``points``. A point gives tokens,
-        num_groups, top_k, dtype, backend and ``backend_used``; ``full_s`` and ``sparse_s`` with median,
+        num_groups, top_k, share, dtype, backend and ``backend_used``; ``full_s`` and ``sparse_s`` with median,
         minimum, maximum and all runs, in seconds; ``speedup`` of the medians, ``kept_share``, ``bound``
         (1 / kept share), ``share_of_bound``; ``date``; ``working_bytes``, peak memory beyond inputs and output (None
         where it cannot be read), and ``input_bytes`` of query, key and value; ``error_output`` and
@@ -137,30 +143,39 @@ def run_bench(
     """
     path = Path(out)
     wanted = list(settings.points())
-    record = _load(path, settings)
+    described: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
+    record = load_record(path, SCHEMA, described, settings.device, free=_LISTS, older={"router": "layer"})
     measured = {_identity(point) for point in record["points"]}
     for done, point in enumerate(wanted):
         if _identity(point) not in measured:
             result = measure_point(settings, **point) | {"date": datetime.now(UTC).date().isoformat()}
             record["points"].append(result)
-            _save(path, record)
+            save_record(path, record)
             if progress is not None:
                 progress(done + 1, len(wanted), result)
     return record
 
 
 def measure_point(
-    settings: BenchSettings, *, tokens: int, num_groups: int, top_k: int, dtype: str, backend: str
+    settings: BenchSettings,
+    *,
+    tokens: int,
+    num_groups: int,
+    top_k: int,
+    dtype: str,
+    backend: str,
+    share: float | None = None,
 ) -> dict[str, Any]:
     """One point of `run_bench`."""
     point: dict[str, Any] = {
         "tokens": tokens,
         "num_groups": num_groups,
         "top_k": top_k,
+        "share": share,
         "dtype": dtype,
         "backend": backend,
     }
-    inputs = _problem(settings, tokens, num_groups, top_k, DTYPES[dtype])
+    inputs = _problem(settings, tokens, num_groups, top_k, DTYPES[dtype], share)
     reads = inputs.query_membership if inputs.separate else None
     window, sink_tokens = settings.window, settings.sink_tokens
     counts = kept_pairs(inputs.membership, query_membership=reads, window=window, sink_tokens=sink_tokens)
@@ -190,8 +205,8 @@ def measure_point(
                 inputs.query, inputs.key, inputs.value, is_causal=True, enable_gqa=inputs.heads_per_key > 1
             )
 
-        runs = _alternate({"full_s": full, "sparse_s": sparse}, settings.repetitions, settings.device)
-        point |= {name: _spread(times) for name, times in runs.items()}
+        runs = alternate({"full_s": full, "sparse_s": sparse}, settings.repetitions, settings.device)
+        point |= {name: spread(times) for name, times in runs.items()}
         point["speedup"] = point["full_s"]["median"] / point["sparse_s"]["median"]
         point["share_of_bound"] = point["speedup"] * kept_share
         point["working_bytes"] = working_bytes(sparse, settings.device)
@@ -200,8 +215,10 @@ def measure_point(
     return point
 
 
-def _problem(settings: BenchSettings, tokens: int, num_groups: int, top_k: int, dtype: torch.dtype) -> AttentionInputs:
-    """Normal tensors and a random routing whose groups are equal in expectation.
+def _problem(
+    settings: BenchSettings, tokens: int, num_groups: int, top_k: int, dtype: torch.dtype, share: float | None
+) -> AttentionInputs:
+    """Normal tensors and a random routing: groups equal in expectation, or as unequal as the share asks for.
 
     Heads with routers of their own are rows of the batch, as they are in a model.
     """
@@ -215,13 +232,14 @@ def _problem(settings: BenchSettings, tokens: int, num_groups: int, top_k: int, 
         query = query.view(settings.kv_heads, -1, tokens, settings.head_dim)
         key, value = key.transpose(0, 1), value.transpose(0, 1)
 
-    def random_groups(count: int) -> Tensor:
-        scores = torch.rand(len(query), tokens, num_groups, generator=generator)
-        chosen = scores.topk(count, dim=-1).indices
-        return torch.zeros_like(scores, dtype=torch.bool).scatter_(2, chosen, True).to(settings.device)
+    own = 1 if per_head else top_k
+    tilt = 0.0 if share is None else _tilt(num_groups, top_k, own, share)
 
-    reads = random_groups(top_k)
-    membership = random_groups(1) if per_head else reads
+    def groups(count: int) -> Tensor:
+        return random_groups((len(query), tokens, num_groups), count, tilt, generator).to(settings.device)
+
+    reads = groups(top_k)
+    membership = groups(own) if per_head else reads
     return checked_inputs(
         query,
         key,
@@ -237,30 +255,37 @@ def _problem(settings: BenchSettings, tokens: int, num_groups: int, top_k: int, 
     )
 
 
-def _alternate(calls: dict[str, Callable[[], Any]], repetitions: int, device: str) -> dict[str, list[float]]:
-    """Seconds of each call, taken in turn after one warm-up each; short calls more often, for a steady median."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    started = time.perf_counter()
-    for repetition in range(max(MOST_REPETITIONS, repetitions + 1)):
-        if repetition > repetitions and time.perf_counter() - started > STEADY_SECONDS:
-            break
-        for name, call in calls.items():
-            _synchronize(device)
-            start = time.perf_counter()
-            call()
-            _synchronize(device)
-            if repetition:
-                times[name].append(time.perf_counter() - start)
-    return times
+def random_groups(shape: tuple[int, int, int], count: int, tilt: float, generator: torch.Generator) -> Tensor:
+    """Some groups of every token, (B, T, K) bool: group g is drawn with weight e^(-tilt g / (K - 1))."""
+    scores = torch.rand(shape, generator=generator)
+    if tilt:  # the largest of log weight + Gumbel noise are a draw without replacement
+        weights = -tilt * torch.linspace(0, 1, shape[-1])
+        scores = weights - torch.log(-torch.log(scores.clamp(1e-7, 1 - 1e-7)))
+    chosen = scores.topk(count, dim=-1).indices
+    return torch.zeros_like(scores, dtype=torch.bool).scatter_(2, chosen, True)
 
 
-def _synchronize(device: str) -> None:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
+def _tilt(num_groups: int, top_k: int, own: int, share: float) -> float:
+    """The tilt of `random_groups` with which that share of pairs has a group in common, on a sample of tokens."""
 
+    def common(tilt: float) -> float:
+        generator = torch.Generator().manual_seed(0)
+        reads, groups = (
+            random_groups((1, SAMPLE, num_groups), count, tilt, generator)[0].float() for count in (top_k, own)
+        )
+        return float((reads @ groups.T > 0).float().mean())
 
-def _spread(times: list[float]) -> dict[str, Any]:
-    return {"median": statistics.median(times), "min": min(times), "max": max(times), "runs": times}
+    fewest = common(0.0)
+    if share < fewest:
+        raise FocusError(
+            f"Equal groups keep {fewest:.0%} of the distant pairs with K = {num_groups} and k = {top_k}, and unequal "
+            "ones more: ask for a larger share."
+        )
+    low, high = 0.0, STEEPEST
+    for _ in range(20):
+        middle = (low + high) / 2
+        low, high = (middle, high) if common(middle) < share else (low, middle)
+    return high
 
 
 def _errors(inputs: AttentionInputs, result: Any) -> dict[str, float]:
@@ -313,69 +338,9 @@ def _routing_cost(settings: BenchSettings, tokens: int, num_groups: int, top_k: 
         "top_k": lambda: torch.zeros_like(scores, dtype=torch.bool).scatter_(1, scores.topk(top_k).indices, True),
         "sort": lambda: groups.sort(stable=True),
     }
-    runs = _alternate(calls, max(3, settings.repetitions), settings.device)
+    runs = alternate(calls, max(3, settings.repetitions), settings.device)
     return {name: statistics.median(times) for name, times in runs.items()}
 
 
-def describe_machine(device: str) -> dict[str, Any]:
-    """Versions and the kind of machine, nothing that names it."""
-    processor = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
-    return {
-        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else processor,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "system": platform.system(),
-    }
-
-
 def _identity(point: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(point[name] for name in ("tokens", "num_groups", "top_k", "dtype", "backend"))
-
-
-def _comparable(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that make two points comparable; the lists of what to measure may grow."""
-    free = ("sizes", "routings", "dtypes", "backends")
-    return {"router": "layer"} | {name: value for name, value in settings.items() if name not in free}
-
-
-def _load(path: Path, settings: BenchSettings) -> dict[str, Any]:
-    described: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
-    fresh = {
-        "schema": SCHEMA,
-        "machine": describe_machine(settings.device),
-        "settings": described,
-        "points": [],
-    }
-    if not path.exists():
-        return fresh
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        same = record["schema"] == SCHEMA and _comparable(record["settings"]) == _comparable(described)
-        same = same and record["machine"] == fresh["machine"]
-        points = record["points"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FocusError(f"{path} is no benchmark file: name another file to write to.") from error
-    if not same:
-        raise FocusError(
-            f"{path} holds a benchmark of other settings or another machine: name another file to write to."
-        )
-    return fresh | {"points": points}
-
-
-def _save(path: Path, record: dict[str, Any]) -> None:
-    """Replace the file in one step."""
-    temporary = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(record, indent=1), encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise FocusError(f"{path} cannot be written: choose a file in a folder you may write to.") from error
+    return tuple(point.get(name) for name in ("tokens", "num_groups", "top_k", "share", "dtype", "backend"))

@@ -160,9 +160,10 @@ def _model_row(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def series_name(num_groups: int, top_k: int, dtype: str, backend: str = "") -> str:
-    """What to call the points of one routing, dtype and backend."""
-    return f"K={num_groups}, k={top_k}, {dtype}" + (f", {backend}" if backend else "")
+def series_name(num_groups: int, top_k: int, dtype: str, backend: str = "", share: float | None = None) -> str:
+    """What to call the points of one routing, dtype and backend; with the share of distant pairs of unequal groups."""
+    unequal = "" if share is None else f", unequal groups ({share:.0%})"
+    return f"K={num_groups}, k={top_k}{unequal}, {dtype}" + (f", {backend}" if backend else "")
 
 
 def crossovers(points: pd.DataFrame) -> pd.DataFrame:
@@ -225,6 +226,7 @@ def _identity(point: dict[str, Any]) -> dict[str, Any]:
 def _point(point: dict[str, Any]) -> dict[str, Any]:
     known = _identity(point)
     backend = _word(point["backend_used"])
+    share = None if point.get("share") is None else _positive(point["share"])
     full, sparse = _spread(point["full_s"]), _spread(point["sparse_s"])
     kept = _positive(point["kept_share"])
     if kept > 1:
@@ -234,7 +236,7 @@ def _point(point: dict[str, Any]) -> dict[str, Any]:
     memory = point.get("working_bytes")
     speedup = full[0] / sparse[0]
     return {
-        "series": series_name(known["K"], known["k"], known["dtype"], backend),
+        "series": series_name(known["K"], known["k"], known["dtype"], backend, share),
         **known,
         "backend": backend,
         **dict(zip(("full s", "full min s", "full max s"), full)),

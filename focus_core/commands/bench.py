@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from focus_core.commands.options import JsonOption, RoutersOption, print_json
+
+if TYPE_CHECKING:
+    from focus_core.bench import BenchSettings
 
 HEADS = {"small": (9, 3, 64), "gpt2": (12, 12, 64), "llama": (32, 8, 128)}
 """Query heads, key/value heads and head size by name: SmolLM2-135M, GPT-2 124M, Llama 3 8B or Mistral 7B."""
@@ -51,6 +54,14 @@ def bench(
     data: Annotated[
         Path | None, typer.Option("--data", "-d", help="With --model: the text to read. Default: the sample story.")
     ] = None,
+    baselines: Annotated[
+        list[str] | None,
+        typer.Option("--baseline", metavar="NAME", help="Measure a published baseline instead; repeat, or all."),
+    ] = None,
+    shares: Annotated[
+        list[float] | None,
+        typer.Option("--share", help="Share of distant pairs, as 0.18: one for each --routing, or baselines'."),
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda; auto takes a GPU if there is one.")] = "auto",
     seed: Annotated[int, typer.Option(help="Seed of tensors and routing.")] = 0,
     json_output: JsonOption = False,
@@ -60,6 +71,7 @@ def bench(
     Every point alternates the two, and gives the median and spread, the
     share of pairs kept, the bound that share sets on the speed-up, and the
     largest deviation from the definition. Nothing else should run beside it.
+    Groups are of equal size; with --share as unequal as that takes.
 
     The whole published curve on a GPU, for both shapes of heads:
     focus bench --preset published --heads gpt2 --out bench-gpt2.json
@@ -67,6 +79,10 @@ def bench(
 
     With --model, the model with routers reads 2K to 8K tokens and writes
     after 4K to 32K, against the untouched model: focus bench --model default
+
+    With --baseline, one head of the sparse attentions that focus frontier
+    compares with, executed exactly with PyTorch; no kernel of the papers:
+    focus bench --baseline all --share 0.18 --size 8192 --out baselines.json
     """
     import rich
     import torch
@@ -83,6 +99,8 @@ def bench(
     chosen |= {name: tuple(values) for name, values in given.items() if values}
     if routings:
         chosen["routings"] = tuple(_numbers(text, 2, "routing", "8/2") for text in routings)
+    if shares and baselines is None:
+        chosen["shares"] = tuple(shares)
     shape = HEADS[heads] if heads in HEADS else _numbers(heads, 3, "heads", "9/3/64")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -101,6 +119,9 @@ def bench(
     if model is not None:
         _whole_model(model, routers, data, device, dtypes, out, json_output)
         return
+    if baselines is not None:
+        _baselines(settings, baselines, sizes, shares, out, json_output)
+        return
     total = len(list(settings.points()))
     with terminal_progress() as progress:
         progress(f"Measuring {total} points on {device} into {out}", 0.0)
@@ -118,6 +139,51 @@ def bench(
         rich.print(f"Written to {out}.")
 
 
+def _baselines(
+    common: BenchSettings,
+    names: list[str],
+    sizes: list[int] | None,
+    shares: list[float] | None,
+    out: Path,
+    json_output: bool,
+) -> None:
+    import rich
+
+    from focus_core.baselines import BASELINES
+    from focus_core.bench_baselines import BaselineBenchSettings, run_baseline_bench
+    from focus_core.commands.table import baseline_bench_table
+    from focus_core.progress import terminal_progress
+
+    lists: dict[str, Any] = {
+        "sizes": sizes,
+        "shares": shares,
+        "baselines": list(BASELINES) if names == ["all"] else names,
+    }
+    given: dict[str, Any] = {name: tuple(values) for name, values in lists.items() if values}
+    settings = BaselineBenchSettings(
+        **given,
+        head_dim=common.head_dim,
+        window=common.window,
+        sink_tokens=common.sink_tokens,
+        repetitions=common.repetitions,
+        device=common.device,
+        seed=common.seed,
+    )
+    with terminal_progress() as progress:
+        progress(f"Measuring {len(settings.points())} points on {settings.device} into {out}", 0.0)
+
+        def show(done: int, of: int, point: dict[str, Any]) -> None:
+            name = f"{point['tokens']:,} tokens, {BASELINES[point['baseline']].label}"
+            progress(f"{name}: {point['speedup']:.2f}x ({done} of {of})", done / of)
+
+        record = run_baseline_bench(settings, out, show)
+    if json_output:
+        print_json(record)
+    else:
+        rich.print(baseline_bench_table(record))
+        rich.print(f"Written to {out}.")
+
+
 def _whole_model(
     model: str,
     routers: str | None,
@@ -130,8 +196,9 @@ def _whole_model(
     import rich
     import torch
 
-    from focus_core.bench import DTYPES, describe_machine
+    from focus_core.bench import DTYPES
     from focus_core.bench_model import ModelBenchSettings, run_model_bench
+    from focus_core.bench_timing import describe_machine
     from focus_core.commands.routers import attach
     from focus_core.commands.table import model_bench_table
     from focus_core.errors import FocusError

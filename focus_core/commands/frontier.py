@@ -40,6 +40,9 @@ def frontier(
     sinks: Annotated[int, typer.Option(help="First tokens that all methods keep.")] = 4,
     blocks: Annotated[int, typer.Option(help="Evenly spaced blocks of the held-out text.")] = 8,
     seed: Annotated[int, typer.Option(help="Seed of untrained routers and random baselines.")] = 0,
+    speeds: Annotated[
+        list[Path] | None, typer.Option(help="Record of focus bench; repeat. Default: those that are shipped.")
+    ] = None,
     json_output: JsonOption = False,
 ) -> None:
     """Compare routers with published sparse attentions at the same kept share.
@@ -49,6 +52,9 @@ def frontier(
     pairs; what it really kept is counted. All routing is causal. Routers
     with a k for every layer (focus plan) are measured at that.
 
+    Beside --out, a table (.md) and a figure (.svg) say the same, with the
+    speeds of one attention call that focus bench measured.
+
     Example: focus frontier -d held-out.txt --train books/ --out f.json
     """
     import rich
@@ -57,6 +63,8 @@ def frontier(
     from focus_core.commands.table import frontier_table
     from focus_core.errors import FocusError
     from focus_core.evaluation.frontier import SCHEMA, Point
+    from focus_core.evaluation.frontier_figure import write_beside
+    from focus_core.evaluation.frontier_table import frontier_rows, read_speeds, recorded_speeds
     from focus_core.models import load_model
     from focus_core.progress import terminal_progress
     from focus_core.results import record_run, text_records
@@ -64,6 +72,8 @@ def frontier(
     from focus_core.training.loop import calibration_blocks
 
     names = [] if baseline == ["none"] else baseline or list(BASELINES)
+    if out.suffix in (".md", ".svg"):
+        raise FocusError(f"The table and the figure are written beside {out}: give --out a name that ends in .json.")
     unknown = sorted(set(names) - set(BASELINES))
     if unknown:
         raise FocusError(f"There is no baseline {unknown[0]!r}: choose from {', '.join(BASELINES)}.")
@@ -86,10 +96,15 @@ def frontier(
             points.append(point)
             record_run(out, record | {"points": points})
             progress(f"{point.label} ({done} of {plan.total})", done / plan.total)
+    written = json.loads(out.read_text(encoding="utf-8"))
+    known = recorded_speeds() if speeds is None else read_speeds(speeds)
+    write_beside(out, written, known)
     if json_output:
-        print_json(json.loads(out.read_text(encoding="utf-8")))
+        print_json(written)
     else:
-        rich.print(frontier_table(points, f"{loaded.info.name}, T={length}, w={window}, {sinks} sinks"))
+        title = f"{loaded.info.name}, T={length}, w={window}, {sinks} sinks"
+        rich.print(frontier_table(frontier_rows(written, known), title))
+        rich.print(f"Written to {out}, {out.with_suffix('.md').name} and {out.with_suffix('.svg').name}.")
 
 
 def _earlier(out: Path, record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -181,8 +196,12 @@ class _Plan:
         if self._missing("untouched", None, None):
             yield routed_point("untouched", "untouched model", "", evaluate(focus, self.held, routing="off"))
         changes: dict[str, Any] = {"window": self.settings["window"], "sink_tokens": self.settings["sink_tokens"]}
-        for top_k in (None,) if focus.config.layer_top_k else self.top_ks:
+        planned = bool(focus.config.layer_top_k)
+        for top_k in (None,) if planned else self.top_ks:
             if self._missing(name, top_k, None):
                 row = evaluate(focus, self.held, routing="hard", top_k=top_k, balance="calibrated", **changes)
                 label = f"{name}, as planned" if top_k is None else f"{name}, k={top_k}"
-                yield routed_point(name, label, source, row, focus.config.router, focus.config.num_groups)
+                config = focus.config
+                yield routed_point(
+                    name, label, source, row, config.router, config.num_groups, config.layer_top_k if planned else None
+                )

@@ -7,8 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
+from focus_core.baselines import BASELINES
 from focus_core.evaluation import Evaluation, Leak, LengthRow
-from focus_core.evaluation.frontier import Point
+from focus_core.evaluation.frontier_table import SIZES, Row
 
 
 def evaluation_table(rows: Sequence[Evaluation], title: str) -> Table:
@@ -63,20 +64,21 @@ def length_table(rows: Sequence[LengthRow], title: str) -> Table:
     return table
 
 
-def frontier_table(points: Sequence[Point], title: str) -> Table:
-    """One line per method and budget, the fewest pairs first."""
+def frontier_table(rows: Sequence[Row], title: str) -> Table:
+    """One line per method and budget, the fewest pairs first; speed-ups of one attention call where measured."""
     table = Table(title=title)
-    for name in ("method", "perplexity", "against untouched", "distant kept", "all kept", "largest group"):
+    sizes = [f"{size // 1024}K" for size in SIZES]
+    for name in ("method", "perplexity", "against untouched", "distant kept", "all kept", "largest group", *sizes):
         table.add_column(name, justify="left" if name == "method" else "right")
-    untouched = next((point.perplexity for point in points if point.kind == "untouched"), None)
-    for point in sorted(points, key=lambda point: (point.kept_share is None, point.kept_share)):
+    for row in sorted(rows, key=lambda row: (row.kept_share is None, row.kept_share)):
         table.add_row(
-            point.label,
-            f"{point.perplexity:.2f}",
-            "" if untouched is None else f"{point.perplexity / untouched - 1:+.1%}",
-            "all, approximately" if point.kept_share is None else f"{point.kept_share:.1%}",
-            "" if point.causal_kept_share is None else f"{point.causal_kept_share:.1%}",
-            "" if point.largest_group_share is None else f"{point.largest_group_share:.1%}",
+            row.label,
+            f"{row.perplexity:.2f}",
+            f"{row.relative - 1:+.1%}",
+            "approximate" if row.kept_share is None else f"{row.kept_share:.1%}",
+            "" if row.causal_kept_share is None else f"{row.causal_kept_share:.1%}",
+            "" if row.largest_group_share is None else f"{row.largest_group_share:.1%}",
+            *(f"{row.speedups[size]:.2f}x" if size in row.speedups else "" for size in SIZES),
         )
     return table
 
@@ -105,6 +107,33 @@ def bench_table(record: dict[str, Any]) -> Table:
             f"{point['kept_share']:.1%}",
             f"{point['error_output']:.0e}",
             "" if memory is None else f"{memory / 2**20:,.0f}",
+        )
+    return table
+
+
+def baseline_bench_table(record: dict[str, Any]) -> Table:
+    """One line per length, baseline and share: attention with and without choosing the pairs, exactness.
+
+    Args:
+        record: from `focus_core.bench_baselines.run_baseline_bench`.
+    """
+    machine = record["machine"]
+    table = Table(title=f"One head, {machine['device']}, {machine['threads']} threads, torch {machine['torch']}")
+    table.add_column("tokens", justify="right")
+    table.add_column("baseline", min_width=max(map(len, BASELINES)))
+    for name in ("kept", "full ms", "choice ms", "attention ms", "speed-up", "with choice", "error"):
+        table.add_column(name, justify="right")
+    for point in record["points"]:
+        table.add_row(
+            f"{point['tokens']:,}",
+            point["baseline"],
+            "" if point["kept_share"] is None else f"{point['kept_share']:.1%}",
+            f"{point['full_s']['median'] * 1e3:,.1f}",
+            "" if point["select_s"] is None else f"{point['select_s'] * 1e3:,.1f}",
+            f"{point['attend_s']['median'] * 1e3:,.1f}",
+            f"{point['speedup']:.2f}",
+            f"{point['speedup_with_choice']:.2f}",
+            f"{point['error_output']:.0e}",
         )
     return table
 

@@ -14,8 +14,9 @@ from opening import open_page
 from streamlit.testing.v1 import AppTest
 
 from focus_core import FocusConfig, retrofit
-from focus_core.bench import BenchSettings, describe_machine, run_bench
+from focus_core.bench import BenchSettings, run_bench
 from focus_core.bench_model import ModelBenchSettings, run_model_bench
+from focus_core.bench_timing import describe_machine
 from focus_core.errors import FocusError
 from workbench import jobs
 from workbench.charts.speed import error_curves, memory_curves, model_curves, speedup_curves, time_curves
@@ -86,6 +87,7 @@ def broken(change):
         broken(lambda point: point.update(top_k=9)),
         broken(lambda point: point.update(dtype="<script>")),
         broken(lambda point: point.update(kept_share=1.5)),
+        broken(lambda point: point.update(share="a third")),
         broken(lambda point: point["full_s"].update(median=0)),
         broken(lambda point: point["full_s"].update(median=math.inf)),
         broken(lambda point: point["sparse_s"].update(min=1e9)),
@@ -113,6 +115,14 @@ def test_ratios_in_the_file_are_not_believed(measured):
     for point in record["points"]:
         point["speedup"] = point["bound"] = 99.0
     assert read_speed(json.dumps(record).encode(), "mine").points["speedup"].max() < 99
+
+
+def test_unequal_groups_are_a_series_of_their_own(measured):
+    record = json.loads(measured)
+    first = next(point for point in record["points"] if "failure" not in point)
+    record["points"].append(first | {"share": 0.4})
+    series = set(read_speed(json.dumps(record).encode(), "mine").points["series"])
+    assert sum("unequal groups (40%)" in name for name in series) == 1 and len(series) == 3
 
 
 def with_speedups(values, tokens=None):

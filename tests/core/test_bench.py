@@ -6,6 +6,7 @@ import pytest
 
 import focus_core.bench as bench
 from focus_core.errors import FocusError
+from focus_core.evaluation.frontier_table import distant_share
 
 SMALL = dict(sizes=(48, 96), routings=((4, 1), (4, 2)), dtypes=("float32", "bfloat16"), repetitions=2, window=8)
 
@@ -88,3 +89,27 @@ def test_other_settings_are_refused(tmp_path):
 def test_settings_are_checked(change, message):
     with pytest.raises(FocusError, match=message):
         bench.BenchSettings(**change)
+
+
+@pytest.mark.parametrize(
+    "router, routing, share", [("head", (8, 1), 0.3), ("head", (8, 3), 0.5), ("layer", (8, 2), 0.6)]
+)
+def test_unequal_groups_keep_the_share_that_was_asked_for(tmp_path, router, routing, share):
+    settings = bench.BenchSettings(
+        sizes=(1500,), routings=(routing,), shares=(share,), dtypes=("float32",), repetitions=1, window=8, router=router
+    )
+    (point,) = bench.run_bench(settings, tmp_path / "bench.json")["points"]
+    assert distant_share(point["kept_share"], 1500, 8) == pytest.approx(share, abs=0.03)
+    assert point["share"] == share and point["error_output"] < 1e-4
+    equal = bench.BenchSettings(**{**settings.__dict__, "shares": ()})
+    record = bench.run_bench(equal, tmp_path / "bench.json")
+    assert [each["share"] for each in record["points"]] == [share, None]
+    assert record["points"][1]["kept_share"] < point["kept_share"]
+
+
+def test_groups_cannot_keep_less_than_equal_ones(tmp_path):
+    settings = bench.BenchSettings(sizes=(64,), routings=((4, 2),), shares=(0.3,), dtypes=("float32",))
+    with pytest.raises(FocusError, match="larger share"):
+        bench.run_bench(settings, tmp_path / "bench.json")
+    with pytest.raises(FocusError, match="one for each"):
+        bench.BenchSettings(routings=((4, 1), (4, 2)), shares=(0.3,))

@@ -197,3 +197,4 @@ def test_commands_plan_and_compare_and_go_on(tiny_llama, tmp_path):
     assert [point["wanted_share"] for point in points if point["method"] == "sparq"] == wanted
     run(*arguments, "--baseline", "streaming", "--baseline", "sparq", "--baseline", "performer")
     assert json.loads(out.read_text())["points"] == points
+    assert "SparQ" in out.with_suffix(".md").read_text() and "SparQ" in out.with_suffix(".svg").read_text()
