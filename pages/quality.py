@@ -10,9 +10,10 @@ import streamlit as st
 from focus_core.errors import FocusError
 from focus_core.resources import data_dir
 from workbench import jobs, state
+from workbench.charts.evidence import KEPT as DISTANT_KEPT
 from workbench.charts.evidence import draw
 from workbench.charts.quality import BOUND, KEPT, frontier
-from workbench.evidence import VIEWS, Record, find_records, read, run_files
+from workbench.evidence import SPEEDS, VIEWS, Record, find_records, read, run_files
 from workbench.evidence_verdicts import verdict
 from workbench.frame import open_bare_page
 from workbench.guard import guarded
@@ -32,7 +33,9 @@ SHARES = (
     *("kept share, difference", "exposure"),
 )
 AXES = {"kept": KEPT, "bound": BOUND}
+FRONTIER_AXES = {"kept": DISTANT_KEPT} | {f"speed{size}": name for name, size in SPEEDS.items()}
 PERCENT = st.column_config.NumberColumn(format="percent")
+TIMES = st.column_config.NumberColumn(format="%.2fx")
 COLUMNS = {
     "perplexity": st.column_config.NumberColumn(format="%.2f"),
     "relative": st.column_config.NumberColumn("× untouched", format="%.3f"),
@@ -149,15 +152,17 @@ def _evidence(kind: str, records: list[Record]) -> None:
     )
     record = found[name or next(iter(found))]
     table = read(record)
-    st.markdown(f"#### {plain(verdict(view.draw, table, view.metric))}")
+    against = _frontier_axis(table) if view.draw == "frontier" else None
+    st.markdown(f"#### {plain(verdict(view.draw, table, view.metric, against))}")
     if len(table):
         chart(
-            draw(view.draw, table, metric=view.metric, dark=is_dark()),
+            draw(view.draw, table, metric=view.metric, dark=is_dark(), against=against),
             table,
             {"file": record.name, "model": record.content["model"]["name"], "date": record.date},
             name=f"quality-{kind}",
             alt=f"{view.question}: {len(table)} rows.",
-            column_config={column: PERCENT for column in table.columns if column in SHARES},
+            column_config={column: PERCENT for column in table.columns if column in SHARES}
+            | {column: TIMES for column in table.columns if column in SPEEDS},
         )
     st.caption(
         f"{view.question}. {plain(_origin(record))} Made by `{view.command}`; docs/reproduction.md has the rest."
@@ -165,6 +170,26 @@ def _evidence(kind: str, records: list[Record]) -> None:
     missing = record.content.get("missing")
     if missing:
         st.caption(f"Not measured in this run: {plain(', '.join(map(str, missing)))}.")
+
+
+def _frontier_axis(table: pd.DataFrame) -> str:
+    """What perplexity is drawn against: kept pairs, or a speed where one was measured."""
+    axes = {key: name for key, name in FRONTIER_AXES.items() if len(table) and bool(table[name].notna().any())}
+    if not axes:
+        return DISTANT_KEPT
+    state.choose("frontier_axis", list(axes))
+    axis = st.segmented_control(
+        "Against",
+        list(axes),
+        format_func=lambda key: "share of distant pairs kept" if axes[key] == DISTANT_KEPT else f"{axes[key]} tokens",
+        key="frontier_axis",
+        required=True,
+        help="The share of distant pairs kept; or the speed-up of one attention call over full attention that `focus "
+        "bench` measured for the shipped records, the choice of pairs not included. Routers have random groups "
+        "that keep about the same share, baselines an exact execution with PyTorch, not the kernels of their papers.",
+        persist_state="session",
+    )
+    return axes[axis or "kept"]
 
 
 def _origin(record: Record) -> str:

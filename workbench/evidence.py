@@ -15,13 +15,16 @@ from typing import Any
 import pandas as pd
 
 from focus_core.errors import FocusError
-from focus_core.evaluation import Evaluation, leaks, perplexity_difference
+from focus_core.evaluation import Evaluation, leaks
 from focus_core.evaluation.frontier import SCHEMA as FRONTIER
+from focus_core.evaluation.frontier_table import SIZES, frontier_rows, recorded_speeds
 from focus_core.reproduce.runner import SCHEMA
 from focus_core.resources import runs_dir
 from workbench.quality import MAX_BYTES
 
 DIFFERENCES = ("label", "series", "difference", "low", "high", "distant kept", "largest group")
+SPEEDS = {f"speed-up at {size // 1024}K": size for size in SIZES}
+"""Columns of the frontier with the measured speed-up of one attention call, and its number of tokens."""
 _SETTINGS = {"soft": "soft gate", "off": "untouched"}
 
 
@@ -274,19 +277,17 @@ def leak(content: dict[str, Any]) -> pd.DataFrame:
 
 
 def frontier(content: dict[str, Any]) -> pd.DataFrame:
-    """Routers and baselines: perplexity with its paired difference, kept share, largest group."""
-    untouched = next(point for point in content["points"] if point["kind"] == "untouched")
-    rows = []
-    for point in content["points"]:
-        if point["kind"] != "untouched":
-            gap = perplexity_difference(point["block_nll"], untouched["block_nll"])
-            relative = point["perplexity"] / untouched["perplexity"]
-            name = point["method"] if point["kind"] == "routers" else point["label"]
-            found = {"difference": gap.difference, "low": _number(gap.low), "high": _number(gap.high)}
-            rows.append(
-                {"label": point["label"], "series": name, "kind": point["kind"], **found}
-                | {"relative": relative, **_shares(point), "source": point["source"]}
-            )
+    """Routers and baselines: perplexity with its paired difference, kept share, largest group, measured speed."""
+    rows = [
+        {"label": row.label, "series": row.series, "kind": row.kind}
+        | {"difference": row.difference, "low": _number(row.low), "high": _number(row.high)}
+        | {"relative": row.relative, "perplexity": row.perplexity}
+        | {"distant kept": _number(row.kept_share), "largest group": _number(row.largest_group_share)}
+        | {name: row.speedups.get(size, math.nan) for name, size in SPEEDS.items()}
+        | {"source": row.source}
+        for row in frontier_rows(content, recorded_speeds())
+        if row.kind != "untouched"
+    ]
     return pd.DataFrame(rows)
 
 

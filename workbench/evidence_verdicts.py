@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import pandas as pd
 
+from workbench.evidence import SPEEDS
 
-def verdict(draw: str, table: pd.DataFrame, metric: str) -> str:
+
+def verdict(draw: str, table: pd.DataFrame, metric: str, against: str | None = None) -> str:
     """What a table of `workbench.evidence` says.
 
     Args:
         draw: how its view is drawn.
         table: the rows.
         metric: what differs.
+        against: of a frontier, the column it is drawn against.
     """
     if not len(table):
         return "The record has no row to compare yet."
+    if draw == "frontier" and against in SPEEDS:
+        return _fast(table, against)
     return {"path": _sweep, "lengths": _lengths, "curves": _curves, "frontier": _frontier}.get(
         draw, lambda rows: _counted(rows, metric)
     )(table)
@@ -76,6 +81,25 @@ def _frontier(table: pd.DataFrame) -> str:
     if not parts:
         return f"All routers here keep more than {_BUDGETS[-1]:.0%} of the distant pairs."
     return f"The routers that lose least, by share of distant pairs kept: {', '.join(parts.values())}."
+
+
+_FLOORS = (1.5, 2, 3, 6)
+"""Speed-ups from which on what loses least is named."""
+
+
+def _fast(table: pd.DataFrame, column: str) -> str:
+    parts: dict[str, str] = {}
+    for floor in _FLOORS:
+        within = table.loc[table[column] >= floor].sort_values("perplexity")
+        if len(within):
+            point = within.to_dict("records")[0]
+            kept = "" if pd.isna(point["distant kept"]) else f" with {point['distant kept']:.0%} of the distant pairs"
+            loss = f"{point['relative'] - 1:+.1%}{kept}"
+            parts[point["label"]] = f"at {floor:g}x and more {point['label']} ({loss}, {point[column]:.1f}x)"
+    if not parts:
+        return f"Nothing here was measured to be {_FLOORS[0]:g} times as fast as full attention."
+    tokens = f"{SPEEDS[column]:,} tokens"
+    return f"What loses least, by measured speed-up of one attention call at {tokens}: {', '.join(parts.values())}."
 
 
 def _curves(table: pd.DataFrame) -> str:

@@ -77,6 +77,7 @@ SETTINGS: dict[str, Setting] = {
     "run": Setting("", _words),
     "speed": Setting("", _words),
     "axis": Setting("", _words),
+    "frontier_axis": Setting("", _words),
     "evidence": Setting("", _words),
     "record": Setting("", _words),
 }

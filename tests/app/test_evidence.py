@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+import math
 import shutil
 
 import numpy as np
@@ -180,6 +181,43 @@ def test_damaged_records_are_refused_in_one_sentence(records):
     for text in ("", "[" * 5000, "{}", '{"schema": "focus-reproduce/1", "experiment": "x", "model": {"name": "a"}}'):
         path.write_text(text)
         assert find_records([path, path.with_name("gone.json")]) == []
+
+
+def test_a_frontier_is_drawn_against_measured_speed_too():
+    record = {
+        "series": ["a", "a", "b", "SparQ"],
+        "kind": ["routers", "routers", "routers", "baseline"],
+        "label": ["a, k=1", "a, k=2", "b, k=1", "SparQ"],
+        "distant kept": [0.2, 0.4, 0.15, 0.2],
+        "perplexity": [51.0, 50.5, 55.0, 50.1],
+        "relative": [1.02, 1.01, 1.1, 1.002],
+        "speed-up at 8K": [2.0, 1.4, math.nan, 0.7],
+        "speed-up at 32K": [4.0, 2.1, math.nan, 0.6],
+    }
+    table = pd.DataFrame(record)
+    for dark in (False, True):
+        kept = draw("frontier", table, metric="", dark=dark)
+        speed = draw("frontier", table, metric="", dark=dark, against="speed-up at 32K")
+        assert [trace.name for trace in kept.data] == ["a", "b", "SparQ"]
+        assert {trace.name: list(trace.x) for trace in speed.data} == {"a": [2.1, 4.0], "SparQ": [0.6]}
+        assert speed.data[0].line.color == kept.data[0].line.color
+        assert speed.layout.xaxis.ticksuffix == "x" and "speed-up at 32K tokens" in speed.layout.xaxis.title.text
+    assert verdict("frontier", table, "", "speed-up at 32K") == (
+        "What loses least, by measured speed-up of one attention call at 32,768 tokens: at 2x and more a, k=2 (+1.0% with "
+        "40% of the distant pairs, 2.1x), at 3x and more a, k=1 (+2.0% with 20% of the distant pairs, 4.0x)."
+    )
+    slow = table.loc[table["kind"] == "baseline"]
+    assert verdict("frontier", slow, "", "speed-up at 8K") == (
+        "Nothing here was measured to be 1.5 times as fast as full attention."
+    )
+
+
+def test_the_page_draws_the_shipped_frontier_against_speed():
+    app = open_page("quality", evidence="frontier", frontier_axis="speed32768")
+    assert app.segmented_control(key="frontier_axis").value == "speed32768"
+    assert "What loses least, by measured speed-up of one attention call at 32,768 tokens" in shown(app).replace(
+        "\\", ""
+    )
 
 
 def test_a_frontier_names_the_best_routers_under_each_share():

@@ -12,19 +12,21 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from workbench.charts.labels import Named, beside, in_a_column
+from workbench.evidence import SPEEDS
 from workbench.theme import style
 
 _LIGHT = ("#0072B2", "#D55E00", "#117733", "#882255", "#E69F00", "#56B4E9")
 _DARK = ("#56B4E9", "#E69F00", "#ACD39E", "#FFAABB", "#F0E442", "#99DDFF")
 _MARKS = ("circle", "diamond", "square", "x", "triangle-up", "cross")
 _DASHES = ("solid", "dash", "dot", "dashdot")
+KEPT = "distant kept"
 
 
 def _color(number: int, dark: bool) -> str:
     return (_DARK if dark else _LIGHT)[number % len(_LIGHT)]
 
 
-def draw(kind: str, table: pd.DataFrame, *, metric: str, dark: bool) -> go.Figure:
+def draw(kind: str, table: pd.DataFrame, *, metric: str, dark: bool, against: str | None = None) -> go.Figure:
     """The chart of a view.
 
     Args:
@@ -32,6 +34,7 @@ def draw(kind: str, table: pd.DataFrame, *, metric: str, dark: bool) -> go.Figur
         table: from `workbench.evidence.read`.
         metric: what differs, for the axis.
         dark: for a dark page.
+        against: of a frontier, the column of its horizontal axis; default the share of distant pairs kept.
     """
     if kind == "curves":
         return balance_curves(table, dark=dark)
@@ -40,7 +43,7 @@ def draw(kind: str, table: pd.DataFrame, *, metric: str, dark: bool) -> go.Figur
     if kind == "lengths":
         return length_lines(table, dark=dark)
     if kind == "frontier":
-        return frontier_lines(table, dark=dark)
+        return frontier_lines(table, dark=dark, against=against or KEPT)
     return difference_chart(table, metric=metric, dark=dark)
 
 
@@ -64,7 +67,8 @@ def _notes(rows: pd.DataFrame) -> list[str]:
     """What stands beside a difference: shares that are known."""
     notes = []
     for row in _plain(rows):
-        known = [
+        known = [f"{name} {row[name]:.2f}x" for name in SPEEDS if not math.isnan(row.get(name, math.nan))]
+        known += [
             f"{name} {row[name]:.1%}"
             for name in ("distant kept", "largest group", "distant pairs", "removed", "kept share, difference")
             if not math.isnan(row.get(name, math.nan))
@@ -144,30 +148,34 @@ def length_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
     return style(figure, dark=dark, height=420)
 
 
-def frontier_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
-    """Perplexity against kept pairs, the points of a method joined and named; routers coloured, baselines grey.
+def frontier_lines(table: pd.DataFrame, *, dark: bool, against: str = KEPT) -> go.Figure:
+    """Perplexity against kept pairs or a speed, the points of a method joined and named; baselines grey.
 
-    The axis ends a little above the worst router: what lies beyond stands at the upper edge with its value.
+    The axis ends a little above the worst router: what lies beyond stands at the upper edge with its value. Rows
+    without a value on the horizontal axis are left out; colours are those of the whole table.
     """
     figure = go.Figure()
-    known: pd.DataFrame = table.loc[table["distant kept"].notna() & table["relative"].notna()]
-    x_range, y_range, top = _frontier_ranges(known)
+    known: pd.DataFrame = table.loc[table[against].notna() & table["relative"].notna()]
+    x_range, y_range, top = _frontier_ranges(known, against)
     height = 560
     firsts: list[Named] = []
     alone: list[tuple[bool, float, Named]] = []
     every: list[tuple[float, float]] = []
-    grey, number = "#B8BEC8" if dark else "#5F6570", -1
-    start = float(known["distant kept"].to_numpy(dtype=float).min(initial=1.0))
+    grey = "#B8BEC8" if dark else "#5F6570"
+    numbers = {
+        name: number for number, name in enumerate(dict.fromkeys(table.loc[table["kind"] == "routers", "series"]))
+    }
+    column = known[against].to_numpy(dtype=float)
+    start = float(column.min(initial=math.inf)) + 0.03 * float(column.max(initial=1.0))
     for series, rows in known.groupby("series", sort=False):
-        ordered = rows.sort_values("distant kept")
-        routers = bool((ordered["kind"] == "routers").all())
-        number += routers
+        ordered = rows.sort_values(against)
+        routers, number = series in numbers, numbers.get(str(series), 0)
         color, symbol = (_color(number, dark), _MARKS[number % 4]) if routers else (grey, "circle-open")
         above = ordered["relative"] - 1
         shown = above.clip(upper=top)
         beyond = [f"{value:+.0%}" if value > top else "" for value in above]
         figure.add_scatter(
-            x=ordered["distant kept"],
+            x=ordered[against],
             y=shown,
             mode="lines+markers+text",
             name=str(series),
@@ -183,15 +191,15 @@ def frontier_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
                 [row["perplexity"], note, row["relative"] - 1, row["label"]]
                 for row, note in zip(_plain(ordered), _notes(ordered))
             ],
-            hovertemplate="perplexity %{customdata[0]:.2f} (%{customdata[2]:+.1%})<br>distant pairs kept %{x:.1%}<br>"
-            "%{customdata[1]}<extra>%{customdata[3]}</extra>",
+            hovertemplate="perplexity %{customdata[0]:.2f} (%{customdata[2]:+.1%})<br>%{customdata[1]}"
+            "<extra>%{customdata[3]}</extra>",
         )
-        points = list(zip(ordered["distant kept"].to_numpy(dtype=float), shown.to_numpy(dtype=float)))
+        points = list(zip(ordered[against].to_numpy(dtype=float), shown.to_numpy(dtype=float)))
         every += points
         for (x, y), (to_x, to_y) in pairwise(points):  # names keep clear of the lines, too
             every += [(x + part * (to_x - x), y + part * (to_y - y)) for part in np.linspace(0, 1, 60)]
         named = Named(*points[0], str(series), color, elsewhere=tuple(points[:0:-1]))
-        if points[0][0] < start + 0.03:
+        if points[0][0] < start:
             firsts.append(named)
         else:  # routers before baselines, and of each those that lose least, have the first choice of a place
             alone.append((not routers, min(y for _, y in points), named))
@@ -201,20 +209,25 @@ def frontier_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
     drawn = [*names, *(Named(x, y) for x, y in every)]
     notes += beside(drawn, x_range=x_range, y_range=y_range, sizes=[(880, height - 110)])
     figure.update_layout(annotations=notes, showlegend=False, title="Routers, and baselines in grey")
-    figure.update_xaxes(title="share of distant pairs kept, sinks included", tickformat=".0%", range=x_range)
+    if against == KEPT:
+        figure.update_xaxes(title="share of distant pairs kept, sinks included", tickformat=".0%", range=x_range)
+    else:
+        title = f"measured {against} tokens of one attention call over full attention"
+        figure.update_xaxes(title=title, ticksuffix="x", range=x_range)
     figure.update_yaxes(title="perplexity against the untouched model (dashed)", tickformat="+.2~%", range=y_range)
     return style(figure, dark=dark, height=height)
 
 
-def _frontier_ranges(known: pd.DataFrame) -> tuple[tuple[float, float], tuple[float, float], float]:
+def _frontier_ranges(known: pd.DataFrame, against: str) -> tuple[tuple[float, float], tuple[float, float], float]:
     """Ranges of the axes, with room for names on the left, and the difference at which points are cut off."""
-    kept, above = (known[name].to_numpy(dtype=float) for name in ("distant kept", "relative"))
+    kept, above = (known[name].to_numpy(dtype=float) for name in (against, "relative"))
     above = above - 1
     routers = above[known["kind"].eq("routers").to_numpy()]
     best, most = float(above.min(initial=0.0)), float(above.max(initial=0.01))
     top = min(most, max(0.01, 1.4 * float(routers.max(initial=0.0)))) if len(routers) else most
-    right = min(1.04, 1.12 * float(kept.max(initial=0.01)))
-    left = min(0.0, (float(kept.min(initial=1.0)) - 0.2 * right) / 0.8)
+    right = 1.12 * float(kept.max(initial=0.01))
+    right = min(1.04, right) if against == KEPT else right
+    left = min(0.0, (float(kept.min(initial=right)) - 0.2 * right) / 0.8)
     return (left, right), (best - 0.06 * (top - best), top + 0.08 * (top - best)), top
 
 
