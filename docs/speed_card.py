@@ -12,6 +12,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from focus_core.baselines import BASELINES
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "data" / "results"
 MARKS = ("<!-- speed: python docs/speed_card.py -->", "<!-- end of speed -->")
@@ -21,11 +23,23 @@ def setting(record: dict[str, Any]) -> str:
     """One sentence on machine and shape."""
     machine, settings = record["machine"], record["settings"]
     dates = sorted({point["date"] for point in record["points"]})
+    balanced = "" if any(point.get("share") for point in record["points"]) else "balanced "
     return (
         f"{machine['device']}, {machine['threads']} threads, {machine['instructions']}, torch {machine['torch']}, "
         f"{' and '.join(dates)}; {settings['heads']} query heads and {settings['kv_heads']} key/value heads of "
-        f"{settings['head_dim']}, w = {settings['window']}, {settings['sink_tokens']} sinks, random balanced routing, "
+        f"{settings['head_dim']}, w = {settings['window']}, {settings['sink_tokens']} sinks, random {balanced}routing, "
         f"at least {settings['repetitions']} alternating runs a point."
+    )
+
+
+def baseline_setting(record: dict[str, Any]) -> str:
+    """One sentence on machine and shape."""
+    machine, settings = record["machine"], record["settings"]
+    dates = sorted({point["date"] for point in record["points"]})
+    return (
+        f"{machine['device']}, {machine['threads']} threads, {machine['instructions']}, torch {machine['torch']}, "
+        f"{' and '.join(dates)}; one head of {settings['head_dim']}, float32, w = {settings['window']}, "
+        f"{settings['sink_tokens']} sinks, at least {settings['repetitions']} alternating runs a point, choosing once."
     )
 
 
@@ -38,9 +52,10 @@ def kernel_table(record: dict[str, Any]) -> str:
     ]
     for point in sorted(record["points"], key=_order):
         full, sparse = point["full_s"], point["sparse_s"]
+        unequal = "" if point.get("share") is None else ", unequal groups"
         memory = "" if point["working_bytes"] is None else f"{point['working_bytes'] / 2**20:.0f}"
         lines.append(
-            f"| {point['tokens']:,} | {point['num_groups']} | {point['top_k']} | {point['dtype']} "
+            f"| {point['tokens']:,} | {point['num_groups']} | {point['top_k']}{unequal} | {point['dtype']} "
             f"| {full['median'] * 1e3:,.1f} | {sparse['median'] * 1e3:,.1f} ({sparse['min'] * 1e3:,.1f}-"
             f"{sparse['max'] * 1e3:,.1f}) | {point['speedup']:.2f} | {point['bound']:.2f} "
             f"| {point['share_of_bound']:.0%} | {point['kept_share']:.1%} | {point['error_output']:.1e} "
@@ -56,7 +71,7 @@ def routing_table(record: dict[str, Any]) -> str:
         "|" + "---|" * 8,
     ]
     for point in sorted(record["points"], key=_order):
-        if point["dtype"] == "float32":
+        if point["dtype"] == "float32" and point["routing_s"]:
             costs = " | ".join(f"{seconds * 1e3:.2f}" for seconds in point["routing_s"].values())
             lines.append(f"| {point['tokens']:,} | {point['num_groups']} | {point['top_k']} | {costs} |")
     return "\n".join(lines)
@@ -103,8 +118,36 @@ def readme_table(record: dict[str, Any]) -> str:
     )
 
 
+def baseline_table(record: dict[str, Any]) -> str:
+    """Every point of the baselines: attention, choosing, speed-up without and with it, exactness."""
+    lines = [
+        "| tokens | baseline | distant pairs kept | full, ms | attention, ms (min-max) | executed in | speed-up "
+        "| choosing, ms | with choosing | largest error |",
+        "|" + "---|" * 10,
+    ]
+    for point in record["points"]:
+        attend = point["attend_s"]
+        kept = "approximate" if point["kept_share"] is None else f"{point['kept_share']:.1%}"
+        chosen = "known beforehand" if point["select_s"] is None else f"{point['select_s'] * 1e3:,.1f}"
+        lines.append(
+            f"| {point['tokens']:,} | {BASELINES[point['baseline']].label} | {kept} "
+            f"| {point['full_s']['median'] * 1e3:,.1f} | {attend['median'] * 1e3:,.1f} ({attend['min'] * 1e3:,.1f}-"
+            f"{attend['max'] * 1e3:,.1f}) | {point['way']} | {point['speedup']:.2f} | {chosen} "
+            f"| {point['speedup_with_choice']:.2f} | {point['error_output']:.1e} |"
+        )
+    return "\n".join(lines)
+
+
 def _order(point: dict[str, Any]) -> tuple[Any, ...]:
-    return point["num_groups"], point["top_k"], point["dtype"], point["tokens"]
+    return point["num_groups"], point["top_k"], point["dtype"], point.get("share") or 0.0, point["tokens"]
+
+
+def _routings(points: list[dict[str, Any]]) -> list[str]:
+    """The options that ask for these points, one line for equal groups and one for unequal ones."""
+    kinds = dict.fromkeys((point["num_groups"], point["top_k"], point.get("share")) for point in points)
+    equal = [f"--routing {groups}/{k}" for groups, k, share in kinds if share is None]
+    unequal = [f"--routing {groups}/{k} --share {share}" for groups, k, share in kinds if share is not None]
+    return [" ".join(part) for part in (equal, unequal) if part]
 
 
 def main() -> None:
@@ -113,8 +156,12 @@ def main() -> None:
     model = json.loads((RESULTS / "bench-model-cpu.json").read_text(encoding="utf-8"))
     heads = json.loads((RESULTS / "bench-heads-cpu.json").read_text(encoding="utf-8"))
     made, measured = model["made"], model["settings"]
-    routings = " ".join(f"--routing {groups}/{k}" for groups, k in heads["settings"]["routings"])
-    options = f"--repetitions 3 --size 8192 --size 32768 {routings} --dtype float32"
+    baselines = json.loads((RESULTS / "bench-baselines-cpu.json").read_text(encoding="utf-8"))
+    options = "--repetitions 3 --size 8192 --size 32768 --dtype float32"
+    commands = "\n".join(
+        f"focus bench --router head {options} {routings} --out bench-heads.json"
+        for routings in _routings(heads["points"])
+    )
     text = f"""# Speed
 
 Written by `python docs/speed_card.py` from recorded runs. Nothing here is projected.
@@ -136,15 +183,32 @@ Routing itself, for one layer of this model's width, in float32:
 
 ## With routers per head
 
-Keys in one of K groups of each key/value head, queries that read k of them:
+Keys in one of K groups of each key/value head, queries that read k of them. Groups of trained routers are unequal and
+keep more pairs than equal ones; random groups that keep the same share of the distant pairs stand for them:
 
 ```bash
-focus bench --router head {options} --out bench-heads.json
+{commands}
 ```
 
 {setting(heads)}
 
 {kernel_table(heads)}
+
+## Baselines
+
+The sparse attentions that [frontier.md](frontier.md) compares with, one head of normal tensors over the pairs that each
+of them chooses. They are executed exactly with PyTorch in the fastest of four ways, tried twice each: tiles of 16, 128
+or 512 queries with the keys that any of them keeps, or blocks of 16 keys with the queries that keep any of them. What
+is chosen for every query leaves few keys that no neighbour wants, so tiles save little; kernels of the papers are not
+measured. Choosing is reference code, which ranks every key for every query also where the method ranks blocks.
+
+```bash
+focus bench --baseline all --out bench-baselines.json
+```
+
+{baseline_setting(baselines)}
+
+{baseline_table(baselines)}
 
 ## The whole model
 
