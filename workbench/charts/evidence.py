@@ -166,7 +166,8 @@ def frontier_lines(table: pd.DataFrame, *, dark: bool, against: str = KEPT) -> g
         name: number for number, name in enumerate(dict.fromkeys(table.loc[table["kind"] == "routers", "series"]))
     }
     column = known[against].to_numpy(dtype=float)
-    start = float(column.min(initial=math.inf)) + 0.03 * float(column.max(initial=1.0))
+    most = float(column.max(initial=0.0))
+    start = float(column.min(initial=math.inf)) + (0.03 if against == KEPT else 0.08 * most)
     for series, rows in known.groupby("series", sort=False):
         ordered = rows.sort_values(against)
         routers, number = series in numbers, numbers.get(str(series), 0)
@@ -213,7 +214,8 @@ def frontier_lines(table: pd.DataFrame, *, dark: bool, against: str = KEPT) -> g
         figure.update_xaxes(title="share of distant pairs kept, sinks included", tickformat=".0%", range=x_range)
     else:
         title = f"measured {against} tokens of one attention call over full attention"
-        figure.update_xaxes(title=title, ticksuffix="x", range=x_range)
+        ticks = list(range(math.ceil(most) + 1))  # none below 0, where names stand
+        figure.update_xaxes(title=title, tickvals=ticks, ticktext=[f"{n}x" for n in ticks], range=x_range)
     figure.update_yaxes(title="perplexity against the untouched model (dashed)", tickformat="+.2~%", range=y_range)
     return style(figure, dark=dark, height=height)
 
