@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,14 @@ from torch.nn import functional as F
 
 from focus_core.baselines import BASELINES, Case
 from focus_core.baselines.estimates import performer_features
-from focus_core.baselines.execution import attend_features, attend_key_blocks, attend_tiles, key_blocks, tiles
+from focus_core.baselines.execution import (
+    attend_features,
+    attend_key_blocks,
+    attend_tiles,
+    attend_window,
+    key_blocks,
+    tiles,
+)
 from focus_core.bench_timing import alternate, load_record, save_record, spread, synchronize
 from focus_core.errors import FocusError
 
@@ -35,6 +43,7 @@ WAYS: dict[str, tuple[Callable[[Tensor], Any], Callable[..., Tensor]]] = {
     **{f"tiles of {size} queries": (partial(tiles, size=size), attend_tiles) for size in (16, 128, 512)},
     "blocks of 16 keys": (partial(key_blocks, size=16), attend_key_blocks),
 }
+WINDOWS = ("sliding", "streaming")
 _LISTS = ("sizes", "shares", "baselines")
 
 
@@ -132,15 +141,14 @@ def measure_baseline(
         definition in float64, on queries spread over the text.
     """
     case = _case(settings, tokens, baseline, share)
-    query, key, value = (part[0, 0] for part in (case.query, case.key, case.value))
-
+    value = case.value[0, 0]
     heads = torch.get_num_threads() if value.device.type == "cpu" else 1
     queries, keys, values = (part.repeat(1, heads, 1, 1) for part in (case.query, case.key, case.value))
 
     def full() -> Tensor:
         return F.scaled_dot_product_attention(queries, keys, values, is_causal=True, scale=case.scale)
 
-    method = BASELINES[baseline]
+    method, together = BASELINES[baseline], 1
     point: dict[str, Any] = {"tokens": tokens, "baseline": baseline, "share": share}
     calls: dict[str, Callable[[], Any]] = {"full_s": full}
     if method.keep is None:
@@ -156,12 +164,17 @@ def measure_baseline(
         else:
             point["select_s"], kept = _timed(choose, settings.device)
         point |= _counted(case, kept)
-        point["way"], parts = _fastest(case, kept)
-        _, run = WAYS[point["way"]]
-        calls["attend_s"] = partial(run, query, key, value, parts, case.scale)
+        ways = _ways(case, kept)
+        if baseline in WINDOWS:
+            width = int(kept[-1].flip(0).long().cumprod(0).sum()) - 1
+            sinks = settings.sink_tokens if bool(kept[-1, 0]) else 0
+            arguments = queries, keys, values, width, sinks, case.scale
+            ways = chain(ways, [("the window's backend", partial(attend_window, *arguments), heads)])
+        point["way"], calls["attend_s"], together = _fastest(ways, settings.device)
         expected = partial(_softmax_over, case, kept)
     times = alternate(calls, settings.repetitions, settings.device)
-    times["full_s"] = [seconds / heads for seconds in times["full_s"]]
+    for name, number in (("full_s", heads), ("attend_s", together)):
+        times[name] = [seconds / number for seconds in times[name]]
     point |= {name: spread(runs) for name, runs in times.items()}
     point["speedup"] = point["full_s"]["median"] / point["attend_s"]["median"]
     attending = point["attend_s"]["median"] + (point["select_s"] or 0.0)
@@ -220,15 +233,25 @@ def _counted(case: Case, kept: Tensor) -> dict[str, float]:
     }
 
 
-def _fastest(case: Case, kept: Tensor) -> tuple[str, Any]:
-    """The way that takes the least time in two tries, with its parts."""
+Way = tuple[str, Callable[[], Tensor], int]
+"""Name, the call, and how many heads it computes."""
+
+
+def _ways(case: Case, kept: Tensor) -> Iterator[Way]:
+    """The executions that suit any pairs, one at a time, since their parts are large."""
     query, key, value = (part[0, 0] for part in (case.query, case.key, case.value))
-    best: tuple[float, str, Any] = (float("inf"), "", None)
     for name, (plan, run) in WAYS.items():
-        parts = plan(kept)
-        tries = [_timed(partial(run, query, key, value, parts, case.scale), str(kept.device)) for _ in range(TRIES)]
-        best = min(best, (min(seconds for seconds, _ in tries), name, parts), key=lambda each: each[0])
-    return best[1], best[2]
+        yield name, partial(run, query, key, value, plan(kept), case.scale), 1
+
+
+def _fastest(ways: Iterable[Way], device: str) -> Way:
+    """The way that takes the least time a head in two tries."""
+    best: tuple[float, Way | None] = (float("inf"), None)
+    for way in ways:
+        seconds = min(_timed(way[1], device)[0] for _ in range(TRIES)) / way[2]
+        best = min(best, (seconds, way), key=lambda each: each[0])
+    assert best[1] is not None
+    return best[1]
 
 
 def _softmax_over(case: Case, kept: Tensor, rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Exact attention over given pairs of one head, for timing the baselines: two ways to leave out what nobody keeps.
+"""Exact attention over given pairs of one head, for timing the baselines: ways to leave out what nobody keeps.
 
 Neither is a kernel of the papers. Whatever a query keeps, dense products are only saved where its neighbours leave out
 the same keys (`tiles`), or where few queries keep any key of a block (`key_blocks`, the order of MoBA's algorithm 1).
@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from focus_core.attention import focus_attention
 
 NEARLY_ALL = 0.9
 """Above this share, gathering the wanted keys costs more than computing the others."""
@@ -98,6 +100,21 @@ def attend_key_blocks(query: Tensor, key: Tensor, value: Tensor, parts: list[Par
         total[queries] = total[queries] * fade + weights.sum(1, keepdim=True)
         output[queries] = output[queries] * fade + weights @ value[keys].float()
     return (output / total).to(value.dtype)
+
+
+def attend_window(query: Tensor, key: Tensor, value: Tensor, window: int, sinks: int, scale: float) -> Tensor:
+    """Attention (T, Dv) of the first head over a window and sinks, through the project's own backend.
+
+    Args:
+        query: (1, H, T, D).
+        key: (1, H, T, D).
+        value: (1, H, T, Dv).
+        window: pairs at most this far apart.
+        sinks: leading tokens that all see.
+        scale: factor of the dot products.
+    """
+    nobody = torch.zeros(1, query.shape[2], 1, dtype=torch.bool, device=query.device)  # in the only group
+    return focus_attention(query, key, value, nobody, window=window, sink_tokens=sinks, scale=scale).output[0, 0]
 
 
 def attend_features(query: Tensor, key: Tensor, value: Tensor, size: int = 256) -> Tensor:

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from focus_core.baselines import BASELINES, Case
 from focus_core.baselines.estimates import performer_features
-from focus_core.baselines.execution import attend_features, attend_key_blocks, attend_tiles, key_blocks, tiles
+from focus_core.baselines.execution import (
+    attend_features,
+    attend_key_blocks,
+    attend_tiles,
+    attend_window,
+    key_blocks,
+    tiles,
+)
 
 WAYS = {"tiles": (tiles, attend_tiles), "key blocks": (key_blocks, attend_key_blocks)}
 
@@ -41,6 +48,18 @@ def test_what_nobody_keeps_is_not_in_the_parts():
     window = (distance >= 0) & (distance < 4)
     assert max(len(part.keys) for part in tiles(window, 8)[1:]) == 8 + 3
     assert max(len(part.queries) for part in key_blocks(window, 8)) == 8 + 3
+
+
+@given(length=st.integers(1, 60), window=st.integers(0, 70), sinks=st.integers(0, 5))
+@settings(max_examples=30, deadline=None)
+def test_windows_run_through_the_projects_own_backend(length, window, sinks):
+    generator = torch.Generator().manual_seed(length)
+    query, key, value = (torch.randn(1, 2, length, 8, generator=generator) for _ in range(3))
+    index = torch.arange(length)
+    distance = index[:, None] - index
+    kept = (distance >= 0) & ((distance <= window) | (index < sinks))
+    output = attend_window(query, key, value, window, sinks, 0.4)
+    assert torch.allclose(output, dense(query[0, 0], key[0, 0], value[0, 0], kept, 0.4), atol=1e-5)
 
 
 @given(length=st.integers(1, 40), size=st.integers(1, 50))
