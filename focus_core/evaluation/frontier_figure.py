@@ -69,9 +69,7 @@ def figure(record: dict[str, Any], speeds: Speeds) -> str:
         An SVG document; all names in it are escaped.
     """
     rows = [row for row in frontier_rows(record, speeds) if row.kind != "untouched"]
-    known = [row for row in rows if row.kept_share is not None]
-    legend = _legend(known)
-    y = _vertical(known)
+    legend, y = _legend(rows), _vertical(rows)
     ways: list[tuple[str, Callable[[Row], float | None], Callable[[float], str]]] = [
         ("share of distant pairs kept, sinks included", lambda row: row.kept_share, "{:.0%}".format),
         *(
@@ -84,7 +82,7 @@ def figure(record: dict[str, Any], speeds: Speeds) -> str:
         ),
     ]
     panels = [
-        _panel(known, legend, y, name, value, text) | {"top": TOP + number * APART}
+        _panel(rows, legend, y, name, value, text) | {"top": TOP + number * APART}
         for number, (name, value, text) in enumerate(ways)
     ]
     made, blocks = record["made"], record["settings"]["blocks"]

@@ -142,7 +142,7 @@ def test_the_figure_is_one_drawing_without_scripts_and_with_every_point():
     marks = [[mark.find(f"{SVG}title").text for mark in panel.findall(f"{SVG}g")] for panel in panels]
     assert len(marks[0]) == 6  # estimates keep no share
     assert any(note.startswith("a<b>, k=1: perplexity 51.00 (+2.0%), distant pairs kept 18.0%") for note in marks[0])
-    assert len(marks[1]) == 3  # two routers and SparQ have a speed at 8K
+    assert len(marks[1]) == 4  # two routers, SparQ and random features have a speed at 8K
     words = " ".join(tree.itertext())
     assert "+80%" in words  # beyond the edge, with its value
     assert "a<b>" in words and "not measured: focus bench" in words  # nothing near was measured at 32K
