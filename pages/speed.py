@@ -19,6 +19,7 @@ from workbench.markup import plain
 from workbench.run_verdicts import model_speed_verdict, speed_verdict
 from workbench.speed import (
     SpeedRecord,
+    apart,
     crossovers,
     is_whole_model,
     noise,
@@ -182,7 +183,7 @@ def _show(record: SpeedRecord) -> None:
         st.info("No point has been measured yet: the first one takes a moment.", icon=":material/hourglass:")
         _failures(record)
         return
-    points = _filtered(every)
+    points, unequal = apart(_filtered(every))
     summary = crossovers(points)
     st.markdown(f"#### {plain(speed_verdict(summary, record.machine, points))}")
     if (spread := noise(points)) > NOISY:
@@ -220,6 +221,13 @@ def _show(record: SpeedRecord) -> None:
         "float32 definition over a sample of queries."
     )
     downloads(summary, record.origin, name="crossovers")
+    if len(unequal):
+        with st.expander(f"{len(unequal)} points with unequal groups", icon=":material/table:"):
+            st.caption(
+                "Measured at the share of pairs that trained routers keep; the page Quality sets their speed against "
+                "perplexity (Frontier with baselines)."
+            )
+            st.dataframe(unequal, hide_index=True, column_config=COLUMNS, key="unequal_points")
     left, right = st.columns(2, gap="medium")
     with left:
         alt = "Working memory of sparse attention against tokens."

@@ -109,6 +109,14 @@ def shipped_speeds() -> dict[str, Path]:
     return found
 
 
+def apart(points: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The points to draw and those that only a table has: unequal groups stand back where equal ones were measured."""
+    unequal = points["unequal"].to_numpy(dtype=bool)
+    if unequal.all():
+        return points, points.iloc[:0]
+    return points.loc[~unequal].reset_index(drop=True), points.loc[unequal].reset_index(drop=True)
+
+
 def noise(points: pd.DataFrame) -> float:
     """How many times as long as the fastest run the slowest took, at the median point."""
     return statistics.median(high / low for high, low in zip(points["sparse max s"], points["sparse min s"]))
@@ -209,7 +217,7 @@ def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 _COLUMNS = (
-    *("series", "tokens", "K", "k", "dtype", "backend", "full s", "full min s", "full max s"),
+    *("series", "tokens", "K", "k", "unequal", "dtype", "backend", "full s", "full min s", "full max s"),
     *("sparse s", "sparse min s", "sparse max s", "speedup", "bound", "share of bound", "kept share"),
     *("routing s", "speedup with routing", "error output", "error logsumexp", "working bytes", "input bytes", "date"),
 )
@@ -238,6 +246,7 @@ def _point(point: dict[str, Any]) -> dict[str, Any]:
     return {
         "series": series_name(known["K"], known["k"], known["dtype"], backend, share),
         **known,
+        "unequal": share is not None,
         "backend": backend,
         **dict(zip(("full s", "full min s", "full max s"), full)),
         **dict(zip(("sparse s", "sparse min s", "sparse max s"), sparse)),

@@ -24,6 +24,7 @@ from workbench.run_verdicts import model_speed_verdict, speed_verdict
 from workbench.speed import (
     MAX_BYTES,
     PUBLISHED,
+    apart,
     crossovers,
     is_whole_model,
     read_model_speed,
@@ -121,8 +122,12 @@ def test_unequal_groups_are_a_series_of_their_own(measured):
     record = json.loads(measured)
     first = next(point for point in record["points"] if "failure" not in point)
     record["points"].append(first | {"share": 0.4})
-    series = set(read_speed(json.dumps(record).encode(), "mine").points["series"])
-    assert sum("unequal groups (40%)" in name for name in series) == 1 and len(series) == 3
+    points = read_speed(json.dumps(record).encode(), "mine").points
+    drawn, beside = apart(points)
+    assert set(drawn["series"]) == set(read_speed(measured, "mine").points["series"]) and len(beside) == 1
+    assert "unequal groups (40%)" in beside["series"][0]
+    alone, none = apart(points.loc[points["unequal"]])
+    assert len(alone) == 1 and not len(none)
 
 
 def with_speedups(values, tokens=None):
@@ -235,6 +240,12 @@ def test_the_page_shows_a_measurement_of_this_machine_and_its_failures(measured)
     assert speed_verdict(crossovers(record.points), record.machine, record.points) in shown(app)
     assert "ended at 8 of 8 points" in shown(app) and "could not be measured" in shown(app)
     assert "Resume" in [button.label for button in app.button]
+
+
+def test_unequal_groups_stand_in_a_table_of_their_own():
+    app = open_page("speed", speed="bench-heads-cpu")
+    assert not app.exception and not app.error
+    assert any("points with unequal groups" in each.label for each in app.expander)
 
 
 def test_shipped_measurements_are_shown_whole():
