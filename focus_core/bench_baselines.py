@@ -1,4 +1,4 @@
-"""How fast published sparse attentions are when executed exactly with PyTorch, beside full attention.
+"""How fast published sparse attentions are when executed exactly, beside full attention.
 
 What is timed is one head of normal tensors: choosing the pairs, and attending to them in the fastest of the ways of
 `focus_core.baselines.execution`. Full attention is timed over as many heads as there are threads, because one causal

@@ -186,7 +186,7 @@ def _frontier_axis(table: pd.DataFrame) -> str:
         required=True,
         help="The share of distant pairs kept; or the speed-up of one attention call over full attention that `focus "
         "bench` measured for the shipped records, the choice of pairs not included. Routers have random groups "
-        "that keep about the same share, baselines an exact execution with PyTorch, not the kernels of their papers.",
+        "that keep about the same share, baselines an exact execution, not the kernels of their papers.",
         persist_state="session",
     )
     return axes[axis or "kept"]

@@ -81,7 +81,7 @@ def bench(
     after 4K to 32K, against the untouched model: focus bench --model default
 
     With --baseline, one head of the sparse attentions that focus frontier
-    compares with, executed exactly with PyTorch; no kernel of the papers:
+    compares with, executed exactly, but by no kernel of their papers:
     focus bench --baseline all --share 0.18 --size 8192 --out baselines.json
     """
     import rich

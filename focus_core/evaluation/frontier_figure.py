@@ -23,7 +23,7 @@ NOTES = (
     "At the upper edge: worse, with its value.",
     "Speeds: one attention call, float32,",
     "choice of pairs not included; baselines",
-    "executed exactly with PyTorch.",
+    "executed exactly, not by their kernels.",
 )
 
 
