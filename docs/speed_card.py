@@ -157,6 +157,7 @@ def main() -> None:
     heads = json.loads((RESULTS / "bench-heads-cpu.json").read_text(encoding="utf-8"))
     made, measured = model["made"], model["settings"]
     baselines = json.loads((RESULTS / "bench-baselines-cpu.json").read_text(encoding="utf-8"))
+    repetitions = baselines["settings"]["repetitions"]
     options = "--repetitions 3 --size 8192 --size 32768 --dtype float32"
     commands = "\n".join(
         f"focus bench --router head {options} {routings} --out bench-heads.json"
@@ -170,6 +171,7 @@ Written by `python docs/speed_card.py` from recorded runs. Nothing here is proje
 
 ```bash
 focus bench --out bench.json
+focus bench --size 8192 --size 32768 --routing 8/3 --routing 8/8 --dtype float32 --out bench.json
 ```
 
 {setting(kernel)} "Error" is the largest deviation from the float32 definition over queries spread over the text.
@@ -205,7 +207,8 @@ every key for every query also where the method ranks blocks. The same points me
 40% where a call takes tens of milliseconds.
 
 ```bash
-focus bench --baseline all --out bench-baselines.json
+focus bench --baseline all --repetitions {repetitions} --out bench-baselines.json
+focus bench --baseline sparq --baseline quest --share 0.256 --repetitions {repetitions} --out bench-baselines.json
 ```
 
 {baseline_setting(baselines)}
