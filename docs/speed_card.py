@@ -201,10 +201,11 @@ keep more pairs than equal ones; random groups that keep the same share of the d
 The sparse attentions that [frontier.md](frontier.md) compares with, one head of normal tensors over the pairs that each
 of them chooses, executed exactly in the fastest of some ways, tried twice each: tiles of 16, 128 or 512 queries with
 the keys that any of them keeps, or blocks of 16 keys with the queries that keep any of them, both with PyTorch; windows
-also in the backend that routers run in, without groups. What is chosen for every query leaves few keys that no
-neighbour wants, so tiles save little; kernels of the papers are not measured. Choosing is reference code, which ranks
-every key for every query also where the method ranks blocks. The same points measured an hour apart differed by up to
-40% where a call takes tens of milliseconds.
+also in the backend that routers run in, without groups. What is chosen by content among random tensors leaves few keys
+that no neighbour wants, so tiles save little; a model's own queries agree more, so these speeds are lower bounds.
+Kernels of the papers are not measured. Choosing is reference code, which ranks every key for every query also where the
+method ranks blocks. The same points measured an hour apart differed by up to 40% where a call takes tens of
+milliseconds.
 
 ```bash
 focus bench --baseline all --repetitions {repetitions} --out bench-baselines.json

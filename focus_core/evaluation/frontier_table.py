@@ -2,7 +2,8 @@
 
 Speeds come from records of `focus bench`, not from the run that measured perplexity: those of one attention call at
 8K and 32K tokens, for routers with random groups that keep about the same share of distant pairs, for baselines an
-exact execution. Where nothing near that share was measured there is none.
+exact execution on random tensors, a lower bound for those that choose by content. Where nothing near that share was
+measured there is none.
 """
 
 from __future__ import annotations
