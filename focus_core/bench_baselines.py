@@ -1,9 +1,10 @@
 """How fast published sparse attentions are when executed exactly, beside full attention.
 
-What is timed is one head of normal tensors: choosing the pairs, and attending to them in the fastest of the ways of
-`focus_core.baselines.execution`. Full attention is timed over as many heads as there are threads, because one causal
-head leaves some of them waiting, and divided by their number. No kernel of the papers is measured, and not what they
-save while writing. Among random tensors neighbours agree on no keys: what chooses by content may be faster in a model.
+What is timed is one head, of a model that reads a text or of normal tensors: choosing the pairs, and attending to them
+in the fastest of the ways of `focus_core.baselines.execution`. Full attention is timed over as many heads as there are
+threads, because one causal head leaves some of them waiting, and divided by their number. No kernel of the papers is
+measured, and not what they save while writing. Among random tensors neighbours agree on no keys, so what chooses by
+content needs a model's own.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from focus_core.attention import AttentionOutput
 from focus_core.baselines import BASELINES, Case
 from focus_core.baselines.estimates import performer_features
 from focus_core.baselines.execution import (
@@ -34,6 +37,8 @@ from focus_core.baselines.execution import (
 )
 from focus_core.bench_timing import alternate, load_record, save_record, spread, synchronize
 from focus_core.errors import FocusError
+from focus_core.interface import AttentionCall, Geometry, Rule
+from focus_core.retrofitting import FocusModel
 
 SCHEMA = "focus-bench-baselines/1"
 CHECKED_QUERIES = 64
@@ -62,6 +67,7 @@ class BaselineBenchSettings:
         fitted_tokens: length of the text that k-means and hash tables are fitted on.
         device: "cpu" or "cuda".
         seed: of tensors and random baselines.
+        source: whose head it is, for the record; None for normal tensors.
     """
 
     sizes: tuple[int, ...] = (8192, 32768)
@@ -74,6 +80,7 @@ class BaselineBenchSettings:
     fitted_tokens: int = 2048
     device: str = "cpu"
     seed: int = 0
+    source: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not all(size >= 1 for size in (*self.sizes, self.head_dim, self.repetitions, self.fitted_tokens)):
@@ -94,10 +101,87 @@ class BaselineBenchSettings:
         ]
 
 
+class Head(NamedTuple):
+    """What a head attends with, and other text that baselines are fitted on.
+
+    Attributes:
+        query: (1, 1, T, D), position-encoded.
+        key: (1, 1, T, D), likewise.
+        value: (1, 1, T, Dv).
+        fitted: query and key (1, 1, T', D) of other text.
+        scale: factor of the dot products.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    fitted: tuple[Tensor, Tensor]
+    scale: float
+
+
+def random_head(settings: BaselineBenchSettings, tokens: int) -> Head:
+    """Normal tensors."""
+    generator = torch.Generator().manual_seed(settings.seed)
+
+    def normal(length: int) -> Tensor:
+        return torch.randn(1, 1, length, settings.head_dim, generator=generator).to(settings.device)
+
+    query, key, value = (normal(tokens) for _ in range(3))
+    fitted = normal(settings.fitted_tokens), normal(settings.fitted_tokens)
+    return Head(query, key, value, fitted, settings.head_dim**-0.5)
+
+
+class _Seen(Exception):
+    """The layer that was asked for has been reached."""
+
+
+@torch.inference_mode()
+def model_head(focus: FocusModel, input_ids: Tensor, layer: int, head: int) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Query, key and value (1, 1, T, D) of one head, and its scale, while the untouched model reads a text.
+
+    Layers above are not run. Logit caps and the model's own windows are left out.
+
+    Args:
+        focus: the model; its routers play no part.
+        input_ids: (T,) int64.
+        layer: which one.
+        head: which query head.
+    """
+    found: list[tuple[Tensor, Tensor, Tensor, float]] = []
+
+    def follow(
+        call: AttentionCall,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        routing: Tensor,
+        reading: Tensor | None,
+        positions: Tensor,
+        geometry: Geometry,
+    ) -> AttentionOutput:
+        if call.layer == layer:
+            group = head * key.shape[1] // query.shape[1]
+            own = (query[:, head : head + 1], key[:, group : group + 1], value[:, group : group + 1])
+            found.append((*(part.float().contiguous() for part in own), geometry.scale))
+            raise _Seen
+        output = F.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=geometry.scale, enable_gqa=query.shape[1] != key.shape[1]
+        )
+        return AttentionOutput(output, output.new_zeros(output.shape[:3], dtype=torch.float32))
+
+    with (
+        suppress(_Seen),
+        focus.routing("soft", balance="calibrated", rule=Rule(lambda assignment, top_k: assignment, follow)),
+    ):
+        focus.model.base_model(input_ids=input_ids[None].to(focus.model.device), use_cache=False)
+    return found[0]
+
+
 def run_baseline_bench(
     settings: BaselineBenchSettings,
     out: str | Path,
     progress: Callable[[int, int, dict[str, Any]], None] | None = None,
+    head_of: Callable[[BaselineBenchSettings, int], Head] = random_head,
 ) -> dict[str, Any]:
     """Measure every point that ``out`` does not hold yet; it is replaced after every point.
 
@@ -105,6 +189,7 @@ def run_baseline_bench(
         settings: what to measure.
         out: the JSON file.
         progress: called with points done, points in all, and the point just measured.
+        head_of: settings and number of tokens to the head; called once for each number of tokens.
 
     Returns:
         ``schema``, ``machine``, ``settings`` and ``points``, see `measure_baseline`; each with its ``date``.
@@ -116,9 +201,12 @@ def run_baseline_bench(
     described: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
     record = load_record(path, SCHEMA, described, settings.device, free=_LISTS)
     measured = [{name: point[name] for name in wanted[0]} for point in record["points"]] if wanted else []
+    head, size = None, 0
     for done, point in enumerate(wanted, 1):
         if point not in measured:
-            result = measure_baseline(settings, **point) | {"date": datetime.now(UTC).date().isoformat()}
+            if head is None or size != point["tokens"]:
+                head, size = head_of(settings, point["tokens"]), point["tokens"]
+            result = measure_baseline(settings, head, **point) | {"date": datetime.now(UTC).date().isoformat()}
             record["points"].append(result)
             save_record(path, record)
             if progress is not None:
@@ -128,7 +216,7 @@ def run_baseline_bench(
 
 @torch.inference_mode()
 def measure_baseline(
-    settings: BaselineBenchSettings, *, tokens: int, baseline: str, share: float | None
+    settings: BaselineBenchSettings, head: Head, *, tokens: int, baseline: str, share: float | None
 ) -> dict[str, Any]:
     """One point of `run_baseline_bench`.
 
@@ -140,7 +228,7 @@ def measure_baseline(
         ``causal_kept_share`` of all pairs, None of random features; ``error_output``, the largest deviation from the
         definition in float64, on queries spread over the text.
     """
-    case = _case(settings, tokens, baseline, share)
+    case = _case(settings, head, baseline, share)
     value = case.value[0, 0]
     heads = torch.get_num_threads() if value.device.type == "cpu" else 1
     queries, keys, values = (part.repeat(1, heads, 1, 1) for part in (case.query, case.key, case.value))
@@ -184,21 +272,12 @@ def measure_baseline(
     return point
 
 
-def _case(settings: BaselineBenchSettings, tokens: int, baseline: str, share: float | None) -> Case:
-    """One head of normal tensors, with what the baseline fits on others."""
-    generator = torch.Generator().manual_seed(settings.seed)
-
-    def normal(length: int) -> Tensor:
-        return torch.randn(1, 1, length, settings.head_dim, generator=generator).to(settings.device)
-
-    query, key, value = (normal(tokens) for _ in range(3))
+def _case(settings: BaselineBenchSettings, head: Head, baseline: str, share: float | None) -> Case:
+    """The head, with what the baseline fits on other text."""
     pairs = {"window": settings.window, "sinks": settings.sink_tokens, "share": share or 0.0}
-    case = Case(query, key, value, **pairs, scale=settings.head_dim**-0.5, seed=settings.seed)
+    case = Case(head.query, head.key, head.value, **pairs, scale=head.scale, seed=settings.seed)
     fit = BASELINES[baseline].fit
-    if fit is None:
-        return case
-    text = normal(settings.fitted_tokens), normal(settings.fitted_tokens)
-    return replace(case, fitted=fit(*text, seed=settings.seed, **pairs))
+    return case if fit is None else replace(case, fitted=fit(*head.fitted, seed=settings.seed, **pairs))
 
 
 def _kept(case: Case, keep: Callable[[Case], Tensor]) -> Tensor:

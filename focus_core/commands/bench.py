@@ -11,6 +11,7 @@ from focus_core.commands.options import JsonOption, RoutersOption, print_json
 
 if TYPE_CHECKING:
     from focus_core.bench import BenchSettings
+    from focus_core.progress import Progress
 
 HEADS = {"small": (9, 3, 64), "gpt2": (12, 12, 64), "llama": (32, 8, 128)}
 """Query heads, key/value heads and head size by name: SmolLM2-135M, GPT-2 124M, Llama 3 8B or Mistral 7B."""
@@ -81,7 +82,8 @@ def bench(
     after 4K to 32K, against the untouched model: focus bench --model default
 
     With --baseline, one head of the sparse attentions that focus frontier
-    compares with, executed exactly, but by no kernel of their papers:
+    compares with, executed exactly, but by no kernel of their papers; with
+    --model and --data a head of that model as it reads that text:
     focus bench --baseline all --share 0.18 --size 8192 --out baselines.json
     """
     import rich
@@ -116,11 +118,11 @@ def bench(
         device=device,
         seed=seed,
     )
+    if baselines is not None:
+        _baselines(settings, baselines, sizes, shares, model, data, out, json_output)
+        return
     if model is not None:
         _whole_model(model, routers, data, device, dtypes, out, json_output)
-        return
-    if baselines is not None:
-        _baselines(settings, baselines, sizes, shares, out, json_output)
         return
     total = len(list(settings.points()))
     with terminal_progress() as progress:
@@ -144,13 +146,15 @@ def _baselines(
     names: list[str],
     sizes: list[int] | None,
     shares: list[float] | None,
+    model: str | None,
+    data: Path | None,
     out: Path,
     json_output: bool,
 ) -> None:
     import rich
 
     from focus_core.baselines import BASELINES
-    from focus_core.bench_baselines import BaselineBenchSettings, run_baseline_bench
+    from focus_core.bench_baselines import BaselineBenchSettings, random_head, run_baseline_bench
     from focus_core.commands.table import baseline_bench_table
     from focus_core.progress import terminal_progress
 
@@ -160,28 +164,62 @@ def _baselines(
         "baselines": list(BASELINES) if names == ["all"] else names,
     }
     given: dict[str, Any] = {name: tuple(values) for name, values in lists.items() if values}
-    settings = BaselineBenchSettings(
-        **given,
-        head_dim=common.head_dim,
-        window=common.window,
-        sink_tokens=common.sink_tokens,
-        repetitions=common.repetitions,
-        device=common.device,
-        seed=common.seed,
-    )
     with terminal_progress() as progress:
+        head_of, source = random_head, None
+        if model is not None:
+            head_of, source = _reading(model, data, common.device, progress)
+        settings = BaselineBenchSettings(
+            **given,
+            head_dim=common.head_dim,
+            window=common.window,
+            sink_tokens=common.sink_tokens,
+            repetitions=common.repetitions,
+            device=common.device,
+            seed=common.seed,
+            source=source,
+        )
         progress(f"Measuring {len(settings.points())} points on {settings.device} into {out}", 0.0)
 
         def show(done: int, of: int, point: dict[str, Any]) -> None:
             name = f"{point['tokens']:,} tokens, {BASELINES[point['baseline']].label}"
             progress(f"{name}: {point['speedup']:.2f}x ({done} of {of})", done / of)
 
-        record = run_baseline_bench(settings, out, show)
+        record = run_baseline_bench(settings, out, show, head_of)
     if json_output:
         print_json(record)
     else:
         rich.print(baseline_bench_table(record))
         rich.print(f"Written to {out}.")
+
+
+def _reading(model: str, data: Path | None, device: str, progress: Progress) -> tuple[Any, dict[str, Any]]:
+    """The middle query head of the middle layer while the model reads a text, and what to say of it."""
+    import torch
+
+    from focus_core.bench_baselines import BaselineBenchSettings, Head, model_head
+    from focus_core.config import FocusConfig
+    from focus_core.models import load_model
+    from focus_core.resources import data_dir
+    from focus_core.results import text_records
+    from focus_core.retrofitting import retrofit
+    from focus_core.text import encode, find_texts, read_text
+
+    loaded = load_model(model, device=device, progress=progress)
+    focus = retrofit(loaded.model, FocusConfig())
+    files = [data_dir() / "samples" / "story.txt"] if data is None else find_texts([data])
+    text = "\n\n".join(read_text(file) for file in files)
+    ids = torch.from_numpy(encode(loaded.tokenizer, text, opening=True).input_ids)
+    layer, head = focus.model.config.num_hidden_layers // 2, focus.model.config.num_attention_heads // 2
+
+    def head_of(settings: BaselineBenchSettings, tokens: int) -> Head:
+        progress(f"Reading {tokens:,} tokens up to layer {layer}", 0.0)
+        enough = ids.repeat(-(-(tokens + settings.fitted_tokens) // len(ids)))
+        query, key, value, scale = model_head(focus, enough[:tokens], layer, head)
+        other = model_head(focus, enough[tokens : tokens + settings.fitted_tokens], layer, head)
+        return Head(query, key, value, other[:2], scale)
+
+    name = {"name": loaded.info.name, "revision": loaded.info.revision}
+    return head_of, {"model": name, "layer": layer, "head": head, "data": text_records(files)}
 
 
 def _whole_model(

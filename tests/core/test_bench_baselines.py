@@ -3,9 +3,12 @@
 import json
 
 import pytest
+import torch
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from typer.testing import CliRunner
 
 import focus_core.bench_baselines as bench
+from focus_core import FocusConfig, retrofit
 from focus_core.baselines import BASELINES
 from focus_core.cli import app
 from focus_core.errors import FocusError
@@ -64,3 +67,42 @@ def test_the_command_measures_baselines(tmp_path):
     assert result.exit_code == 0, result.output
     assert "streaming" in result.output and "sparq" in result.output
     assert [point["tokens"] for point in json.loads(out.read_text())["points"]] == [100, 100]
+
+
+def test_a_models_head_is_what_its_attention_gets(tiny_llama):
+    focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4, top_k=1, window=4, sink_tokens=1, route_dim=8))
+    ids = torch.arange(1, 41)
+    layer, heads = 1, tiny_llama.model.config.num_attention_heads
+    attention = focus.model.base_model.layers[layer].self_attn
+    seen = {}
+    hook = attention.register_forward_pre_hook(lambda module, args, kwargs: seen.update(kwargs), with_kwargs=True)
+    with torch.inference_mode(), focus.routing("off"):
+        focus.model.base_model(input_ids=ids[None], use_cache=False)
+    hook.remove()
+    hidden, (cos, sin) = seen["hidden_states"], seen["position_embeddings"]
+    key_heads = tiny_llama.model.config.num_key_value_heads
+    with torch.inference_mode():
+        query = attention.q_proj(hidden).unflatten(-1, (heads, -1)).transpose(1, 2)
+        key = attention.k_proj(hidden).unflatten(-1, (key_heads, -1)).transpose(1, 2)
+        value = attention.v_proj(hidden).unflatten(-1, (key_heads, -1)).transpose(1, 2)
+        query, key = apply_rotary_pos_emb(query, key, cos, sin)
+    for head in (0, heads - 1):
+        group = head * key_heads // heads
+        found = bench.model_head(focus, ids, layer, head)
+        for ours, theirs in zip(found[:3], (query[:, head], key[:, group], value[:, group])):
+            assert torch.allclose(ours[:, 0], theirs, atol=1e-5)
+        assert found[3] == pytest.approx(attention.scaling)
+
+
+def test_the_command_reads_a_text_with_a_model(tmp_path, tiny_llama):
+    tiny_llama.model.save_pretrained(tmp_path / "model")
+    tiny_llama.tokenizer.save_pretrained(tmp_path / "model")
+    text, out = tmp_path / "text.txt", tmp_path / "b.json"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 4)
+    arguments = ["bench", "--baseline", "moba", "--model", tmp_path / "model", "--data", text, "--share", 0.3]
+    arguments += ["--size", 100, "--window", 8, "--repetitions", 1, "--device", "cpu", "--out", out]
+    result = CliRunner().invoke(app, [str(part) for part in arguments])
+    assert result.exit_code == 0, result.output
+    record = json.loads(out.read_text())
+    assert record["settings"]["source"]["data"][0]["name"] == "text.txt"
+    assert record["points"][0]["error_output"] < 1e-5
