@@ -1,10 +1,9 @@
 """How fast published sparse attentions are when executed exactly, beside full attention.
 
-What is timed is one head, of a model that reads a text or of normal tensors: choosing the pairs, and attending to them
-in the fastest of the ways of `focus_core.baselines.execution`. Full attention is timed over as many heads as there are
+What is timed is one head after another (`focus_core.bench_head`): choosing the pairs, and attending to them in the
+fastest of the ways of `focus_core.baselines.execution`. Full attention is timed over as many heads as there are
 threads, because one causal head leaves some of them waiting, and divided by their number. No kernel of the papers is
-measured, and not what they save while writing. Among random tensors neighbours agree on no keys, so what chooses by
-content needs a model's own.
+measured, and not what they save while writing.
 """
 
 from __future__ import annotations
@@ -12,19 +11,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from focus_core.attention import AttentionOutput
 from focus_core.baselines import BASELINES, Case
 from focus_core.baselines.estimates import performer_features
 from focus_core.baselines.execution import (
@@ -35,10 +32,9 @@ from focus_core.baselines.execution import (
     key_blocks,
     tiles,
 )
+from focus_core.bench_head import Head, random_heads
 from focus_core.bench_timing import alternate, load_record, save_record, spread, synchronize
 from focus_core.errors import FocusError
-from focus_core.interface import AttentionCall, Geometry, Rule
-from focus_core.retrofitting import FocusModel
 
 SCHEMA = "focus-bench-baselines/1"
 CHECKED_QUERIES = 64
@@ -49,7 +45,7 @@ WAYS: dict[str, tuple[Callable[[Tensor], Any], Callable[..., Tensor]]] = {
     "blocks of 16 keys": (partial(key_blocks, size=16), attend_key_blocks),
 }
 WINDOWS = ("sliding", "streaming")
-_LISTS = ("sizes", "shares", "baselines")
+_LISTS = ("sizes", "shares", "baselines", "heads")
 
 
 @dataclass(frozen=True)
@@ -60,19 +56,21 @@ class BaselineBenchSettings:
         sizes: numbers of tokens T.
         shares: wanted shares of distant pairs, sinks included.
         baselines: keys of `focus_core.baselines.BASELINES`.
-        head_dim: size of the head.
+        heads: (layer, query head) of the model of `source`, one after another; None for normal tensors.
+        head_dim: size of a head of normal tensors.
         window: local window w.
         sink_tokens: tokens that all see.
         repetitions: timed runs of a point after one warm-up, at least.
         fitted_tokens: length of the text that k-means and hash tables are fitted on.
         device: "cpu" or "cuda".
         seed: of tensors and random baselines.
-        source: whose head it is, for the record; None for normal tensors.
+        source: the model and text that heads are from, for the record; None for normal tensors.
     """
 
     sizes: tuple[int, ...] = (8192, 32768)
     shares: tuple[float, ...] = (0.10, 0.18, 0.32, 0.45)
     baselines: tuple[str, ...] = tuple(BASELINES)
+    heads: tuple[tuple[int, int] | None, ...] = (None,)
     head_dim: int = 64
     window: int = 128
     sink_tokens: int = 4
@@ -94,94 +92,24 @@ class BaselineBenchSettings:
     def points(self) -> list[dict[str, Any]]:
         """Every combination, short texts first; a baseline without a share once for each size."""
         return [
-            {"tokens": size, "baseline": name, "share": share if BASELINES[name].tunable else None}
+            {
+                "tokens": size,
+                "baseline": name,
+                "share": share if BASELINES[name].tunable else None,
+                "head": None if head is None else list(head),
+            }
             for size in self.sizes
+            for head in self.heads
             for name in self.baselines
             for share in self.shares[: None if BASELINES[name].tunable else 1]
         ]
-
-
-class Head(NamedTuple):
-    """What a head attends with, and other text that baselines are fitted on.
-
-    Attributes:
-        query: (1, 1, T, D), position-encoded.
-        key: (1, 1, T, D), likewise.
-        value: (1, 1, T, Dv).
-        fitted: query and key (1, 1, T', D) of other text.
-        scale: factor of the dot products.
-    """
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    fitted: tuple[Tensor, Tensor]
-    scale: float
-
-
-def random_head(settings: BaselineBenchSettings, tokens: int) -> Head:
-    """Normal tensors."""
-    generator = torch.Generator().manual_seed(settings.seed)
-
-    def normal(length: int) -> Tensor:
-        return torch.randn(1, 1, length, settings.head_dim, generator=generator).to(settings.device)
-
-    query, key, value = (normal(tokens) for _ in range(3))
-    fitted = normal(settings.fitted_tokens), normal(settings.fitted_tokens)
-    return Head(query, key, value, fitted, settings.head_dim**-0.5)
-
-
-class _Seen(Exception):
-    """The layer that was asked for has been reached."""
-
-
-@torch.inference_mode()
-def model_head(focus: FocusModel, input_ids: Tensor, layer: int, head: int) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Query, key and value (1, 1, T, D) of one head, and its scale, while the untouched model reads a text.
-
-    Layers above are not run. Logit caps and the model's own windows are left out.
-
-    Args:
-        focus: the model; its routers play no part.
-        input_ids: (T,) int64.
-        layer: which one.
-        head: which query head.
-    """
-    found: list[tuple[Tensor, Tensor, Tensor, float]] = []
-
-    def follow(
-        call: AttentionCall,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        routing: Tensor,
-        reading: Tensor | None,
-        positions: Tensor,
-        geometry: Geometry,
-    ) -> AttentionOutput:
-        if call.layer == layer:
-            group = head * key.shape[1] // query.shape[1]
-            own = (query[:, head : head + 1], key[:, group : group + 1], value[:, group : group + 1])
-            found.append((*(part.float().contiguous() for part in own), geometry.scale))
-            raise _Seen
-        output = F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=geometry.scale, enable_gqa=query.shape[1] != key.shape[1]
-        )
-        return AttentionOutput(output, output.new_zeros(output.shape[:3], dtype=torch.float32))
-
-    with (
-        suppress(_Seen),
-        focus.routing("soft", balance="calibrated", rule=Rule(lambda assignment, top_k: assignment, follow)),
-    ):
-        focus.model.base_model(input_ids=input_ids[None].to(focus.model.device), use_cache=False)
-    return found[0]
 
 
 def run_baseline_bench(
     settings: BaselineBenchSettings,
     out: str | Path,
     progress: Callable[[int, int, dict[str, Any]], None] | None = None,
-    head_of: Callable[[BaselineBenchSettings, int], Head] = random_head,
+    heads_of: Callable[[int], list[Head]] | None = None,
 ) -> dict[str, Any]:
     """Measure every point that ``out`` does not hold yet; it is replaced after every point.
 
@@ -189,24 +117,32 @@ def run_baseline_bench(
         settings: what to measure.
         out: the JSON file.
         progress: called with points done, points in all, and the point just measured.
-        head_of: settings and number of tokens to the head; called once for each number of tokens.
+        heads_of: number of tokens to the heads of the settings, in their order; called once for each number of tokens.
+            Default: `random_heads`.
 
     Returns:
-        ``schema``, ``machine``, ``settings`` and ``points``, see `measure_baseline`; each with its ``date``.
+        ``schema``, ``machine``, ``settings`` and ``points``: ``tokens``, ``baseline``, ``share``, ``head``, what
+        `measure_baseline` returns, and ``date``.
 
     Raises:
         FocusError: the file cannot be read or written, or holds another run.
     """
     path, wanted = Path(out), settings.points()
     described: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
-    record = load_record(path, SCHEMA, described, settings.device, free=_LISTS)
-    measured = [{name: point[name] for name in wanted[0]} for point in record["points"]] if wanted else []
-    head, size = None, 0
+    record = load_record(path, SCHEMA, described, settings.device, free=_LISTS, older={"source": None})
+    measured = [{name: point.get(name) for name in wanted[0]} for point in record["points"]] if wanted else []
+    if heads_of is None:
+        common = {name: described[name] for name in ("fitted_tokens", "head_dim", "device", "seed")}
+        heads_of = partial(random_heads, **common)
+    heads: list[Head] = []
+    size = 0
     for done, point in enumerate(wanted, 1):
         if point not in measured:
-            if head is None or size != point["tokens"]:
-                head, size = head_of(settings, point["tokens"]), point["tokens"]
-            result = measure_baseline(settings, head, **point) | {"date": datetime.now(UTC).date().isoformat()}
+            if size != point["tokens"]:
+                heads, size = heads_of(point["tokens"]), point["tokens"]
+            place = [None if each is None else list(each) for each in settings.heads].index(point["head"])
+            result = point | measure_baseline(settings, heads[place], point["baseline"], point["share"])
+            result["date"] = datetime.now(UTC).date().isoformat()
             record["points"].append(result)
             save_record(path, record)
             if progress is not None:
@@ -215,13 +151,17 @@ def run_baseline_bench(
 
 
 @torch.inference_mode()
-def measure_baseline(
-    settings: BaselineBenchSettings, head: Head, *, tokens: int, baseline: str, share: float | None
-) -> dict[str, Any]:
+def measure_baseline(settings: BaselineBenchSettings, head: Head, baseline: str, share: float | None) -> dict[str, Any]:
     """One point of `run_baseline_bench`.
 
+    Args:
+        settings: window, sinks, repetitions, device and seed.
+        head: what attends.
+        baseline: key of `BASELINES`.
+        share: wanted share of its distant pairs; None for random features.
+
     Returns:
-        The arguments; ``full_s`` and ``attend_s`` with median, minimum, maximum and all runs, in seconds a head: full
+        ``full_s`` and ``attend_s`` with median, minimum, maximum and all runs, in seconds a head: full
         attention, and attention to the chosen pairs; ``select_s``, seconds of choosing them once by reference code
         (None where they are known beforehand; of random features: making those); ``speedup`` of full attention over
         attention, and ``speedup_with_choice`` over both; ``way``, the fastest execution; ``kept_share`` of distant and
@@ -237,7 +177,7 @@ def measure_baseline(
         return F.scaled_dot_product_attention(queries, keys, values, is_causal=True, scale=case.scale)
 
     method, together = BASELINES[baseline], 1
-    point: dict[str, Any] = {"tokens": tokens, "baseline": baseline, "share": share}
+    point: dict[str, Any] = {}
     calls: dict[str, Callable[[], Any]] = {"full_s": full}
     if method.keep is None:
         point |= {"way": "running sums", "kept_share": None, "causal_kept_share": None}
@@ -267,7 +207,7 @@ def measure_baseline(
     point["speedup"] = point["full_s"]["median"] / point["attend_s"]["median"]
     attending = point["attend_s"]["median"] + (point["select_s"] or 0.0)
     point["speedup_with_choice"] = point["full_s"]["median"] / attending
-    rows = torch.linspace(0, tokens - 1, min(CHECKED_QUERIES, tokens), device=value.device).long()
+    rows = torch.linspace(0, len(value) - 1, min(CHECKED_QUERIES, len(value)), device=value.device).long()
     point["error_output"] = float((calls["attend_s"]()[rows].double() - expected(rows)).abs().max())
     return point
 

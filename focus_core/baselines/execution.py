@@ -1,6 +1,6 @@
 """Exact attention over given pairs of one head, for timing the baselines: ways to leave out what nobody keeps.
 
-Neither is a kernel of the papers. Whatever a query keeps, dense products are only saved where its neighbours leave out
+None is a kernel of the papers. Whatever a query keeps, dense products are only saved where its neighbours leave out
 the same keys (`tiles`), or where few queries keep any key of a block (`key_blocks`, the order of MoBA's algorithm 1).
 """
 

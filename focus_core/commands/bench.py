@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from focus_core.commands.options import JsonOption, RoutersOption, print_json
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from focus_core.bench import BenchSettings
+    from focus_core.bench_head import Head
     from focus_core.progress import Progress
+    from focus_core.retrofitting import FocusModel
 
 HEADS = {"small": (9, 3, 64), "gpt2": (12, 12, 64), "llama": (32, 8, 128)}
 """Query heads, key/value heads and head size by name: SmolLM2-135M, GPT-2 124M, Llama 3 8B or Mistral 7B."""
@@ -59,6 +63,14 @@ def bench(
         list[str] | None,
         typer.Option("--baseline", metavar="NAME", help="Measure a published baseline instead; repeat, or all."),
     ] = None,
+    model_heads: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--head",
+            metavar="LAYER/HEAD",
+            help="With --baseline and --model: whose queries and keys; repeat. Default: one at each quarter.",
+        ),
+    ] = None,
     shares: Annotated[
         list[float] | None,
         typer.Option("--share", help="Share of distant pairs, as 0.18: one for each --routing, or baselines'."),
@@ -82,9 +94,10 @@ def bench(
     after 4K to 32K, against the untouched model: focus bench --model default
 
     With --baseline, one head of the sparse attentions that focus frontier
-    compares with, executed exactly, but by no kernel of their papers; with
-    --model and --data a head of that model as it reads that text:
-    focus bench --baseline all --share 0.18 --size 8192 --out baselines.json
+    compares with, executed exactly, but by no kernel of their papers. Among
+    random tensors neighbours agree on no keys, so give those that choose by
+    content a model that reads a text, of which three heads are measured:
+    focus bench --baseline quest --model default --data book.txt --size 8192
     """
     import rich
     import torch
@@ -119,7 +132,10 @@ def bench(
         seed=seed,
     )
     if baselines is not None:
-        _baselines(settings, baselines, sizes, shares, model, data, out, json_output)
+        places = tuple(
+            (layer, head) for layer, head in (_numbers(each, 2, "head", "15/4") for each in model_heads or ())
+        )
+        _baselines(settings, baselines, sizes, shares, model, places, data, out, json_output)
         return
     if model is not None:
         _whole_model(model, routers, data, device, dtypes, out, json_output)
@@ -147,6 +163,7 @@ def _baselines(
     sizes: list[int] | None,
     shares: list[float] | None,
     model: str | None,
+    places: tuple[tuple[int, int], ...],
     data: Path | None,
     out: Path,
     json_output: bool,
@@ -154,8 +171,10 @@ def _baselines(
     import rich
 
     from focus_core.baselines import BASELINES
-    from focus_core.bench_baselines import BaselineBenchSettings, random_head, run_baseline_bench
+    from focus_core.bench_baselines import BaselineBenchSettings, run_baseline_bench
+    from focus_core.bench_head import heads_reading
     from focus_core.commands.table import baseline_bench_table
+    from focus_core.errors import FocusError
     from focus_core.progress import terminal_progress
 
     lists: dict[str, Any] = {
@@ -165,9 +184,11 @@ def _baselines(
     }
     given: dict[str, Any] = {name: tuple(values) for name, values in lists.items() if values}
     with terminal_progress() as progress:
-        head_of, source = random_head, None
+        reading: _Reading | None = None
         if model is not None:
-            head_of, source = _reading(model, data, common.device, progress)
+            reading = _reading(model, places, data, common.device, progress)
+        elif places or data is not None:
+            raise FocusError("--head and --data are read with --model: give the model that reads the text.")
         settings = BaselineBenchSettings(
             **given,
             head_dim=common.head_dim,
@@ -176,15 +197,22 @@ def _baselines(
             repetitions=common.repetitions,
             device=common.device,
             seed=common.seed,
-            source=source,
+            **({} if reading is None else {"heads": reading.heads, "source": reading.source}),
         )
+
+        def heads_of(tokens: int) -> list[Head]:
+            assert reading is not None
+            progress(f"Reading {tokens:,} tokens", 0.0)
+            return heads_reading(reading.focus, reading.input_ids, reading.heads, tokens, settings.fitted_tokens)
+
         progress(f"Measuring {len(settings.points())} points on {settings.device} into {out}", 0.0)
 
         def show(done: int, of: int, point: dict[str, Any]) -> None:
             name = f"{point['tokens']:,} tokens, {BASELINES[point['baseline']].label}"
+            name += "" if point["head"] is None else ", head {}/{}".format(*point["head"])
             progress(f"{name}: {point['speedup']:.2f}x ({done} of {of})", done / of)
 
-        record = run_baseline_bench(settings, out, show, head_of)
+        record = run_baseline_bench(settings, out, show, None if reading is None else heads_of)
     if json_output:
         print_json(record)
     else:
@@ -192,11 +220,21 @@ def _baselines(
         rich.print(f"Written to {out}.")
 
 
-def _reading(model: str, data: Path | None, device: str, progress: Progress) -> tuple[Any, dict[str, Any]]:
-    """The middle query head of the middle layer while the model reads a text, and what to say of it."""
+class _Reading(NamedTuple):
+    """A model, the text that it reads, the heads to look at, and what the record says of them."""
+
+    focus: FocusModel
+    input_ids: Tensor
+    heads: tuple[tuple[int, int], ...]
+    source: dict[str, Any]
+
+
+def _reading(
+    model: str, places: tuple[tuple[int, int], ...], data: Path | None, device: str, progress: Progress
+) -> _Reading:
     import torch
 
-    from focus_core.bench_baselines import BaselineBenchSettings, Head, model_head
+    from focus_core.bench_head import check_heads, spread_heads
     from focus_core.config import FocusConfig
     from focus_core.models import load_model
     from focus_core.resources import data_dir
@@ -206,20 +244,15 @@ def _reading(model: str, data: Path | None, device: str, progress: Progress) -> 
 
     loaded = load_model(model, device=device, progress=progress)
     focus = retrofit(loaded.model, FocusConfig())
+    check_heads(focus, places)
     files = [data_dir() / "samples" / "story.txt"] if data is None else find_texts([data])
     text = "\n\n".join(read_text(file) for file in files)
     ids = torch.from_numpy(encode(loaded.tokenizer, text, opening=True).input_ids)
-    layer, head = focus.model.config.num_hidden_layers // 2, focus.model.config.num_attention_heads // 2
-
-    def head_of(settings: BaselineBenchSettings, tokens: int) -> Head:
-        progress(f"Reading {tokens:,} tokens up to layer {layer}", 0.0)
-        enough = ids.repeat(-(-(tokens + settings.fitted_tokens) // len(ids)))
-        query, key, value, scale = model_head(focus, enough[:tokens], layer, head)
-        other = model_head(focus, enough[tokens : tokens + settings.fitted_tokens], layer, head)
-        return Head(query, key, value, other[:2], scale)
-
-    name = {"name": loaded.info.name, "revision": loaded.info.revision}
-    return head_of, {"model": name, "layer": layer, "head": head, "data": text_records(files)}
+    source = {
+        "model": {"name": loaded.info.name, "revision": loaded.info.revision},
+        "data": text_records(files),
+    }
+    return _Reading(focus, ids, places or spread_heads(focus), source)
 
 
 def _whole_model(

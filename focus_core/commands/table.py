@@ -112,7 +112,7 @@ def bench_table(record: dict[str, Any]) -> Table:
 
 
 def baseline_bench_table(record: dict[str, Any]) -> Table:
-    """One line per length, baseline and share: attention with and without choosing the pairs, exactness.
+    """One line per length, head, baseline and share: attention with and without choosing the pairs, exactness.
 
     Args:
         record: from `focus_core.bench_baselines.run_baseline_bench`.
@@ -121,12 +121,13 @@ def baseline_bench_table(record: dict[str, Any]) -> Table:
     table = Table(title=f"One head, {machine['device']}, {machine['threads']} threads, torch {machine['torch']}")
     table.add_column("tokens", justify="right")
     table.add_column("baseline", min_width=max(map(len, BASELINES)))
-    for name in ("kept", "full ms", "choice ms", "attention ms", "speed-up", "with choice", "error"):
+    for name in ("head", "kept", "full ms", "choice ms", "attention ms", "speed-up", "with choice", "error"):
         table.add_column(name, justify="right")
     for point in record["points"]:
         table.add_row(
             f"{point['tokens']:,}",
             point["baseline"],
+            "random" if point.get("head") is None else "{}/{}".format(*point["head"]),
             "" if point["kept_share"] is None else f"{point['kept_share']:.1%}",
             f"{point['full_s']['median'] * 1e3:,.1f}",
             "" if point["select_s"] is None else f"{point['select_s'] * 1e3:,.1f}",

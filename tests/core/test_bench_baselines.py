@@ -8,7 +8,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from typer.testing import CliRunner
 
 import focus_core.bench_baselines as bench
-from focus_core import FocusConfig, retrofit
+from focus_core import FocusConfig, bench_head, retrofit
 from focus_core.baselines import BASELINES
 from focus_core.cli import app
 from focus_core.errors import FocusError
@@ -86,9 +86,9 @@ def test_a_models_head_is_what_its_attention_gets(tiny_llama):
         key = attention.k_proj(hidden).unflatten(-1, (key_heads, -1)).transpose(1, 2)
         value = attention.v_proj(hidden).unflatten(-1, (key_heads, -1)).transpose(1, 2)
         query, key = apply_rotary_pos_emb(query, key, cos, sin)
-    for head in (0, heads - 1):
+    places = [(0, 1), (layer, 0), (layer, heads - 1)]
+    for (_, head), found in list(zip(places, bench_head.model_heads(focus, ids, places)))[1:]:
         group = head * key_heads // heads
-        found = bench.model_head(focus, ids, layer, head)
         for ours, theirs in zip(found[:3], (query[:, head], key[:, group], value[:, group])):
             assert torch.allclose(ours[:, 0], theirs, atol=1e-5)
         assert found[3] == pytest.approx(attention.scaling)
@@ -105,4 +105,23 @@ def test_the_command_reads_a_text_with_a_model(tmp_path, tiny_llama):
     assert result.exit_code == 0, result.output
     record = json.loads(out.read_text())
     assert record["settings"]["source"]["data"][0]["name"] == "text.txt"
-    assert record["points"][0]["error_output"] < 1e-5
+    config = tiny_llama.model.config
+    layers, heads = config.num_hidden_layers, config.num_attention_heads
+    sample = {(layers * part // 4, heads * part // 4) for part in (1, 2, 3)}
+    assert {tuple(point["head"]) for point in record["points"]} == sample and len(sample) == len(record["points"])
+    assert all(point["error_output"] < 1e-5 for point in record["points"])
+    first = record["points"]
+    result = CliRunner().invoke(app, [*map(str, arguments), "--head", f"{layers - 1}/0"])
+    assert result.exit_code == 0, result.output
+    points = json.loads(out.read_text())["points"]
+    assert points[: len(first)] == first and [point["head"] for point in points[len(first) :]] == [[layers - 1, 0]]
+
+
+def test_heads_that_are_not_there_are_refused(tiny_llama):
+    focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4, top_k=1, window=4, sink_tokens=1, route_dim=8))
+    layers, heads = tiny_llama.model.config.num_hidden_layers, tiny_llama.model.config.num_attention_heads
+    for layer, head in ((layers, 0), (0, heads)):
+        with pytest.raises(FocusError, match=f"no head {layer}/{head}: layers are 0 to {layers - 1}"):
+            bench_head.check_heads(focus, [(layer, head)])
+    result = CliRunner().invoke(app, ["bench", "--baseline", "moba", "--head", "0/0"])
+    assert result.exit_code == 2 and "--model" in result.output
