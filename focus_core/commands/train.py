@@ -42,9 +42,7 @@ def train(  # noqa: PLR0915 (one line per option)
     sinks: Annotated[int, typer.Option(help="First tokens that every later one sees.")] = 4,
     objective: Annotated[
         str | None,
-        typer.Option(
-            help="mass (attention mass), top-k (that of kept pairs), lm (the model's loss). Default: mass; paper: lm."
-        ),
+        typer.Option(help="mass (attention mass), lm (the model's loss). Default: mass; paper: lm."),
     ] = None,
     recipe: Annotated[str, typer.Option(help="focus, or paper for the published settings.")] = "focus",
     start_from: Annotated[

@@ -24,9 +24,10 @@ from focus_core.gate import gated_attention
 from focus_core.head_router import HeadRouter
 from focus_core.interface import AttentionCall, Geometry
 from focus_core.retrofitting import FocusModel, Observer
+from focus_core.router import affinity, top_k_membership
 from focus_core.training.calibrate import calibrate
 from focus_core.training.loop import TrainSettings, calibration_blocks, learning_rate
-from focus_core.training.objectives import attention_mass, language_model, layer_by_layer, top_k_mass
+from focus_core.training.objectives import attention_mass, distant_mass, language_model, layer_by_layer, soft_kept
 
 Objective = Callable[[FocusModel, Tensor], Tensor]
 BASE = "heads"
@@ -52,6 +53,26 @@ class Candidate:
     then: Objective | None = None
     anneal: Callable[[float], dict[str, Any]] | None = None
     prepare: Callable[[FocusModel, np.ndarray], Any] | None = None
+
+
+def top_k_mass(focus: FocusModel, input_ids: Tensor) -> Tensor:
+    """`attention_mass` with the pairs that hard routing keeps, mean over k = 1 to the configured one.
+
+    The weight of a pair is 1 if it is kept at k groups and 0 if not, so training sees the mask of
+    inference; the gradient is that of the soft affinity (straight-through, arXiv 1308.3432).
+    """
+    return distant_mass(focus, input_ids, _hard_kept)
+
+
+def _hard_kept(mass: Tensor, reading: Tensor, assignment: Tensor, config: FocusConfig) -> Tensor:
+    soft = soft_kept(mass, reading, assignment, config)
+    separate = reading is not assignment
+    kept = []
+    for top_k in range(1, config.top_k + 1):
+        member = top_k_membership(assignment, 1 if separate else top_k).to(soft.dtype)
+        reads = top_k_membership(reading, top_k).to(soft.dtype)
+        kept.append((mass * affinity(reads, member).clamp(max=1)).sum((1, 2)) + (soft - soft.detach()))
+    return torch.stack(kept)
 
 
 def attention_outputs(focus: FocusModel, input_ids: Tensor) -> Tensor:

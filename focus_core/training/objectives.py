@@ -2,8 +2,7 @@
 
 "mass" (ours): the frozen model's own attention says which distant pairs matter, and a router is rewarded for keeping
 them together. Every layer has its own loss, so nothing is back-propagated through the model and memory is that of
-one layer. "top-k": the same with the pairs that hard routing really keeps. "lm": the language-model loss through the
-soft gate, as published.
+one layer. "lm": the language-model loss through the soft gate, as published.
 
 Their loops call `backward` on the result: the own loop for a laptop, Trainer where processes share the work.
 """
@@ -20,7 +19,6 @@ from focus_core.config import FocusConfig
 from focus_core.gate import pair_masks
 from focus_core.interface import AttentionCall, Geometry, Rule
 from focus_core.retrofitting import FocusModel
-from focus_core.router import affinity, top_k_membership
 
 
 def language_model(focus: FocusModel, input_ids: Tensor) -> Tensor:
@@ -57,35 +55,23 @@ def attention_mass(focus: FocusModel, input_ids: Tensor) -> Tensor:
         the sum. It is taken layer by layer during the forward pass, and what is returned only carries it on: of all
         the (T, T) arrays, those of one layer exist at a time.
     """
-    return _mass(focus, input_ids, _soft_kept)
+    return distant_mass(focus, input_ids, soft_kept)
 
 
-def top_k_mass(focus: FocusModel, input_ids: Tensor) -> Tensor:
-    """`attention_mass` with the pairs that hard routing keeps, mean over k = 1 to the configured one.
-
-    The weight of a pair is 1 if it is kept at k groups and 0 if not, so training sees the mask of
-    inference; the gradient is that of the soft affinity (straight-through, arXiv 1308.3432).
-    """
-    return _mass(focus, input_ids, _hard_kept)
-
-
-def _soft_kept(mass: Tensor, reading: Tensor, assignment: Tensor, config: FocusConfig) -> Tensor:
-    # sum_ij A_ij (r_i . g_j) without the (T, T) affinities.
+def soft_kept(mass: Tensor, reading: Tensor, assignment: Tensor, config: FocusConfig) -> Tensor:
+    """A `KeptMass`: sum_ij A_ij (r_i . g_j), without the (T, T) affinities."""
     return (reading * (mass @ assignment)).sum((1, 2))
 
 
-def _hard_kept(mass: Tensor, reading: Tensor, assignment: Tensor, config: FocusConfig) -> Tensor:
-    soft = _soft_kept(mass, reading, assignment, config)
-    separate = reading is not assignment
-    kept = []
-    for top_k in range(1, config.top_k + 1):
-        member = top_k_membership(assignment, 1 if separate else top_k).to(soft.dtype)
-        reads = top_k_membership(reading, top_k).to(soft.dtype)
-        kept.append((mass * affinity(reads, member).clamp(max=1)).sum((1, 2)) + (soft - soft.detach()))
-    return torch.stack(kept)
+def distant_mass(focus: FocusModel, input_ids: Tensor, kept_mass: KeptMass) -> Tensor:
+    """Minus the log share of distant attention that is kept, as `attention_mass`, for some notion of kept.
 
+    Args:
+        focus: model with routers.
+        input_ids: (B, T) int64.
+        kept_mass: what is kept.
+    """
 
-def _mass(focus: FocusModel, input_ids: Tensor, kept_mass: KeptMass) -> Tensor:
     def loss(
         call: AttentionCall,
         query: Tensor,
@@ -170,6 +156,5 @@ def _distant_mass(
 
 OBJECTIVES: dict[str, Callable[[FocusModel, Tensor], Tensor]] = {
     "mass": attention_mass,
-    "top-k": top_k_mass,
     "lm": language_model,
 }
