@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from focus_core.evaluation.frontier_figure import write_beside
-from focus_core.evaluation.frontier_table import read_speeds, title
+from focus_core.evaluation.frontier_files import write_beside
+from focus_core.evaluation.frontier_speeds import read_speeds
+from focus_core.evaluation.frontier_table import title
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "data" / "results"

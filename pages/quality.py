@@ -186,8 +186,8 @@ def _frontier_axis(table: pd.DataFrame) -> str:
         required=True,
         help="The share of distant pairs kept; or the speed-up of one attention call over full attention that `focus "
         "bench` measured for the shipped records, the choice of pairs not included. Routers have random groups "
-        "that keep about the same share; baselines are executed exactly on random tensors, not by the kernels of their "
-        "papers, so for those that choose by content these are lower bounds.",
+        "that keep about the same share; baselines are executed exactly, not by the kernels of their papers, and those "
+        "that choose by content on heads of the default model while it reads a book.",
         persist_state="session",
     )
     return axes[axis or "kept"]

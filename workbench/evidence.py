@@ -17,7 +17,8 @@ import pandas as pd
 from focus_core.errors import FocusError
 from focus_core.evaluation import Evaluation, leaks
 from focus_core.evaluation.frontier import SCHEMA as FRONTIER
-from focus_core.evaluation.frontier_table import SIZES, frontier_rows, recorded_speeds
+from focus_core.evaluation.frontier_speeds import recorded_speeds
+from focus_core.evaluation.frontier_table import SIZES, frontier_rows
 from focus_core.reproduce.runner import SCHEMA
 from focus_core.resources import runs_dir
 from workbench.quality import MAX_BYTES

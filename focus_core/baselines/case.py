@@ -203,6 +203,11 @@ class Baseline:
         """Whether a share of kept pairs can be asked for."""
         return self.keep is not None
 
+    @property
+    def by_content(self) -> bool:
+        """Whether its pairs depend on queries and keys."""
+        return self.keep is not None and not self.fixed
+
 
 def per_query_budget(distant: Tensor, share: float) -> int:
     """The number of keys b for which sum min(b, n_i) comes nearest to `share` of all distant pairs.

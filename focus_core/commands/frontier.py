@@ -63,8 +63,9 @@ def frontier(
     from focus_core.commands.table import frontier_table
     from focus_core.errors import FocusError
     from focus_core.evaluation.frontier import SCHEMA, Point
-    from focus_core.evaluation.frontier_figure import write_beside
-    from focus_core.evaluation.frontier_table import frontier_rows, read_speeds, recorded_speeds
+    from focus_core.evaluation.frontier_files import write_beside
+    from focus_core.evaluation.frontier_speeds import read_speeds, recorded_speeds
+    from focus_core.evaluation.frontier_table import frontier_rows
     from focus_core.models import load_model
     from focus_core.progress import terminal_progress
     from focus_core.results import record_run, text_records
@@ -77,6 +78,7 @@ def frontier(
     unknown = sorted(set(names) - set(BASELINES))
     if unknown:
         raise FocusError(f"There is no baseline {unknown[0]!r}: choose from {', '.join(BASELINES)}.")
+    known = recorded_speeds() if speeds is None else read_speeds(speeds)
     held_files, train_files = find_texts(data), find_texts(train)
     settings = {"length": length, "window": window, "sink_tokens": sinks, "seed": seed}
     with terminal_progress() as progress:
@@ -97,7 +99,6 @@ def frontier(
             record_run(out, record | {"points": points})
             progress(f"{point.label} ({done} of {plan.total})", done / plan.total)
     written = json.loads(out.read_text(encoding="utf-8"))
-    known = recorded_speeds() if speeds is None else read_speeds(speeds)
     write_beside(out, written, known)
     if json_output:
         print_json(written)

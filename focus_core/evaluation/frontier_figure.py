@@ -11,7 +11,8 @@ from typing import Any
 
 from jinja2 import Environment
 
-from focus_core.evaluation.frontier_table import SIZES, Row, Speeds, frontier_rows, markdown, title
+from focus_core.evaluation.frontier_speeds import Speeds
+from focus_core.evaluation.frontier_table import SIZES, Row, frontier_rows, title
 
 WIDTH, PANEL_WIDTH, PANEL_HEIGHT, LEFT, TOP = 1010, 610, 300, 76, 72
 APART = PANEL_HEIGHT + 62
@@ -23,9 +24,9 @@ NOTES = (
     "At the upper edge: worse, with its value.",
     "Speeds: one attention call, float32,",
     "choice of pairs not included; baselines",
-    "executed exactly, not by their kernels,",
-    "on random tensors: lower bounds for those",
-    "that choose by content.",
+    "executed exactly, not by their kernels;",
+    "those that choose by content on heads of",
+    "the default model that reads a book.",
 )
 
 
@@ -103,15 +104,6 @@ def figure(record: dict[str, Any], speeds: Speeds) -> str:
         panel_width=PANEL_WIDTH,
         panel_height=PANEL_HEIGHT,
     )
-
-
-def write_beside(out: Path, record: dict[str, Any], speeds: Speeds) -> None:
-    """Write the table and the figure of a record beside its file, with the endings .md and .svg, each in one step."""
-    for ending, text in ((".md", markdown(record, speeds) + "\n"), (".svg", figure(record, speeds) + "\n")):
-        path = out.with_suffix(ending)
-        partial = path.with_suffix(ending + ".partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
 
 
 def _legend(rows: list[Row]) -> dict[str, dict[str, Any]]:

@@ -1,86 +1,18 @@
 """The frontier as a table: perplexity and its interval beside kept pairs, largest group and measured speed.
 
 Speeds come from records of `focus bench`, not from the run that measured perplexity: those of one attention call at
-8K and 32K tokens, for routers with random groups that keep about the same share of distant pairs, for baselines an
-exact execution on random tensors, a lower bound for those that choose by content. Where nothing near that share was
-measured there is none.
+8K and 32K tokens. Where nothing near the share was measured there is none.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from focus_core.bench import SCHEMA as KERNEL
-from focus_core.bench_baselines import SCHEMA as BASELINE
 from focus_core.evaluation.compare import perplexity_difference
-from focus_core.resources import data_dir
+from focus_core.evaluation.frontier_speeds import Speeds, joint_speedup
 
 SIZES = (8192, 32768)
-NEAR = 0.04
-"""How far the share at which speed was measured may be from the share of a row."""
-
-
-@dataclass(frozen=True)
-class Speeds:
-    """Measured speed-ups of one attention call over full attention, float32.
-
-    Attributes:
-        points: kind ("router", K, k) or name of a baseline, tokens, share of distant pairs kept (NaN of estimates),
-            speed-up.
-    """
-
-    points: tuple[tuple[tuple[Any, ...], int, float, float], ...] = ()
-
-    def of(self, kind: tuple[Any, ...], share: float | None) -> dict[int, float]:
-        """Speed-up by number of tokens, of the measured points nearest to a share; only sizes that have one.
-
-        Without a share that of equal groups, which keep the fewest pairs.
-        """
-        found: dict[int, tuple[float, float]] = {}
-        for known, tokens, at, speedup in self.points:
-            gap = 0.0 if math.isnan(at) else at if share is None else abs(at - share)
-            if known == kind and (share is None or gap <= NEAR) and gap < found.get(tokens, (math.inf, 0.0))[0]:
-                found[tokens] = gap, speedup
-        return {tokens: speedup for tokens, (_, speedup) in found.items()}
-
-
-def read_speeds(files: Iterable[Path]) -> Speeds:
-    """The points of those files that are records of `focus bench`; others are passed over."""
-    points: list[tuple[tuple[Any, ...], int, float, float]] = []
-    for path in files:
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-            schema, measured = record.get("schema"), record.get("points")
-        except (OSError, ValueError, AttributeError):
-            continue
-        if schema == KERNEL:
-            settings = record["settings"]
-            for point in measured:
-                if point["dtype"] == "float32" and "failure" not in point:
-                    kind = (settings.get("router", "layer"), point["num_groups"], point["top_k"])
-                    share = distant_share(point["kept_share"], point["tokens"], settings["window"])
-                    points.append((kind, point["tokens"], share, point["speedup"]))
-        elif schema == BASELINE:
-            for point in measured:
-                share = math.nan if point["kept_share"] is None else point["kept_share"]
-                points.append(((point["baseline"],), point["tokens"], share, point["speedup"]))
-    return Speeds(tuple(points))
-
-
-def recorded_speeds() -> Speeds:
-    """Those that come with the project."""
-    return read_speeds(sorted((data_dir() / "results").glob("bench-*.json")))
-
-
-def distant_share(kept_share: float, tokens: int, window: int) -> float:
-    """Share of distant pairs kept, from the share of all causal pairs: local pairs are always kept."""
-    every, distant = tokens * (tokens + 1) / 2, max(0, tokens - window - 1) * max(0, tokens - window) / 2
-    return 1.0 if distant == 0 else (kept_share * every - (every - distant)) / distant
 
 
 @dataclass(frozen=True)
@@ -162,7 +94,7 @@ def _speedups(point: dict[str, Any], speeds: Speeds) -> dict[int, float]:
         return speeds.of((*kind, point["top_k"]), point["kept_share"])
     layers = [speeds.of((*kind, top_k), None) for top_k in point.get("layer_top_k") or ()]
     both = [size for size in SIZES if layers and all(size in layer for layer in layers)]
-    return {size: len(layers) / sum(1 / layer[size] for layer in layers) for size in both}
+    return {size: joint_speedup(layer[size] for layer in layers) for size in both}
 
 
 def markdown(record: dict[str, Any], speeds: Speeds) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 import focus_core.bench as bench
 from focus_core.errors import FocusError
-from focus_core.evaluation.frontier_table import distant_share
+from focus_core.evaluation.frontier_speeds import distant_share
 
 SMALL = dict(sizes=(48, 96), routings=((4, 1), (4, 2)), dtypes=("float32", "bfloat16"), repetitions=2, window=8)
 

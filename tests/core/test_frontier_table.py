@@ -10,15 +10,11 @@ from hypothesis import strategies as st
 
 from focus_core.bench import SCHEMA as KERNEL
 from focus_core.bench_baselines import SCHEMA as BASELINE
-from focus_core.evaluation.frontier_figure import Axis, figure, write_beside
-from focus_core.evaluation.frontier_table import (
-    Speeds,
-    distant_share,
-    frontier_rows,
-    markdown,
-    read_speeds,
-    recorded_speeds,
-)
+from focus_core.errors import FocusError
+from focus_core.evaluation.frontier_figure import Axis, figure
+from focus_core.evaluation.frontier_files import write_beside
+from focus_core.evaluation.frontier_speeds import Speeds, distant_share, read_speeds, recorded_speeds
+from focus_core.evaluation.frontier_table import frontier_rows, markdown
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -115,16 +111,44 @@ def test_speeds_are_read_from_what_the_benchmark_writes(tmp_path):
     }
     baseline = {
         "schema": BASELINE,
-        "points": [{"baseline": "moba", "tokens": 64, "kept_share": 0.2, "speedup": 0.7}],
+        "points": [
+            {"baseline": "strided", "tokens": 64, "share": 0.2, "kept_share": 0.2, "speedup": 0.7},
+            {"baseline": "moba", "tokens": 64, "share": 0.2, "head": None, "kept_share": 0.2, "speedup": 0.1},
+            {"baseline": "moba", "tokens": 64, "share": 0.2, "head": [0, 1], "kept_share": 0.2, "speedup": 2.0},
+            {"baseline": "moba", "tokens": 64, "share": 0.3, "head": [0, 1], "kept_share": 0.3, "speedup": 0.9},
+            {"baseline": "moba", "tokens": 64, "share": 0.2, "head": [5, 0], "kept_share": 0.24, "speedup": 1.0},
+            {"baseline": "performer", "tokens": 64, "share": None, "kept_share": None, "speedup": 3.0},
+        ],
     }
     files = [tmp_path / name for name in ("kernel.json", "baseline.json", "other.json", "broken.json", "gone.json")]
     for file, content in zip(files, (kernel, baseline, {"schema": "x"})):
         file.write_text(json.dumps(content))
     files[3].write_text("[")
-    assert read_speeds(files).points == (
+    found = read_speeds(files).points
+    assert found[:-1] == (
         (("head", 8, 1), 64, pytest.approx(distant_share(0.5, 64, 4)), 2.0),
-        (("moba",), 64, 0.2, 0.7),
+        (("strided",), 64, 0.2, 0.7),
+        (("moba",), 64, pytest.approx(0.22), pytest.approx(2 / (1 / 2.0 + 1 / 1.0))),  # not of random tensors
+        (("moba",), 64, 0.3, pytest.approx(0.9)),
     )
+    assert found[-1][:2] == (("performer",), 64) and math.isnan(found[-1][2]) and found[-1][3] == 3.0
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"schema": KERNEL, "settings": {"window": 4}, "points": [{"dtype": "float32", "tokens": 64}]},
+        {"schema": KERNEL, "points": None},
+        {"schema": BASELINE},
+        {"schema": BASELINE, "points": [{"baseline": "strided", "tokens": 64, "kept_share": 0.2, "speedup": None}]},
+        {"schema": BASELINE, "points": [{"baseline": "strided", "tokens": 64, "kept_share": 0.2, "speedup": 0}]},
+    ],
+)
+def test_a_damaged_record_of_speeds_is_named(tmp_path, damaged):
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(damaged))
+    with pytest.raises(FocusError, match=r"bench\.json is a damaged record of focus bench"):
+        read_speeds([path])
 
 
 def test_the_table_never_has_a_perplexity_without_its_share():
