@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from focus_core.baselines import BASELINES
+from focus_core.evaluation.frontier_speeds import joint_speedup
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "data" / "results"
@@ -33,12 +35,16 @@ def setting(record: dict[str, Any]) -> str:
 
 
 def baseline_setting(record: dict[str, Any]) -> str:
-    """One sentence on machine and shape."""
-    machine, settings = record["machine"], record["settings"]
+    """One sentence on machine and heads."""
+    machine, settings, source = record["machine"], record["settings"], record["settings"].get("source")
     dates = sorted({point["date"] for point in record["points"]})
+    heads = f"one head of {settings['head_dim']}"
+    if source is not None:
+        places = dict.fromkeys("layer {}, head {}".format(*point["head"]) for point in record["points"])
+        heads = f"{source['model']['name']} reads {source['data'][0]['name']}, {'; '.join(places)}"
     return (
         f"{machine['device']}, {machine['threads']} threads, {machine['instructions']}, torch {machine['torch']}, "
-        f"{' and '.join(dates)}; one head of {settings['head_dim']}, float32, w = {settings['window']}, "
+        f"{' and '.join(dates)}; {heads}; float32, w = {settings['window']}, "
         f"{settings['sink_tokens']} sinks, at least {settings['repetitions']} alternating runs a point, choosing once."
     )
 
@@ -118,24 +124,78 @@ def readme_table(record: dict[str, Any]) -> str:
     )
 
 
-def baseline_table(record: dict[str, Any]) -> str:
-    """Every point of the baselines: attention, choosing, speed-up without and with it, exactness."""
+def fixed_table(record: dict[str, Any]) -> str:
+    """The baselines whose time does not depend on what queries and keys are."""
     lines = [
         "| tokens | baseline | distant pairs kept | full, ms | attention, ms (min-max) | executed in | speed-up "
-        "| choosing, ms | with choosing | largest error |",
-        "|" + "---|" * 10,
+        "| largest error |",
+        "|" + "---|" * 8,
     ]
     for point in record["points"]:
-        attend = point["attend_s"]
-        kept = "approximate" if point["kept_share"] is None else f"{point['kept_share']:.1%}"
-        chosen = "known beforehand" if point["select_s"] is None else f"{point['select_s'] * 1e3:,.1f}"
+        method, attend = BASELINES[point["baseline"]], point["attend_s"]
+        if not method.by_content:
+            kept = "approximate" if point["kept_share"] is None else f"{point['kept_share']:.1%}"
+            chosen = "" if point["select_s"] is None else f", features {point['select_s'] * 1e3:,.1f} ms"
+            lines.append(
+                f"| {point['tokens']:,} | {method.label} | {kept} | {_ms(point['full_s'])} | {_ms(attend)} "
+                f"({attend['min'] * 1e3:,.1f}-{attend['max'] * 1e3:,.1f}) | {point['way']}{chosen} "
+                f"| {point['speedup']:.2f} | {point['error_output']:.1e} |"
+            )
+    return "\n".join(lines)
+
+
+def content_table(record: dict[str, Any], random: dict[str, Any]) -> str:
+    """The baselines that choose by content: all heads together and each, and the same among random tensors."""
+    lines = [
+        "| tokens | baseline | distant pairs kept | full, ms a head | attention, ms by head | executed in | speed-up "
+        "| by head | choosing, ms a head | with choosing | largest error | among random tensors |",
+        "|" + "---|" * 12,
+    ]
+    among = {(point["tokens"], point["baseline"], point["share"]): point["speedup"] for point in random["points"]}
+    together: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+    for point in record["points"]:
+        together[point["tokens"], list(BASELINES).index(point["baseline"]), point["share"]].append(point)
+    for (tokens, number, share), points in sorted(together.items()):
+        name = list(BASELINES)[number]
+        kept = sum(point["kept_share"] for point in points) / len(points)
+        full, choosing = (
+            sum(seconds) / len(points) * 1e3
+            for seconds in ([p["full_s"]["median"] for p in points], [p["select_s"] for p in points])
+        )
+        ways = ", ".join(sorted({point["way"] for point in points}))
+        there = f"{among[tokens, name, share]:.2f}" if (tokens, name, share) in among else ""
         lines.append(
-            f"| {point['tokens']:,} | {BASELINES[point['baseline']].label} | {kept} "
-            f"| {point['full_s']['median'] * 1e3:,.1f} | {attend['median'] * 1e3:,.1f} ({attend['min'] * 1e3:,.1f}-"
-            f"{attend['max'] * 1e3:,.1f}) | {point['way']} | {point['speedup']:.2f} | {chosen} "
-            f"| {point['speedup_with_choice']:.2f} | {point['error_output']:.1e} |"
+            f"| {tokens:,} | {BASELINES[name].label} | {kept:.1%} | {full:,.1f} "
+            f"| {' '.join(_ms(point['attend_s']) for point in points)} | {ways} "
+            f"| {joint_speedup(point['speedup'] for point in points):.2f} "
+            f"| {' '.join(format(point['speedup'], '.2f') for point in points)} | {choosing:,.1f} "
+            f"| {joint_speedup(point['speedup_with_choice'] for point in points):.2f} "
+            f"| {max(point['error_output'] for point in points):.1e} | {there} |"
         )
     return "\n".join(lines)
+
+
+def _ms(seconds: dict[str, Any]) -> str:
+    return f"{seconds['median'] * 1e3:,.1f}"
+
+
+def _wanted(points: list[dict[str, Any]]) -> list[str]:
+    """The options that ask for these points of baselines, one line for each set of shares."""
+    shares: dict[str, dict[float, None]] = defaultdict(dict)
+    for point in points:
+        shares[point["baseline"]][point["share"]] = None
+    common = [share for share in next(iter(shares.values())) if all(share in own for own in shares.values())]
+    names = " ".join(f"--baseline {name}" for name in shares)
+    found = [f"{names} {' '.join(f'--share {share}' for share in common)}"]
+    for extra in dict.fromkeys(tuple(share for share in own if share not in common) for own in shares.values()):
+        if extra:
+            names = " ".join(
+                f"--baseline {name}"
+                for name, own in shares.items()
+                if tuple(share for share in own if share not in common) == extra
+            )
+            found.append(f"{names} {' '.join(f'--share {share}' for share in extra)}")
+    return found
 
 
 def _order(point: dict[str, Any]) -> tuple[Any, ...]:
@@ -157,7 +217,11 @@ def main() -> None:
     heads = json.loads((RESULTS / "bench-heads-cpu.json").read_text(encoding="utf-8"))
     made, measured = model["made"], model["settings"]
     baselines = json.loads((RESULTS / "bench-baselines-cpu.json").read_text(encoding="utf-8"))
-    repetitions = baselines["settings"]["repetitions"]
+    reading = json.loads((RESULTS / "bench-baselines-heads-cpu.json").read_text(encoding="utf-8"))
+    read = f"--model default --data {reading['settings']['source']['data'][0]['name']}"
+    read += f" --repetitions {reading['settings']['repetitions']} --out bench-baselines-heads.json"
+    by_content = "\n".join(f"focus bench {wanted} {read}" for wanted in _wanted(reading["points"]))
+    random = f"--repetitions {baselines['settings']['repetitions']} --out bench-baselines.json"
     options = "--repetitions 3 --size 8192 --size 32768 --dtype float32"
     commands = "\n".join(
         f"focus bench --router head {options} {routings} --out bench-heads.json"
@@ -198,23 +262,36 @@ keep more pairs than equal ones; random groups that keep the same share of the d
 
 ## Baselines
 
-The sparse attentions that [frontier.md](frontier.md) compares with, one head of normal tensors over the pairs that each
-of them chooses, executed exactly in the fastest of some ways, tried twice each: tiles of 16, 128 or 512 queries with
-the keys that any of them keeps, or blocks of 16 keys with the queries that keep any of them, both with PyTorch; windows
-also in the backend that routers run in, without groups. What is chosen by content among random tensors leaves few keys
-that no neighbour wants, so tiles save little; a model's own queries agree more, so these speeds are lower bounds.
-Kernels of the papers are not measured. Choosing is reference code, which ranks every key for every query also where the
-method ranks blocks. The same points measured an hour apart differed by up to 40% where a call takes tens of
-milliseconds.
+The sparse attentions that [frontier.md](frontier.md) compares with, one head over the pairs that each of them chooses,
+executed exactly in the fastest of some ways, tried twice each: tiles of 16, 128 or 512 queries with the keys that any
+of them keeps, or blocks of 16 keys with the queries that keep any of them, both with PyTorch; windows also in the
+backend that routers run in, without groups. Kernels of the papers are not measured. The same points measured an hour
+apart differed by up to 40% where a call takes tens of milliseconds.
+
+Pairs that are known beforehand, and random features, take the same time whatever is read, so normal tensors do:
 
 ```bash
-focus bench --baseline all --repetitions {repetitions} --out bench-baselines.json
-focus bench --baseline sparq --baseline quest --share 0.256 --repetitions {repetitions} --out bench-baselines.json
+focus bench --baseline all {random}
+focus bench --baseline sparq --baseline quest --share 0.256 {random}
 ```
 
 {baseline_setting(baselines)}
 
-{baseline_table(baselines)}
+{fixed_table(baselines)}
+
+What is chosen by content is timed on heads of the model while it reads a text, at a quarter, half and three quarters of
+its layers and heads: there neighbours want the same keys more than among random tensors, where the commands above
+measured the last column. "Speed-up" is that of the heads together. Choosing is reference code, which ranks every key
+for every query also where the method ranks blocks. LSH sampling is fitted on 2,048 other tokens and keeps another share
+than it is asked for, so it was asked for more of them.
+
+```bash
+{by_content}
+```
+
+{baseline_setting(reading)}
+
+{content_table(reading, baselines)}
 
 ## The whole model
 
