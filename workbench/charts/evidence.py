@@ -158,9 +158,10 @@ def frontier_lines(table: pd.DataFrame, *, dark: bool, against: str = KEPT) -> g
     known: pd.DataFrame = table.loc[table[against].notna() & table["relative"].notna()]
     x_range, y_range, top = _frontier_ranges(known, against)
     height = 560
+    wide, high = 12 * (x_range[1] - x_range[0]) / 880, 14 * (y_range[1] - y_range[0]) / (height - 110)  # pixels
     firsts: list[Named] = []
     alone: list[tuple[bool, float, Named]] = []
-    every: list[tuple[float, float]] = []
+    every = [(float(x), 0.0) for x in np.linspace(*x_range, 120)]  # the dashed line
     grey = "#B8BEC8" if dark else "#5F6570"
     numbers = {
         name: number for number, name in enumerate(dict.fromkeys(table.loc[table["kind"] == "routers", "series"]))
@@ -197,7 +198,9 @@ def frontier_lines(table: pd.DataFrame, *, dark: bool, against: str = KEPT) -> g
         )
         points = list(zip(ordered[against].to_numpy(dtype=float), shown.to_numpy(dtype=float)))
         every += points
-        for (x, y), (to_x, to_y) in pairwise(points):  # names keep clear of the lines, too
+        # Names keep clear of the values above what is cut off, and of the lines.
+        every += [(x + side * wide, y + high) for (x, y), text in zip(points, beyond) if text for side in (-1, 0, 1)]
+        for (x, y), (to_x, to_y) in pairwise(points):
             every += [(x + part * (to_x - x), y + part * (to_y - y)) for part in np.linspace(0, 1, 60)]
         named = Named(*points[0], str(series), color, elsewhere=tuple(points[:0:-1]))
         if points[0][0] < start:
