@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from focus_core.baselines import BASELINES
 from focus_core.evaluation import Evaluation, Leak, LengthRow
 from focus_core.evaluation.frontier_table import SIZES, Row
 
 
+def _table(title: str, *columns: str, left: Sequence[str] = ()) -> Table:
+    """An empty table that fits a terminal of 80 characters: few lines, and cells that are folded, never cut off."""
+    table = Table(title=title, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in columns:
+        heading = name.replace(" ", "\n")  # so that a column is as wide as its widest word
+        table.add_column(heading, justify="left" if name in left else "right", overflow="fold")
+    return table
+
+
 def evaluation_table(rows: Sequence[Evaluation], title: str) -> Table:
     """One line per setting: perplexity beside kept share and largest group, never alone."""
-    table = Table(title=title)
-    for name in ("routing", "k", "balance", "perplexity", "distant kept", "all removed", "largest group"):
-        table.add_column(name, justify="left" if name in ("routing", "balance") else "right")
+    names = ("routing", "k", "balance", "perplexity", "distant kept", "all removed", "largest group")
+    table = _table(title, *names, left=("routing", "balance"))
     for row in rows:
         largest = "" if row.largest_group_share is None else f"{row.largest_group_share:.1%}"
         table.add_row(
@@ -45,9 +53,8 @@ def leak_lines(leaks: Sequence[Leak]) -> list[str]:
 
 def length_table(rows: Sequence[LengthRow], title: str) -> Table:
     """One line per length and setting, beside the difference from the untouched model at that length."""
-    table = Table(title=title)
-    for name in ("T", "routing", "k", "balance", "perplexity", "above untouched", "95%", "distant kept", "last bin"):
-        table.add_column(name, justify="left" if name in ("routing", "balance") else "right")
+    names = ("T", "routing", "k", "balance", "perplexity", "above untouched", "95%", "distant kept", "last bin")
+    table = _table(title, *names, left=("routing", "balance"))
     for row in rows:
         result, gap, last = row.evaluation, row.above_untouched, row.positions[-1]
         table.add_row(
@@ -66,10 +73,9 @@ def length_table(rows: Sequence[LengthRow], title: str) -> Table:
 
 def frontier_table(rows: Sequence[Row], title: str) -> Table:
     """One line per method and budget, the fewest pairs first; speed-ups of one attention call where measured."""
-    table = Table(title=title)
     sizes = [f"{size // 1024}K" for size in SIZES]
-    for name in ("method", "perplexity", "against untouched", "distant kept", "all kept", "largest group", *sizes):
-        table.add_column(name, justify="left" if name == "method" else "right")
+    names = ("method", "perplexity", "against untouched", "distant kept", "all kept", "largest group", *sizes)
+    table = _table(title, *names, left=("method",))
     for row in sorted(rows, key=lambda row: (row.kept_share is None, row.kept_share)):
         table.add_row(
             row.label,
@@ -90,9 +96,9 @@ def bench_table(record: dict[str, Any]) -> Table:
         record: from `focus_core.bench.run_bench`.
     """
     machine = record["machine"]
-    table = Table(title=f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}")
-    for name in ("tokens", "K/k", "dtype", "full ms", "sparse ms", "speed-up", "kept", "error", "MiB"):
-        table.add_column(name, justify="left" if name == "dtype" else "right")
+    title = f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}"
+    names = ("tokens", "K/k", "dtype", "full ms", "sparse ms", "speed-up", "kept", "error", "MiB")
+    table = _table(title, *names, left=("dtype",))
     for point in record["points"]:
         start = (f"{point['tokens']:,}", f"{point['num_groups']}/{point['top_k']}", point["dtype"])
         if "failure" in point:
@@ -114,26 +120,26 @@ def bench_table(record: dict[str, Any]) -> Table:
 def baseline_bench_table(record: dict[str, Any]) -> Table:
     """One line per length, head, baseline and share: attention with and without choosing the pairs, exactness.
 
+    Normal tensors have no head.
+
     Args:
         record: from `focus_core.bench_baselines.run_baseline_bench`.
     """
     machine = record["machine"]
-    table = Table(title=f"One head, {machine['device']}, {machine['threads']} threads, torch {machine['torch']}")
-    table.add_column("tokens", justify="right")
-    table.add_column("baseline", min_width=max(map(len, BASELINES)))
-    for name in ("head", "kept", "full ms", "choice ms", "attention ms", "speed-up", "with choice", "error"):
-        table.add_column(name, justify="right")
+    title = f"One head, {machine['device']}, {machine['threads']} threads, torch {machine['torch']}"
+    names = ("tokens", "baseline", "head", "kept", "full ms", "choice ms", "attend ms", "speed", "with choice", "error")
+    table = _table(title, *names, left=("baseline",))
     for point in record["points"]:
         table.add_row(
             f"{point['tokens']:,}",
             point["baseline"],
-            "random" if point.get("head") is None else "{}/{}".format(*point["head"]),
+            "" if point.get("head") is None else "{}/{}".format(*point["head"]),
             "" if point["kept_share"] is None else f"{point['kept_share']:.1%}",
             f"{point['full_s']['median'] * 1e3:,.1f}",
-            "" if point["select_s"] is None else f"{point['select_s'] * 1e3:,.1f}",
+            "" if point["select_s"] is None else f"{point['select_s'] * 1e3:,.0f}",
             f"{point['attend_s']['median'] * 1e3:,.1f}",
-            f"{point['speedup']:.2f}",
-            f"{point['speedup_with_choice']:.2f}",
+            f"{point['speedup']:.2f}x",
+            f"{point['speedup_with_choice']:.2f}x",
             f"{point['error_output']:.0e}",
         )
     return table
@@ -146,9 +152,9 @@ def model_bench_table(record: dict[str, Any]) -> Table:
         record: what `focus bench --model` writes.
     """
     machine = record["machine"]
-    table = Table(title=f"{record['model']['name']}, {machine['device']}, {machine['threads']} threads")
-    for name in ("task", "tokens", "routing", "kept", "seconds", "tokens/s", "speed-up", "MiB", "error"):
-        table.add_column(name, justify="left" if name in ("task", "routing") else "right")
+    title = f"{record['model']['name']}, {machine['device']}, {machine['threads']} threads"
+    names = ("task", "tokens", "routing", "kept", "seconds", "tokens/s", "speed-up", "MiB", "error")
+    table = _table(title, *names, left=("task", "routing"))
     for row in record["results"]:
         memory, error = row.get("memory_bytes"), row.get("error")
         table.add_row(
