@@ -168,11 +168,12 @@ def _versions() -> dict[str, str]:
 
 def _show(rows: list[dict]) -> None:
     import rich
-    from rich.table import Table
 
-    table = Table(title="Scores, the gate's exposure, and differences from the untouched model (95% bootstrap)")
-    for title in ("task", "items", "routing", "metric", "score", "difference", "distant pairs", "removed", "reading"):
-        table.add_column(title)
+    from focus_core.commands.table import plain_table
+
+    title = "Scores, the gate's exposure, and differences from the untouched model (95% bootstrap)"
+    names = ("task", "items", "routing", "metric", "score", "difference", "distant pairs", "removed", "reading")
+    table = plain_table(title, *names, left=("task", "routing", "metric", "reading"))
     for row in rows:
         metric = row["headline"]
         gap = row.get("differences", {}).get(metric)

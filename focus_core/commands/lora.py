@@ -99,14 +99,14 @@ def lora(
 
 def _show(record: dict[str, Any]) -> None:
     import rich
-    from rich.table import Table
 
+    from focus_core.commands.table import plain_table
     from focus_core.evaluation.harness_tasks import headline
 
     settings, untouched = record["settings"], record["untouched"]
-    table = Table(title=f"LoRA after {settings['steps']} steps of {settings['batch_size'] * settings['length']} tokens")
-    for title in ("adapters", "parameters", "perplexity", "difference", *settings["tasks"]):
-        table.add_column(title)
+    title = f"LoRA after {settings['steps']} steps of {settings['batch_size'] * settings['length']} tokens"
+    names = ("adapters", "parameters", "perplexity", "difference", *settings["tasks"])
+    table = plain_table(title, *names, left=("adapters",))
     scores = [f"{untouched['benchmarks'][name][headline(name)]:.3f}" for name in settings["tasks"]]
     table.add_row("none (untouched)", "0", f"{untouched['perplexity']:.2f}", "", *scores)
     for row in record["results"]:

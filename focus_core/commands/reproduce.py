@@ -152,14 +152,15 @@ def _list(experiments: dict[str, Experiment], json_output: bool) -> None:
 def _show(record: dict[str, Any]) -> None:
     """The table, narrow enough for a terminal; the record has every column."""
     import rich
-    from rich.table import Table
+
+    from focus_core.commands.table import plain_table
 
     columns = ["setting" if name == "routing" else name for name in record["columns"] if name not in FOLDED]
     rows = [{**row, "setting": _setting(row)} for row in record["results"]]
     shown = [name for name in columns if any(row.get(name) is not None for row in rows)]
-    table = Table(title=record["title"])
-    for name in shown:
-        table.add_column(name.replace("_", " "))
+    names = [name.replace("_", " ") for name in shown]
+    left = [name for name, key in zip(names, shown) if any(isinstance(row.get(key), str) for row in rows)]
+    table = plain_table(record["title"], *names, left=left)
     for row in rows:
         table.add_row(*(_text(name, row.get(name)) for name in shown))
     rich.print(table)

@@ -12,7 +12,7 @@ from focus_core.evaluation import Evaluation, Leak, LengthRow
 from focus_core.evaluation.frontier_table import SIZES, Row
 
 
-def _table(title: str, *columns: str, left: Sequence[str] = ()) -> Table:
+def plain_table(title: str, *columns: str, left: Sequence[str] = ()) -> Table:
     """An empty table that fits a terminal of 80 characters: few lines, and cells that are folded, never cut off."""
     table = Table(title=title, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     for name in columns:
@@ -24,7 +24,7 @@ def _table(title: str, *columns: str, left: Sequence[str] = ()) -> Table:
 def evaluation_table(rows: Sequence[Evaluation], title: str) -> Table:
     """One line per setting: perplexity beside kept share and largest group, never alone."""
     names = ("routing", "k", "balance", "perplexity", "distant kept", "all removed", "largest group")
-    table = _table(title, *names, left=("routing", "balance"))
+    table = plain_table(title, *names, left=("routing", "balance"))
     for row in rows:
         largest = "" if row.largest_group_share is None else f"{row.largest_group_share:.1%}"
         table.add_row(
@@ -54,7 +54,7 @@ def leak_lines(leaks: Sequence[Leak]) -> list[str]:
 def length_table(rows: Sequence[LengthRow], title: str) -> Table:
     """One line per length and setting, beside the difference from the untouched model at that length."""
     names = ("T", "routing", "k", "balance", "perplexity", "above untouched", "95%", "distant kept", "last bin")
-    table = _table(title, *names, left=("routing", "balance"))
+    table = plain_table(title, *names, left=("routing", "balance"))
     for row in rows:
         result, gap, last = row.evaluation, row.above_untouched, row.positions[-1]
         table.add_row(
@@ -75,7 +75,7 @@ def frontier_table(rows: Sequence[Row], title: str) -> Table:
     """One line per method and budget, the fewest pairs first; speed-ups of one attention call where measured."""
     sizes = [f"{size // 1024}K" for size in SIZES]
     names = ("method", "perplexity", "against untouched", "distant kept", "all kept", "largest group", *sizes)
-    table = _table(title, *names, left=("method",))
+    table = plain_table(title, *names, left=("method",))
     for row in sorted(rows, key=lambda row: (row.kept_share is None, row.kept_share)):
         table.add_row(
             row.label,
@@ -98,7 +98,7 @@ def bench_table(record: dict[str, Any]) -> Table:
     machine = record["machine"]
     title = f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}"
     names = ("tokens", "K/k", "dtype", "full ms", "sparse ms", "speed-up", "kept", "error", "MiB")
-    table = _table(title, *names, left=("dtype",))
+    table = plain_table(title, *names, left=("dtype",))
     for point in record["points"]:
         start = (f"{point['tokens']:,}", f"{point['num_groups']}/{point['top_k']}", point["dtype"])
         if "failure" in point:
@@ -128,7 +128,7 @@ def baseline_bench_table(record: dict[str, Any]) -> Table:
     machine = record["machine"]
     title = f"One head, {machine['device']}, {machine['threads']} threads, torch {machine['torch']}"
     names = ("tokens", "baseline", "head", "kept", "full ms", "choice ms", "attend ms", "speed", "with choice", "error")
-    table = _table(title, *names, left=("baseline",))
+    table = plain_table(title, *names, left=("baseline",))
     for point in record["points"]:
         table.add_row(
             f"{point['tokens']:,}",
@@ -154,7 +154,7 @@ def model_bench_table(record: dict[str, Any]) -> Table:
     machine = record["machine"]
     title = f"{record['model']['name']}, {machine['device']}, {machine['threads']} threads"
     names = ("task", "tokens", "routing", "kept", "seconds", "tokens/s", "speed-up", "MiB", "error")
-    table = _table(title, *names, left=("task", "routing"))
+    table = plain_table(title, *names, left=("task", "routing"))
     for row in record["results"]:
         memory, error = row.get("memory_bytes"), row.get("error")
         table.add_row(
