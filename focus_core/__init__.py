@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from focus_core.analysis import Trace, analyze
-    from focus_core.config import FocusConfig
     from focus_core.errors import FocusError
     from focus_core.models import load_model
-    from focus_core.retrofitting import FocusModel, retrofit
+    from focus_core.routing.config import FocusConfig
+    from focus_core.routing.model import FocusModel, retrofit
 
 _HOMES = {
-    "FocusConfig": "focus_core.config",
+    "FocusConfig": "focus_core.routing.config",
     "FocusError": "focus_core.errors",
-    "FocusModel": "focus_core.retrofitting",
+    "FocusModel": "focus_core.routing.model",
     "Trace": "focus_core.analysis",
     "analyze": "focus_core.analysis",
-    "load_model": "focus_core.models",
-    "retrofit": "focus_core.retrofitting",
+    "load_model": "focus_core.models.loading",
+    "retrofit": "focus_core.routing.model",
 }
 
 __all__ = ["FocusConfig", "FocusError", "FocusModel", "Trace", "analyze", "load_model", "retrofit"]

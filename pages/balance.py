@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import streamlit as st
 
-from workbench import cached, state
-from workbench.balance import (
+from workbench.charts.group_sizes import size_table
+from workbench.charts.theme import is_dark
+from workbench.engine import cached
+from workbench.engine.service import Analysis
+from workbench.shell import state
+from workbench.shell.frame import open_page
+from workbench.views.balance.cached import future_table
+from workbench.views.balance.charts import flip_lines, future_line, largest_lines, load_map, round_lines
+from workbench.views.balance.tables import (
     balance_table,
     flip_table,
     future_verdict,
@@ -14,13 +21,8 @@ from workbench.balance import (
     round_table,
     verdict,
 )
-from workbench.charts.balance import flip_lines, future_line, largest_lines, load_map, round_lines
-from workbench.charts.group_sizes import size_table
-from workbench.frame import open_page
-from workbench.guard import guarded
-from workbench.service import Analysis
-from workbench.theme import is_dark
 from workbench.widgets.export import chart
+from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 
 QUESTION = (
@@ -101,7 +103,7 @@ def _balance(analysis: Analysis) -> None:
                 column_config={name: SHARE for name in flips.columns if name != "layer"},
             )
         st.divider()
-        future = cached.future_table(analysis, row)
+        future = future_table(analysis, row)
         st.markdown(future_verdict(trace, row, future))
         if len(future) > 1:
             chart(

@@ -10,10 +10,16 @@ from streamlit.delta_generator import DeltaGenerator
 
 from focus_core.analysis import Trace
 from focus_core.analysis.matching import agreement_within
-from workbench import b_side, service, state
 from workbench.charts.group_sizes import layer_sizes, size_table
-from workbench.charts.layers import overlap_map
-from workbench.compare import (
+from workbench.charts.theme import is_dark
+from workbench.engine import service
+from workbench.engine.service import Analysis
+from workbench.shell import state
+from workbench.shell.frame import open_page
+from workbench.tokens.cells import paginate
+from workbench.tokens.reach import pair_shares
+from workbench.views.compare import side as b_side
+from workbench.views.compare.tables import (
     FEW_TOKENS,
     Side,
     different_texts_verdict,
@@ -26,14 +32,10 @@ from workbench.compare import (
     same_tokens,
     side_table,
 )
-from workbench.frame import open_page
-from workbench.guard import guarded
-from workbench.reach import pair_shares
-from workbench.service import Analysis
-from workbench.theme import is_dark
-from workbench.tokens import paginate
-from workbench.verdicts import layer_verdict
+from workbench.views.explore.verdicts import layer_verdict
+from workbench.views.layers.charts import overlap_map
 from workbench.widgets.export import chart, downloads
+from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.strip import strip_data, token_strip
 

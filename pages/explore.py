@@ -6,18 +6,18 @@ from functools import partial
 
 import streamlit as st
 
-from workbench import state
 from workbench.charts.group_sizes import all_sizes, layer_sizes, size_table
-from workbench.charts.pairs import pair_bar
-from workbench.charts.token_map import token_map
-from workbench.frame import open_page
-from workbench.guard import guarded
-from workbench.reach import PairShares, pair_shares, partners, relations, repeated_words
-from workbench.service import Analysis
-from workbench.theme import is_dark
-from workbench.tokens import ambiguous, context, groups_by_layer, page_of, paginate, token_table
-from workbench.verdicts import layer_verdict, reach_verdict, repeats_verdict
+from workbench.charts.theme import is_dark
+from workbench.engine.service import Analysis
+from workbench.shell import state
+from workbench.shell.frame import open_page
+from workbench.tokens.cells import ambiguous, context, groups_by_layer, page_of, paginate, token_table
+from workbench.tokens.reach import PairShares, pair_shares, partners, relations, repeated_words
+from workbench.views.explore.pairs import pair_bar
+from workbench.views.explore.token_map import token_map
+from workbench.views.explore.verdicts import layer_verdict, reach_verdict, repeats_verdict
 from workbench.widgets.export import chart, downloads
+from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.strip import strip_data, token_strip
 

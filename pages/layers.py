@@ -7,11 +7,13 @@ import streamlit as st
 
 from focus_core.analysis import Trace
 from focus_core.analysis.persistence import Churn, chance_band
-from workbench import cached, state
-from workbench.charts.layers import agreement_map, churn_line, flow_map
-from workbench.frame import open_page
-from workbench.guard import guarded
-from workbench.persistence import (
+from workbench.charts.theme import is_dark
+from workbench.engine import cached
+from workbench.engine.service import Analysis
+from workbench.shell import state
+from workbench.shell.frame import open_page
+from workbench.views.layers.charts import agreement_map, churn_line, flow_map
+from workbench.views.layers.tables import (
     agreement_table,
     churn_order,
     flow_table,
@@ -20,9 +22,8 @@ from workbench.persistence import (
     token_churn,
     verdict,
 )
-from workbench.service import Analysis
-from workbench.theme import is_dark
 from workbench.widgets.export import chart, downloads
+from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 
 QUESTION = (

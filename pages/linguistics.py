@@ -5,22 +5,24 @@ from __future__ import annotations
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from focus_core.analysis.alignment import MIN_WORDS, Alignment, pair_lift
-from focus_core.analysis.alignment_verdicts import layer_sentence, verdicts
-from focus_core.analysis.group_profile import group_purity, top_words
-from focus_core.analysis.sample import WordSample
+from focus_core.analysis.linguistics.alignment import MIN_WORDS, Alignment, pair_lift
+from focus_core.analysis.linguistics.group_profile import group_purity, top_words
+from focus_core.analysis.linguistics.sample import WordSample
+from focus_core.analysis.linguistics.tagging import ENGLISH_SHARE, english_share
+from focus_core.analysis.linguistics.verdicts import layer_sentence, verdicts
+from focus_core.analysis.linguistics.words import SUBWORD_RULES, TAG_SETS
 from focus_core.analysis.states import StateGroups
-from focus_core.analysis.tagging import ENGLISH_SHARE, english_share
-from focus_core.analysis.words import SUBWORD_RULES, TAG_SETS
-from workbench import cached, linguistics, state
-from workbench.charts.linguistics import ami_by_layer, residual_map
-from workbench.frame import open_page
-from workbench.guard import guarded
-from workbench.markup import plain
-from workbench.service import Analysis
-from workbench.theme import is_dark
+from workbench.charts.theme import is_dark
+from workbench.engine import cached
+from workbench.engine.service import Analysis
+from workbench.shell import state
+from workbench.shell.frame import open_page
+from workbench.views.linguistics import tables as linguistics
+from workbench.views.linguistics.charts import ami_by_layer, residual_map
 from workbench.widgets.export import chart, downloads
+from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
+from workbench.widgets.markup import plain
 
 QUESTION = (
     "Groups that look like parts of speech may only follow spelling, or chance. This page compares the groups of your "

@@ -9,19 +9,20 @@ import streamlit as st
 
 from focus_core.errors import FocusError
 from focus_core.resources import data_dir
-from workbench import jobs, state
-from workbench.charts.evidence import KEPT as DISTANT_KEPT
-from workbench.charts.evidence import draw
-from workbench.charts.quality import BOUND, KEPT, frontier
-from workbench.evidence import SPEEDS, VIEWS, Record, find_records, read, run_files
-from workbench.evidence_verdicts import verdict
-from workbench.frame import open_bare_page
-from workbench.guard import guarded
-from workbench.markup import plain
-from workbench.quality import Found, available_commands, find_results
-from workbench.run_verdicts import quality_verdict
-from workbench.theme import is_dark
+from workbench.charts.theme import is_dark
+from workbench.runs import jobs
+from workbench.shell import state
+from workbench.shell.frame import open_bare_page
+from workbench.views.quality.charts import BOUND, KEPT, frontier
+from workbench.views.quality.record_charts import KEPT as DISTANT_KEPT
+from workbench.views.quality.record_charts import draw
+from workbench.views.quality.record_verdicts import verdict
+from workbench.views.quality.records import SPEEDS, VIEWS, Record, find_records, read, run_files
+from workbench.views.quality.tables import Found, available_commands, find_results
+from workbench.views.quality.verdicts import quality_verdict
 from workbench.widgets.export import chart
+from workbench.widgets.guard import guarded
+from workbench.widgets.markup import plain
 
 QUESTION = (
     "Dropping pairs can only lose information. This page shows what it lost in recorded runs: perplexity against the "

@@ -11,14 +11,14 @@ from focus_core.report.bundle import MAX_FILE, MAX_NOTE, read_bundle, write_bund
 from focus_core.report.files import report_files
 from focus_core.report.html import summary, to_html, to_json
 from focus_core.report.model import SECTIONS, Report
-from workbench import sessions, state
-from workbench.frame import open_page
-from workbench.guard import guarded
-from workbench.markup import plain
-from workbench.reports import report_of
-from workbench.service import Analysis
-from workbench.theme import is_dark
+from workbench.charts.theme import is_dark
+from workbench.engine.service import Analysis
+from workbench.shell import sessions, state
+from workbench.shell.frame import open_page
+from workbench.views.report.build import report_of
+from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
+from workbench.widgets.markup import plain
 
 QUESTION = (
     "A card for every group of every layer: how large and how sure it is, which tokens and parts of speech it holds, "

@@ -9,13 +9,15 @@ import pandas as pd
 import streamlit as st
 
 from focus_core.analysis.sparsity import CLASSES, pooled_mask
-from workbench import cached, mass, state
-from workbench.charts.sparsity import frontier, mask_image, share_bars
-from workbench.frame import open_page
-from workbench.guard import guarded
-from workbench.plans import chosen_k
-from workbench.service import Analysis
-from workbench.sparsity import (
+from workbench.charts.theme import is_dark
+from workbench.engine import cached
+from workbench.engine.plans import chosen_k
+from workbench.engine.service import Analysis
+from workbench.shell import state
+from workbench.shell.frame import open_page
+from workbench.views.sparsity import mass
+from workbench.views.sparsity.charts import frontier, mask_image, share_bars
+from workbench.views.sparsity.tables import (
     MAX_QUERIES,
     Swept,
     layer_verdict,
@@ -25,8 +27,8 @@ from workbench.sparsity import (
     memberships,
     verdict,
 )
-from workbench.theme import is_dark
 from workbench.widgets.export import chart
+from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 
 VIEWS = {"mask": "Pattern", "layers": "Pairs by layer", "mass": "Attention kept"}

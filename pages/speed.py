@@ -8,16 +8,15 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from focus_core.bench import BenchSettings
+from focus_core.bench.attention import BenchSettings
 from focus_core.commands.bench import HEADS, PRESETS
-from workbench import jobs, state
-from workbench.charts.speed import error_curves, memory_curves, model_curves, speedup_curves, time_curves
-from workbench.frame import open_bare_page
-from workbench.guard import guarded
-from workbench.jobs import Job
-from workbench.markup import plain
-from workbench.run_verdicts import model_speed_verdict, speed_verdict
-from workbench.speed import (
+from workbench.charts.theme import is_dark
+from workbench.runs import jobs
+from workbench.runs.jobs import Job
+from workbench.shell import state
+from workbench.shell.frame import open_bare_page
+from workbench.views.speed.charts import error_curves, memory_curves, model_curves, speedup_curves, time_curves
+from workbench.views.speed.tables import (
     SpeedRecord,
     apart,
     crossovers,
@@ -27,8 +26,10 @@ from workbench.speed import (
     read_speed,
     shipped_speeds,
 )
-from workbench.theme import is_dark
+from workbench.views.speed.verdicts import model_speed_verdict, speed_verdict
 from workbench.widgets.export import chart, downloads
+from workbench.widgets.guard import guarded
+from workbench.widgets.markup import plain
 
 QUESTION = (
     "Attention over fewer pairs is less work, but gathering them costs time. This page shows measured times of one "

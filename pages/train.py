@@ -6,18 +6,19 @@ import pandas as pd
 import streamlit as st
 
 from focus_core.training.log import RunLog, read_log
-from workbench import jobs, state
-from workbench.charts.quality import frontier
-from workbench.charts.training import training_curves
-from workbench.frame import open_bare_page
-from workbench.guard import guarded
-from workbench.jobs import Job
-from workbench.markup import plain
-from workbench.run_verdicts import training_verdict
-from workbench.theme import is_dark
-from workbench.training import history_table, results_table, share_done, training_origin
+from workbench.charts.theme import is_dark
+from workbench.runs import jobs
+from workbench.runs.jobs import Job
+from workbench.shell import state
+from workbench.shell.frame import open_bare_page
+from workbench.views.quality.charts import frontier
+from workbench.views.train.charts import training_curves
+from workbench.views.train.form import train_form
+from workbench.views.train.tables import history_table, results_table, share_done, training_origin
+from workbench.views.train.verdicts import training_verdict
 from workbench.widgets.export import chart
-from workbench.widgets.train_form import train_form
+from workbench.widgets.guard import guarded
+from workbench.widgets.markup import plain
 
 QUESTION = (
     "Routers learn which tokens belong together, while the model's own weights stay as they are. A run works in the "

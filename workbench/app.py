@@ -36,10 +36,10 @@ page = st.navigation(
         st.Page(PAGES / "report.py", title="Report", icon=":material/description:"),
     ]
 )
-if not hasattr(sys.modules.get("workbench.frame"), "open_page"):  # the first session of a server waits for libraries
+if not hasattr(sys.modules.get("workbench.shell.frame"), "open_page"):
     with st.spinner("Starting: loading PyTorch and Transformers …", show_time=True):
-        import workbench.frame  # noqa: F401
-        from workbench.lasting import keep
+        import workbench.shell.frame  # noqa: F401
+        from workbench.engine.lasting import keep
 
         keep()
 page.run()

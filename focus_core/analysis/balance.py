@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from focus_core.analysis.agreement import entropy
-from focus_core.sinkhorn import column_potentials, marginal_error, sinkhorn
+from focus_core.routing.sinkhorn import column_potentials, marginal_error, sinkhorn
 
 
 def group_counts(groups: np.ndarray, num_groups: int) -> np.ndarray:

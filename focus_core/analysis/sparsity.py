@@ -14,9 +14,9 @@ from torch import Tensor
 from focus_core.analysis.agreement import membership_sets
 from focus_core.analysis.trace import Trace
 from focus_core.attention import AttentionOutput, focus_attention, kept_pairs
-from focus_core.config import FocusConfig
-from focus_core.interface import AttentionCall, Geometry, Rule
-from focus_core.retrofitting import FocusModel
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.interface import AttentionCall, Geometry, Rule
+from focus_core.routing.model import FocusModel
 
 CLASSES = ("local", "sink", "same group", "dropped")
 """What happens to a causal pair: at most w apart; else its key is a sink; else the two share a group; else nothing."""

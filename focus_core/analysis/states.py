@@ -14,11 +14,11 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.nn import functional as F
 
-from focus_core.config import FocusConfig
 from focus_core.progress import Progress, silent
-from focus_core.retrofitting import FocusModel, Observer
-from focus_core.router import Router
-from focus_core.sinkhorn import sinkhorn
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.model import FocusModel, Observer
+from focus_core.routing.router import Router
+from focus_core.routing.sinkhorn import sinkhorn
 
 UNTRAINED_SEEDS = (1, 2, 3)
 """Seeds of the untrained routers; 0 is the one that the workbench offers for choice."""

@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from focus_core.config import FocusConfig
 from focus_core.errors import FocusError
-from focus_core.retrofitting import Observer
-from focus_core.router import top_k_membership
-from focus_core.storage import routers_hash, weights_fingerprint
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.model import Observer
+from focus_core.routing.router import top_k_membership
+from focus_core.routing.storage import routers_hash, weights_fingerprint
 from focus_core.text import encode
 
 if TYPE_CHECKING:
-    from focus_core.retrofitting import FocusModel
+    from focus_core.routing.model import FocusModel
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0) -> T
             model=_model_name(focus),
             model_revision=weights_fingerprint(focus.model),
             routers=focus.name,
-            routers_hash=routers_hash(focus),
+            routers_hash=routers_hash(focus.routers),
             trained=focus.trained,
             base_matches=focus.base_matches,
         ),

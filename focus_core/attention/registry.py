@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from focus_core.attention.chunked import chunked
-from focus_core.attention.cpu import cpu, cpu_obstacle
+from focus_core.attention.cpu.backend import cpu, cpu_obstacle
 from focus_core.attention.decode import decode, decode_obstacle
-from focus_core.attention.flash import flash, flash_obstacle
-from focus_core.attention.flash_merge import flash_merge, flash_merge_obstacle
 from focus_core.attention.flex import flex, flex_obstacle
 from focus_core.attention.inputs import AttentionInputs, AttentionOutput
+from focus_core.attention.packed.flash import flash, flash_obstacle
+from focus_core.attention.packed.published import flash_merge, flash_merge_obstacle
+from focus_core.attention.packed.varlen import cuda_obstacle, varlen
 from focus_core.attention.reference import dense
-from focus_core.attention.varlen import cuda_obstacle, varlen
 from focus_core.errors import FocusError
 
 

@@ -10,8 +10,8 @@ import typer
 from focus_core.commands.options import HeadOption, JsonOption, ModelOption, RoutersOption, print_json
 
 if TYPE_CHECKING:
-    from focus_core.analysis.alignment import Alignment
-    from focus_core.analysis.words import TaggedText
+    from focus_core.analysis.linguistics.alignment import Alignment
+    from focus_core.analysis.linguistics.words import TaggedText
     from focus_core.progress import Progress
 
 TREEBANK = ".conllu"
@@ -56,19 +56,19 @@ def align(
 
     import rich
 
-    from focus_core.analysis.alignment import KMEANS, UNTRAINED
-    from focus_core.analysis.alignment import align as score
-    from focus_core.analysis.alignment_verdicts import verdicts
-    from focus_core.analysis.group_profile import published_table
-    from focus_core.analysis.sample import word_sample
+    from focus_core.analysis.linguistics.alignment import KMEANS, UNTRAINED
+    from focus_core.analysis.linguistics.alignment import align as score
+    from focus_core.analysis.linguistics.group_profile import published_table
+    from focus_core.analysis.linguistics.sample import word_sample
+    from focus_core.analysis.linguistics.verdicts import verdicts
+    from focus_core.analysis.linguistics.words import SUBWORD_RULES, TAG_SETS
     from focus_core.analysis.states import UNTRAINED_SEEDS, state_groups
     from focus_core.analysis.trace import analyze
-    from focus_core.analysis.words import SUBWORD_RULES, TAG_SETS
-    from focus_core.commands.routers import attach
     from focus_core.errors import FocusError
     from focus_core.models import load_model
     from focus_core.progress import terminal_progress
     from focus_core.results import record_run, stamp, text_records
+    from focus_core.routing.attach import attach
     from focus_core.text import find_texts
 
     for name, value, choices in (("rule", rule, SUBWORD_RULES), ("states", states, ("untouched", "routed"))):
@@ -148,9 +148,9 @@ def _tagged(
     paths: list[Path], tokenizer: Any, length: int, passages: int, documents: int, progress: Progress
 ) -> list[TaggedText]:
     """Documents with words: those of treebanks, or passages of texts."""
-    from focus_core.analysis.conllu import read_conllu
-    from focus_core.analysis.passages import passages as cut
-    from focus_core.analysis.tagging import tag_text
+    from focus_core.analysis.linguistics.conllu import read_conllu
+    from focus_core.analysis.linguistics.passages import passages as cut
+    from focus_core.analysis.linguistics.tagging import tag_text
     from focus_core.errors import FocusError
     from focus_core.text import read_text
 

@@ -30,10 +30,10 @@ def analyze(
     from rich.table import Table
 
     from focus_core.analysis import analyze as run_analysis
-    from focus_core.commands.routers import attach
     from focus_core.models import load_model
     from focus_core.progress import terminal_progress
     from focus_core.results import stamp
+    from focus_core.routing.attach import attach
     from focus_core.text import read_text
 
     text = read_text(text_file)

@@ -17,7 +17,8 @@ def app(
     browser: Annotated[bool, typer.Option(help="Open a browser window.")] = True,
 ) -> None:
     """Open the workbench in the browser. It is served to this machine only; stop it with Ctrl-C."""
-    from focus_core import default_model, resources
+    from focus_core import resources
+    from focus_core.models import default_model
     from focus_core.progress import terminal_progress
 
     script = resources.app_path()

@@ -12,10 +12,10 @@ from focus_core.commands.options import JsonOption, RoutersOption, print_json
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from focus_core.bench import BenchSettings
-    from focus_core.bench_head import Head
+    from focus_core.bench.attention import BenchSettings
+    from focus_core.bench.heads import Head
     from focus_core.progress import Progress
-    from focus_core.retrofitting import FocusModel
+    from focus_core.routing.model import FocusModel
 
 HEADS = {"small": (9, 3, 64), "gpt2": (12, 12, 64), "llama": (32, 8, 128)}
 """Query heads, key/value heads and head size by name: SmolLM2-135M, GPT-2 124M, Llama 3 8B or Mistral 7B."""
@@ -102,8 +102,8 @@ def bench(
     import rich
     import torch
 
-    from focus_core.bench import BenchSettings, run_bench
-    from focus_core.commands.table import bench_table
+    from focus_core.bench.attention import BenchSettings, run_bench
+    from focus_core.commands.tables import bench_table
     from focus_core.errors import FocusError
     from focus_core.progress import terminal_progress
 
@@ -171,9 +171,9 @@ def _baselines(
     import rich
 
     from focus_core.baselines import BASELINES
-    from focus_core.bench_baselines import BaselineBenchSettings, run_baseline_bench
-    from focus_core.bench_head import heads_reading
-    from focus_core.commands.table import baseline_bench_table
+    from focus_core.bench.baselines import BaselineBenchSettings, run_baseline_bench
+    from focus_core.bench.heads import heads_reading
+    from focus_core.commands.tables import baseline_bench_table
     from focus_core.errors import FocusError
     from focus_core.progress import terminal_progress
 
@@ -234,12 +234,12 @@ def _reading(
 ) -> _Reading:
     import torch
 
-    from focus_core.bench_head import check_heads, spread_heads
-    from focus_core.config import FocusConfig
+    from focus_core.bench.heads import check_heads, spread_heads
     from focus_core.models import load_model
     from focus_core.resources import data_dir
     from focus_core.results import text_records
-    from focus_core.retrofitting import retrofit
+    from focus_core.routing.config import FocusConfig
+    from focus_core.routing.model import retrofit
     from focus_core.text import encode, find_texts, read_text
 
     loaded = load_model(model, device=device, progress=progress)
@@ -267,16 +267,16 @@ def _whole_model(
     import rich
     import torch
 
-    from focus_core.bench import DTYPES
-    from focus_core.bench_model import ModelBenchSettings, run_model_bench
-    from focus_core.bench_timing import describe_machine
-    from focus_core.commands.routers import attach
-    from focus_core.commands.table import model_bench_table
+    from focus_core.bench.attention import DTYPES
+    from focus_core.bench.model import ModelBenchSettings, run_model_bench
+    from focus_core.bench.timing import describe_machine
+    from focus_core.commands.tables import model_bench_table
     from focus_core.errors import FocusError
     from focus_core.models import load_model
     from focus_core.progress import terminal_progress
     from focus_core.resources import data_dir
     from focus_core.results import record_run, text_records
+    from focus_core.routing.attach import attach
     from focus_core.text import encode, find_texts, read_text
 
     dtype = dtypes[0] if dtypes else "float32"

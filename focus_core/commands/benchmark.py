@@ -62,15 +62,15 @@ def benchmark(
     if hub == (data is not None):
         raise FocusError("Say where the tasks come from: --data FOLDER for local files, or --hub.")
     require("lm_eval", "eval")
-    from focus_core.commands.routers import attach
-    from focus_core.evaluation.benchmark import Setting, run_task, summary
-    from focus_core.evaluation.harness import FocusLM
-    from focus_core.evaluation.harness_tasks import load_task
+    from focus_core.harness.model import FocusLM
+    from focus_core.harness.scores import Setting, run_task, summary
+    from focus_core.harness.tasks import load_task
     from focus_core.models import load_model
     from focus_core.progress import terminal_progress
     from focus_core.resources import data_dir
     from focus_core.results import record_run, stored_or_run, text_records
-    from focus_core.storage import routers_hash
+    from focus_core.routing.attach import attach
+    from focus_core.routing.storage import routers_hash
     from focus_core.text import find_texts, read_text
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
@@ -88,7 +88,7 @@ def benchmark(
         common = {
             "model": loaded.info.name,
             "revision": loaded.info.revision,
-            "routers": routers_hash(focus),
+            "routers": routers_hash(focus.routers),
             "source": "hub" if hub else "local files",
             "seed": seed,
             "long_tokens": long_tokens,
@@ -169,7 +169,7 @@ def _versions() -> dict[str, str]:
 def _show(rows: list[dict]) -> None:
     import rich
 
-    from focus_core.commands.table import plain_table
+    from focus_core.commands.tables import plain_table
 
     title = "Scores, the gate's exposure, and differences from the untouched model (95% bootstrap)"
     names = ("task", "items", "routing", "metric", "score", "difference", "distant pairs", "removed", "reading")

@@ -44,14 +44,14 @@ def evaluate(
     """
     import rich
 
-    from focus_core.commands.routers import attach
-    from focus_core.commands.table import evaluation_table, leak_lines, length_table
+    from focus_core.commands.tables import evaluation_table, leak_lines, length_table
     from focus_core.errors import FocusError
     from focus_core.evaluation import evaluate as run_evaluation
     from focus_core.evaluation import leaks, length_transfer, standard_settings
     from focus_core.models import load_model
     from focus_core.progress import terminal_progress
     from focus_core.results import record_run, stamp, text_records
+    from focus_core.routing.attach import attach
     from focus_core.text import find_texts, opening_tokens, read_text, token_blocks, token_windows
 
     files = find_texts(data)

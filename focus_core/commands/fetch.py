@@ -21,7 +21,7 @@ def fetch(
     place is the user's cache folder, or the folder that the environment
     variable FOCUS_CACHE names. If it is there already, nothing happens.
     """
-    from focus_core import default_model
+    from focus_core.models import default_model
     from focus_core.progress import terminal_progress
 
     if model in ("default", default_model.NAME):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from focus_core.evaluation.frontier import Point
+    from focus_core.frontier.measure import Point
     from focus_core.models import LoadedModel
 
 
@@ -60,12 +60,12 @@ def frontier(
     import rich
 
     from focus_core.baselines import BASELINES
-    from focus_core.commands.table import frontier_table
+    from focus_core.commands.tables import frontier_table
     from focus_core.errors import FocusError
-    from focus_core.evaluation.frontier import SCHEMA, Point
-    from focus_core.evaluation.frontier_files import write_beside
-    from focus_core.evaluation.frontier_speeds import read_speeds, recorded_speeds
-    from focus_core.evaluation.frontier_table import frontier_rows
+    from focus_core.frontier.files import write_beside
+    from focus_core.frontier.measure import SCHEMA, Point
+    from focus_core.frontier.speeds import read_speeds, recorded_speeds
+    from focus_core.frontier.table import frontier_rows
     from focus_core.models import load_model
     from focus_core.progress import terminal_progress
     from focus_core.results import record_run, text_records
@@ -149,10 +149,10 @@ class _Plan:
     def run(self) -> Iterator[Point]:
         """Measure what is missing, one point at a time; each is in `points` before the next begins."""
         from focus_core.baselines import BASELINES
-        from focus_core.commands.routers import attach
-        from focus_core.config import FocusConfig
-        from focus_core.evaluation.frontier import baseline_point
-        from focus_core.retrofitting import retrofit
+        from focus_core.frontier.measure import baseline_point
+        from focus_core.routing.attach import attach
+        from focus_core.routing.config import FocusConfig
+        from focus_core.routing.model import retrofit
         from focus_core.training.calibrate import calibrate
 
         first, kinds = None, []
@@ -192,7 +192,7 @@ class _Plan:
 
     def _routed(self, focus: Any, name: str, source: str) -> Iterator[Point]:
         from focus_core.evaluation import evaluate
-        from focus_core.evaluation.frontier import routed_point
+        from focus_core.frontier.measure import routed_point
 
         if self._missing("untouched", None, None):
             yield routed_point("untouched", "untouched model", "", evaluate(focus, self.held, routing="off"))

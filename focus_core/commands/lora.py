@@ -47,10 +47,10 @@ def lora(
 
     require("lm_eval", "eval")
     require("peft", "eval")
-    from focus_core.evaluation.lora import LoraSettings
-    from focus_core.evaluation.lora_grid import Yardstick, run_grid
     from focus_core.models import load_model
     from focus_core.progress import terminal_progress
+    from focus_core.reproduce.studies.lora import LoraSettings
+    from focus_core.reproduce.studies.lora_grid import Yardstick, run_grid
     from focus_core.resources import data_dir
     from focus_core.results import record_run, text_records
     from focus_core.text import find_texts, read_text, token_blocks
@@ -100,8 +100,8 @@ def lora(
 def _show(record: dict[str, Any]) -> None:
     import rich
 
-    from focus_core.commands.table import plain_table
-    from focus_core.evaluation.harness_tasks import headline
+    from focus_core.commands.tables import plain_table
+    from focus_core.harness.tasks import headline
 
     settings, untouched = record["settings"], record["untouched"]
     title = f"LoRA after {settings['steps']} steps of {settings['batch_size'] * settings['length']} tokens"

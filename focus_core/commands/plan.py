@@ -46,12 +46,12 @@ def plan(
     import rich
     from rich.table import Table
 
-    from focus_core.commands.routers import attach
     from focus_core.errors import FocusError
     from focus_core.evaluation.plan import LayerCost, layer_costs, plan_layers
     from focus_core.models import load_model
     from focus_core.progress import terminal_progress
     from focus_core.results import record_run, text_records
+    from focus_core.routing.attach import attach
     from focus_core.text import find_texts, read_text, token_blocks
 
     if not 0 < budget <= 1:

@@ -60,8 +60,8 @@ def report(
 
     import torch
 
+    from focus_core.analysis.tables import described
     from focus_core.analysis.trace import Provenance
-    from focus_core.commands.routers import attach
     from focus_core.errors import FocusError
     from focus_core.models import load_model
     from focus_core.progress import terminal_progress
@@ -72,8 +72,8 @@ def report(
     from focus_core.report.html import summary
     from focus_core.report.stream import StreamSettings, chosen_layers, collect, forget
     from focus_core.report.tags import TAGS, SectionTagger
-    from focus_core.storage import routers_hash, weights_fingerprint
-    from focus_core.tables import described
+    from focus_core.routing.attach import attach
+    from focus_core.routing.storage import routers_hash, weights_fingerprint
     from focus_core.text import read_text, token_bytes
 
     if states not in ("untouched", "routed"):
@@ -98,7 +98,7 @@ def report(
             loaded.info.name,
             weights_fingerprint(focus.model),
             focus.name,
-            routers_hash(focus),
+            routers_hash(focus.routers),
             focus.trained,
             focus.base_matches,
         )

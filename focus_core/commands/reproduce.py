@@ -153,7 +153,7 @@ def _show(record: dict[str, Any]) -> None:
     """The table, narrow enough for a terminal; the record has every column."""
     import rich
 
-    from focus_core.commands.table import plain_table
+    from focus_core.commands.tables import plain_table
 
     columns = ["setting" if name == "routing" else name for name in record["columns"] if name not in FOLDED]
     rows = [{**row, "setting": _setting(row)} for row in record["results"]]

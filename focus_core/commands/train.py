@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from focus_core.evaluation import Evaluation
-    from focus_core.retrofitting import FocusModel, Mode
+    from focus_core.routing.model import FocusModel, Mode
     from focus_core.training import TrainSettings
     from focus_core.training.log import RunLog
     from focus_core.training.loop import Step
@@ -88,16 +88,16 @@ def train(  # noqa: PLR0915 (one line per option)
     """
     import rich
 
-    from focus_core.commands.table import evaluation_table
+    from focus_core.commands.tables import evaluation_table
     from focus_core.commands.train_modes import TrainerSettings, phases, run, world_size
-    from focus_core.config import FocusConfig
     from focus_core.errors import FocusError
     from focus_core.evaluation import standard_settings
     from focus_core.models import load_model
     from focus_core.progress import terminal_progress
     from focus_core.results import record_run, text_records
-    from focus_core.retrofitting import FocusModel, retrofit
-    from focus_core.storage import routers_hash
+    from focus_core.routing.config import FocusConfig
+    from focus_core.routing.model import FocusModel, retrofit
+    from focus_core.routing.storage import routers_hash
     from focus_core.text import find_texts, read_text, token_blocks
     from focus_core.training import TrainSettings
     from focus_core.training.log import RunLog, read_log
@@ -155,7 +155,7 @@ def train(  # noqa: PLR0915 (one line per option)
         focus, started_from = retrofit(loaded.model, config, seed=seed), None
     else:
         focus = FocusModel.from_pretrained(loaded.model, start_from)
-        config, started_from = focus.config, {"routers": routers_hash(focus), **_stage(Path(start_from))}
+        config, started_from = focus.config, {"routers": routers_hash(focus.routers), **_stage(Path(start_from))}
     _train(focus, blocks, settings, out, log)
     rows, untrained = [], []
     if eval_blocks > 0:
@@ -240,7 +240,7 @@ def _measure(
     from tqdm import tqdm
 
     from focus_core.evaluation import evaluate
-    from focus_core.retrofitting import retrofit
+    from focus_core.routing.model import retrofit
     from focus_core.training.calibrate import calibrate
 
     hard = [row for row in plan if row[0] == "hard"]

@@ -16,15 +16,15 @@ import torch
 from tqdm import tqdm
 
 from focus_core.commands.options import print_json
-from focus_core.commands.table import evaluation_table
-from focus_core.config import FocusConfig
+from focus_core.commands.tables import evaluation_table
 from focus_core.errors import FocusError
 from focus_core.evaluation import Evaluation, evaluate, standard_settings
 from focus_core.models import LoadedModel, load_model
 from focus_core.progress import silent, terminal_progress
 from focus_core.results import record_run, text_records
-from focus_core.retrofitting import FocusModel, retrofit
-from focus_core.storage import CONFIG
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.model import FocusModel, retrofit
+from focus_core.routing.storage import CONFIG
 from focus_core.text import read_text, token_blocks
 from focus_core.training import trainer as training
 from focus_core.training.log import RunLog

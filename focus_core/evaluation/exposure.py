@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from focus_core.attention import kept_pairs
-from focus_core.config import FocusConfig
-from focus_core.head_router import heads_in_batch
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.head_router import heads_in_batch
 
 
 @dataclass(frozen=True)

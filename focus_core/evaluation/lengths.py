@@ -12,7 +12,7 @@ from focus_core.errors import FocusError
 from focus_core.evaluation.compare import Difference, perplexity_difference
 from focus_core.evaluation.perplexity import Evaluation, evaluate
 from focus_core.progress import Progress, silent
-from focus_core.retrofitting import FocusModel, Mode
+from focus_core.routing.model import FocusModel, Mode
 
 FIRST_BIN = 64
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from focus_core.retrofitting import FocusModel
+from focus_core.routing.model import FocusModel
 
 CHUNK = 512
 """Tokens whose logits exist at a time: 100 MB at a vocabulary of 49,152."""

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from focus_core.attention import kept_pairs
-from focus_core.config import FocusConfig
 from focus_core.evaluation.likelihood import token_losses
 from focus_core.progress import Progress, silent
-from focus_core.retrofitting import FocusModel, Mode, Observer
-from focus_core.router import group_sizes, memberships
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.model import FocusModel, Mode, Observer
+from focus_core.routing.router import group_sizes, memberships
 
 MAX_TOKENS = 4096
 """Tokens of a forward pass, unless one block alone has more."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from focus_core.evaluation.perplexity import evaluate
-from focus_core.retrofitting import FocusModel
+from focus_core.routing.model import FocusModel
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def build_report(
         spell: names of token types.
         layers: (L,) numbers of the layers in the model.
         documents: the texts.
-        origin: see `focus_core.tables.described`.
+        origin: see `focus_core.analysis.tables.described`.
         title: of the report.
         block_length: tokens that were routed at once.
         tag_names: (G,) names of the parts of speech; empty to leave them out.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from focus_core.analysis.tables import text_hash
 from focus_core.report.model import Document
-from focus_core.tables import text_hash
 from focus_core.text import find_texts, read_text
 
 SECTION_CHARACTERS = 100_000

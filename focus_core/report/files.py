@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from focus_core.analysis.tables import to_csv, to_parquet
 from focus_core.report.frames import report_frames
 from focus_core.report.html import to_html, to_json
 from focus_core.report.model import Report
 from focus_core.report.show import visible
-from focus_core.tables import to_csv, to_parquet
 
 TABLES = ("cards", "tokens", "examples", "tags", "persistence")
 FILES = ("report.html", "report.json", *(f"{name}.{kind}" for name in TABLES for kind in ("csv", "parquet")))

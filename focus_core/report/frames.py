@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from focus_core.analysis.tables import stamped
 from focus_core.report.model import Card, Interval, Report
-from focus_core.tables import stamped
 
 
 def report_frames(report: Report) -> dict[str, pd.DataFrame]:

@@ -157,7 +157,7 @@ class Report:
 
     Attributes:
         title: of the report.
-        origin: model, routers, settings, as in `focus_core.tables.described`.
+        origin: model, routers, settings, as in `focus_core.analysis.tables.described`.
         documents: the texts.
         num_tokens: in all of them.
         num_words: with tags; 0 without.

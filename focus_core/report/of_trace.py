@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from focus_core.analysis.tables import origin, text_hash
 from focus_core.analysis.trace import Trace
 from focus_core.report.build import Spell, build_report
 from focus_core.report.corpus import Section
 from focus_core.report.model import Document, Report
 from focus_core.report.statistics import Block, Statistics
 from focus_core.report.stream import TagSection
-from focus_core.tables import origin, text_hash
 from focus_core.text import Encoding
 
 

@@ -20,7 +20,7 @@ from focus_core.errors import FocusError
 from focus_core.progress import Progress, silent
 from focus_core.report.corpus import Corpus, Section, sections
 from focus_core.report.statistics import Block, Statistics
-from focus_core.retrofitting import FocusModel, Observer
+from focus_core.routing.model import FocusModel, Observer
 from focus_core.text import Encoding, encode, opening_tokens
 
 STATE = "report.state.safetensors"

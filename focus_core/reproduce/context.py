@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from focus_core.commands.routers import attach
 from focus_core.errors import FocusError
 from focus_core.evaluation import Evaluation, evaluate, perplexity_difference
 from focus_core.models import LoadedModel, load_model
 from focus_core.progress import Progress, silent
 from focus_core.resources import data_dir
 from focus_core.results import text_records
-from focus_core.retrofitting import FocusModel, Mode, retrofit
-from focus_core.storage import routers_hash
+from focus_core.routing.attach import attach
+from focus_core.routing.model import FocusModel, Mode, retrofit
+from focus_core.routing.storage import routers_hash
 from focus_core.text import find_texts, read_text, token_blocks
 from focus_core.training.stream import TokenStream, find_sources
 
@@ -100,7 +100,7 @@ class Context:
         """Hash of these routers, which identifies them in records."""
         focus = self.attached()
         try:
-            return routers_hash(focus)
+            return routers_hash(focus.routers)
         finally:
             focus.detach()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from focus_core.reproduce import adapters, collapse, machine, recipes, retrofits, texts
 from focus_core.reproduce.context import Scale
+from focus_core.reproduce.experiments import adapters, collapse, machine, recipes, retrofits, texts
 from focus_core.reproduce.runner import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from focus_core.head_router import HeadRouter
-from focus_core.retrofitting import FocusModel, Observer
-from focus_core.router import Router
-from focus_core.sinkhorn import column_potentials
+from focus_core.routing.head_router import HeadRouter
+from focus_core.routing.model import FocusModel, Observer
+from focus_core.routing.router import Router
+from focus_core.routing.sinkhorn import column_potentials
 
 ROUNDS = 200
 """Rounds of the pooled Sinkhorn; at these sizes its columns have converged to 1e-4."""

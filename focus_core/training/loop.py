@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from focus_core.errors import FocusError
-from focus_core.retrofitting import FocusModel, Observer
-from focus_core.router import group_sizes
+from focus_core.routing.model import FocusModel, Observer
+from focus_core.routing.router import group_sizes
 from focus_core.training.calibrate import calibrate
 from focus_core.training.objectives import OBJECTIVES
 
@@ -84,7 +84,7 @@ class LargestGroup:
     def __call__(
         self, layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, reading: Tensor | None
     ) -> None:
-        """Take in one layer's assignment; see `focus_core.retrofitting.Observer`."""
+        """Take in one layer's assignment; see `focus_core.routing.model.Observer`."""
         sizes = group_sizes(assignment.detach(), self.focus.router(layer).num_heads)
         self.share = max(self.share, float(sizes.max() / sizes[0].sum()))
 

@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM
 
-from focus_core.config import FocusConfig
-from focus_core.retrofitting import retrofit
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.model import retrofit
 from focus_core.training.modes import Phase, TrainingTask
 from focus_core.training.objectives import OBJECTIVES
 

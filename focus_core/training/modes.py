@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from focus_core.errors import FocusError
-from focus_core.retrofitting import FocusModel, Observer
+from focus_core.routing.model import FocusModel, Observer
 from focus_core.training.loop import LargestGroup
 from focus_core.training.objectives import OBJECTIVES
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from focus_core.attention import AttentionOutput
-from focus_core.config import FocusConfig
-from focus_core.gate import pair_masks
-from focus_core.interface import AttentionCall, Geometry, Rule
-from focus_core.retrofitting import FocusModel
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.gate import pair_masks
+from focus_core.routing.interface import AttentionCall, Geometry, Rule
+from focus_core.routing.model import FocusModel
 
 
 def language_model(focus: FocusModel, input_ids: Tensor) -> Tensor:

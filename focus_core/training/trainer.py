@@ -24,8 +24,8 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from transformers.trainer_utils import get_last_checkpoint
 
 from focus_core.errors import FocusError
-from focus_core.retrofitting import FocusModel
-from focus_core.storage import CONFIG, save_routers, whole
+from focus_core.routing.model import FocusModel
+from focus_core.routing.storage import CONFIG, whole
 from focus_core.training.calibrate import calibrate
 from focus_core.training.loop import Step
 from focus_core.training.modes import Phase, TrainingTask
@@ -308,7 +308,7 @@ def save(trainer: FocusTrainer, folder: Path, tokenizer: Any = None) -> None:
             focus.model.save_pretrained(folder, state_dict=state)
             if tokenizer is not None:
                 tokenizer.save_pretrained(folder)
-    save_routers(focus, folder, write=main)
+    focus.save_pretrained(folder, write=main)
 
 
 def remove_checkpoints(folder: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from focus_core.analysis import Trace
 from focus_core.analysis.trace import Provenance
-from focus_core.config import FocusConfig
+from focus_core.routing.config import FocusConfig
 
 
 def synthetic_trace(

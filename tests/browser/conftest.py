@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from running import launched_browser, running_app
 
-from focus_core import default_model
+from focus_core.models import default_model
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from focus_core import default_model
-from workbench import jobs
+from focus_core.models import default_model
+from workbench.runs import jobs
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(1200)]  # long on a busy machine
 

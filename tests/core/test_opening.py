@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from focus_core import FocusConfig, analyze, retrofit
-from focus_core.analysis.passages import passages
+from focus_core.analysis.linguistics.passages import passages
 from focus_core.errors import FocusError
 from focus_core.report.corpus import scan
 from focus_core.report.of_trace import report_of_trace

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from focus_core.analysis import Trace
 from focus_core.analysis.balance import group_counts
-from workbench.theme import diverging, group_color, ink, style
+from workbench.charts.theme import diverging, group_color, ink, style
 
 
 def size_table(trace: Trace) -> pd.DataFrame:

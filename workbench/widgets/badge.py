@@ -5,8 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from focus_core.analysis import Trace
-from workbench.markup import plain
-from workbench.plans import k_name, plan_in_words
+from workbench.engine.plans import k_name, plan_in_words
+from workbench.widgets.markup import plain
 
 
 def provenance_badge(trace: Trace, text_name: str, states: str) -> None:

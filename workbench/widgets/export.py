@@ -9,8 +9,8 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from focus_core.tables import stamped, to_csv, to_parquet
-from workbench.theme import style
+from focus_core.analysis.tables import stamped, to_csv, to_parquet
+from workbench.charts.theme import style
 
 Table = pd.DataFrame | Callable[[], pd.DataFrame]
 """A table, or a function that makes it when somebody asks for it."""

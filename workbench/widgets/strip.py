@@ -15,9 +15,9 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from focus_core.analysis import Trace
-from workbench.reach import DROPPED, LATER, RELATIONS, SELF, relations
-from workbench.theme import group_color, ink
-from workbench.tokens import Cell, group_order, margins, visible
+from workbench.charts.theme import group_color, ink
+from workbench.tokens.cells import Cell, group_order, margins, visible
+from workbench.tokens.reach import DROPPED, LATER, RELATIONS, SELF, relations
 
 _MAX_LISTED = 4
 _FOLDER = Path(__file__).parent

@@ -1,0 +1,1 @@
+"""Do groups follow parts of speech? The statistical protocol (docs/linguistics.md)."""

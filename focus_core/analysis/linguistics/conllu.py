@@ -1,0 +1,113 @@
+"""CoNLL-U treebanks: gold words and tags, as texts (universaldependencies.org/format)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from focus_core.analysis.linguistics.words import TaggedText, Tagger
+from focus_core.errors import FocusError
+from focus_core.text import read_text
+
+_COLUMNS = 10
+SENTENCES_PER_DOCUMENT = 20
+"""Sentences that make a document where a treebank names none."""
+
+
+@dataclass
+class _Sentence:
+    """One sentence as it is read.
+
+    Attributes:
+        document: name of its document; empty where the file has none.
+        new_paragraph: whether a paragraph starts here.
+        surfaces: (form, [(form of a syntactic word, UPOS)...], space after) of each orthographic word.
+    """
+
+    document: str = ""
+    new_paragraph: bool = False
+    surfaces: list[tuple[str, list[tuple[str, str]], bool]] = field(default_factory=list)
+
+
+def read_conllu(path: str | Path) -> list[TaggedText]:
+    """The documents of a treebank, each as its running text with gold words.
+
+    Sentences are joined by a space, paragraphs by an empty line. Parts of a multiword token ("do" and "n't" in
+    "don't") get the part of its span that they spell, or the whole span if they do not add up to it. Empty nodes are
+    left out. A file without `# newdoc` lines is cut into documents of 20 sentences.
+
+    Raises:
+        FocusError: no such file, or not CoNLL-U.
+    """
+    path = Path(path)
+    documents: dict[str, list[_Sentence]] = {}
+    for index, sentence in enumerate(_sentences(path)):
+        name = sentence.document or f"sentences {index // SENTENCES_PER_DOCUMENT}"
+        documents.setdefault(name, []).append(sentence)
+    if not documents:
+        raise FocusError(f"{path} has no sentences: give a treebank in CoNLL-U format.")
+    tagger = Tagger(path.name, "", gold=True)
+    return [_document(sentences, tagger) for sentences in documents.values()]
+
+
+def _sentences(path: Path) -> Iterator[_Sentence]:
+    sentence, document, number = _Sentence(), "", 0
+    until, part_of = 0, -1  # last word of the multiword token being read, and its place
+    for line in [*read_text(path).splitlines(), ""]:
+        number += 1
+        if not line.strip():
+            if sentence.surfaces:
+                yield sentence
+            sentence, until = _Sentence(document=document), 0
+        elif line.startswith("#"):
+            key, _, value = line[1:].partition("=")
+            words = key.split()
+            if words[:1] == ["newdoc"]:
+                document = value.strip() or f"document at line {number}"
+                sentence.document, sentence.new_paragraph = document, True
+            elif words[:1] == ["newpar"]:
+                sentence.new_paragraph = True
+        else:
+            cells = line.split("\t")
+            if len(cells) != _COLUMNS:
+                raise FocusError(f"{path}, line {number}, has {len(cells)} columns instead of 10: it is not CoNLL-U.")
+            name, form, tag, space = cells[0], cells[1], cells[3], "SpaceAfter=No" not in cells[9].split("|")
+            if "." in name:
+                continue
+            if "-" in name:
+                until, part_of = _last(name, path, number), len(sentence.surfaces)
+                sentence.surfaces.append((form, [], space))
+            elif _last(name, path, number) <= until:
+                sentence.surfaces[part_of][1].append((form, tag))
+            else:
+                sentence.surfaces.append((form, [(form, tag)], space))
+
+
+def _last(name: str, path: Path, number: int) -> int:
+    try:
+        return int(name.rpartition("-")[2])
+    except ValueError as error:
+        raise FocusError(f"{path}, line {number}, starts with {name[:20]!r} instead of a word number.") from error
+
+
+def _document(sentences: list[_Sentence], tagger: Tagger) -> TaggedText:
+    text, spans, tags, numbers = "", [], [], []
+    for number, sentence in enumerate(sentences):
+        if text:
+            text = text.rstrip() + ("\n\n" if sentence.new_paragraph else " ")
+        for form, parts, space in sentence.surfaces:
+            start = len(text)
+            text += form + (" " if space else "")
+            spelt = "".join(part for part, _ in parts) == form
+            position = start
+            for part, tag in parts:
+                end = position + len(part)
+                spans.append((position, end) if spelt else (start, start + len(form)))
+                tags.append(tag)
+                numbers.append(number)
+                position = end
+    text = text.rstrip()
+    return TaggedText(text, np.asarray(spans, dtype=np.int64).reshape(-1, 2), tuple(tags), np.asarray(numbers), tagger)

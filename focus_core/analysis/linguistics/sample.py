@@ -1,0 +1,129 @@
+"""What every alignment statistic reads: tagged words with their groups, from one text or many."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from focus_core.analysis.linguistics.words import TaggedText, Tagger, align_words, tag_codes
+from focus_core.analysis.trace import Trace
+from focus_core.errors import FocusError
+
+
+@dataclass(frozen=True)
+class WordSample:
+    """n words (or subwords, under the rule "all") of one or more documents, routed through L layers.
+
+    Attributes:
+        layers: (L,) index of each layer in the model.
+        groups: (L, n) int64 first group of each word.
+        membership: (L, n, K) bool, all groups of each word.
+        tokens: (n,) int64 index of the word's token in its document.
+        types: (n,) int64 code of the word's exact sequence of token ids; the same spelling has the same code.
+        words: (n,) spelling.
+        tags: (n,) UPOS.
+        sentences: (n,) int64, numbered through all documents.
+        documents: (n,) int64.
+        num_words: words in the documents, aligned or not.
+        coverage: share of them that have a token.
+        exact: share of the aligned whose borders are token borders.
+        rule: which subword stands for a word.
+        tagger: where the tags come from.
+    """
+
+    layers: tuple[int, ...]
+    groups: np.ndarray
+    membership: np.ndarray
+    tokens: np.ndarray
+    types: np.ndarray
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    sentences: np.ndarray
+    documents: np.ndarray
+    num_words: int
+    coverage: float
+    exact: float
+    rule: str
+    tagger: Tagger
+
+    def __len__(self) -> int:
+        """n."""
+        return len(self.tags)
+
+    @property
+    def num_groups(self) -> int:
+        """K."""
+        return self.membership.shape[-1]
+
+    @property
+    def num_documents(self) -> int:
+        """Documents that have words."""
+        return len(np.unique(self.documents))
+
+    def codes(self, tag_set: str) -> np.ndarray:
+        """(n,) int64 tags of a tag set."""
+        return tag_codes(self.tags, tag_set)
+
+
+def word_sample(
+    traces: Sequence[Trace],
+    tagged: Sequence[TaggedText],
+    *,
+    rule: str = "last",
+    special_ids: Collection[int] = (),
+) -> WordSample:
+    """Join routed and tagged documents into one sample.
+
+    Args:
+        traces: one per document, all of the same routers.
+        tagged: the same texts with their words.
+        rule: which subword stands for a word, see `align_words`.
+        special_ids: vocabulary ids that are no text; words made of them are dropped.
+
+    Raises:
+        FocusError: unknown rule, or no words at all.
+    """
+    parts = []
+    for trace, words in zip(traces, tagged, strict=True):
+        special = np.flatnonzero(np.isin(trace.input_ids, list(special_ids))).tolist()
+        parts.append(align_words(words, trace.offsets, rule=rule, special=special))
+    counts = np.asarray([len(part.words) for part in parts])
+    if not counts.sum():
+        raise FocusError("The text has no words that could be tagged: give some prose.")
+    documents = np.repeat(np.arange(len(parts)), counts)
+    offset = np.cumsum([0, *(int(text.sentences.max(initial=-1)) + 1 for text in tagged)])
+    spelt: list[Hashable] = []
+    for trace, part in zip(traces, parts):
+        ids = trace.input_ids.tolist()
+        if rule == "all":
+            spelt += [ids[token] for token in part.tokens.tolist()]
+        else:
+            spelt += [tuple(ids[a : b + 1]) for a, b in zip(part.first.tolist(), part.last.tolist())]
+    spellings = [text.words for text in tagged]
+    num_words = sum(part.num_words for part in parts)
+    return WordSample(
+        layers=traces[0].layers,
+        groups=np.concatenate([trace.groups[:, part.tokens] for trace, part in zip(traces, parts)], axis=1),
+        membership=np.concatenate([trace.membership[:, part.tokens] for trace, part in zip(traces, parts)], axis=1),
+        tokens=np.concatenate([part.tokens for part in parts]),
+        types=type_codes(spelt),
+        words=tuple(spelling[word] for spelling, part in zip(spellings, parts) for word in part.words.tolist()),
+        tags=tuple(text.tags[word] for text, part in zip(tagged, parts) for word in part.words.tolist()),
+        sentences=np.concatenate(
+            [text.sentences[part.words] + start for text, part, start in zip(tagged, parts, offset)]
+        ),
+        documents=documents,
+        num_words=num_words,
+        coverage=sum(part.coverage * part.num_words for part in parts) / max(1, num_words),
+        exact=float(np.average([part.exact for part in parts], weights=counts)),
+        rule=rule,
+        tagger=tagged[0].tagger,
+    )
+
+
+def type_codes(values: Sequence[Hashable]) -> np.ndarray:
+    """(n,) int64: the same code for the same value, in order of first appearance."""
+    seen: dict[Hashable, int] = {}
+    return np.asarray([seen.setdefault(value, len(seen)) for value in values], dtype=np.int64)

@@ -1,0 +1,128 @@
+"""What an alignment says, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from focus_core.analysis.linguistics.alignment import BALANCED, KMEANS, MIN_WORDS, UNTRAINED, Alignment, LayerAlignment
+
+TAGS = {"upos": "universal parts of speech", "coarse": "five coarse word classes"}
+
+
+def verdicts(found: Alignment) -> list[str]:
+    """One sentence for each question, the answer to the main one first.
+
+    Layers are judged one by one; a layer counts as beyond a reference grouping if the 95% interval of the gap lies
+    above 0, and as beyond shuffles if its permutation test holds at a false discovery rate of 5% over layers.
+    """
+    best = max(found.layers, key=lambda layer: layer.measures.ami)
+    tags = TAGS[found.tag_set]
+    if found.descriptive:
+        return [
+            f"Only described, not tested: {found.num_words} words are fewer than the {MIN_WORDS} that intervals and "
+            f"tests need. The highest AMI with {tags} is {best.measures.ami:.2f}, in layer {best.layer}."
+        ]
+    total = len(found.layers)
+    chance, balance, identity, context = (
+        _layers(found, test)
+        for test in (
+            lambda layer: layer.beyond_chance,
+            lambda layer: layer.beyond_balance,
+            lambda layer: layer.beyond_identity,
+            lambda layer: layer.beyond_context,
+        )
+    )
+    assert best.interval is not None
+    sentences = [
+        f"Groups follow {tags} beyond chance in {_count(chance, total)}, beyond balance in {_count(balance)} and "
+        f"beyond token identity in {_count(identity)}; the best, layer {best.layer}, has AMI {best.measures.ami:.2f} "
+        f"[{best.interval.low:.2f}, {best.interval.high:.2f}] where {found.num_groups} equal groups could reach "
+        f"{found.ceiling:.2f}.",
+        f"Beyond chance (groups shuffled over all words): {_named(chance, total)}.",
+    ]
+    names = [name for name in BALANCED if name in best.references]
+    also = "" if UNTRAINED in names else ", untrained routers not computed"
+    sentences.append(f"Beyond balance ({', '.join(names)}{also}): {_named(balance, total)}.")
+    sentences += [
+        f"Beyond token identity (each spelling's usual group, learnt elsewhere): {_named(identity, total)}.",
+        f"Beyond spelling in context (tags shuffled within each spelling): "
+        f"{_named(context, total)}{_largest_context(found)}.",
+    ]
+    if KMEANS in best.references:
+        better = _layers(found, lambda layer: layer.gaps is not None and layer.gaps[KMEANS].low > 0)
+        worse = _layers(found, lambda layer: layer.gaps is not None and layer.gaps[KMEANS].high < 0)
+        sentences.append(
+            f"Against balanced k-means of the same hidden states the routers align better in {len(better)} and worse "
+            f"in {len(worse)} of {total} layers."
+        )
+    return sentences
+
+
+def layer_sentence(found: Alignment, row: int) -> str:
+    """The answer for one layer: its AMI beside what it has to beat."""
+    layer = found.layers[row]
+    if found.descriptive:
+        return f"In layer {layer.layer} the AMI is {layer.measures.ami:.2f}; the text is too short to say more."
+    assert layer.interval is not None
+    beaten = [
+        name
+        for name, yes in (
+            ("chance", layer.beyond_chance),
+            ("balance", layer.beyond_balance),
+            ("token identity", layer.beyond_identity),
+            ("spelling in context", layer.beyond_context),
+        )
+        if yes
+    ]
+    missed = [name for name in ("chance", "balance", "token identity", "spelling in context") if name not in beaten]
+    text = f"Layer {layer.layer}: AMI {layer.measures.ami:.2f} [{layer.interval.low:.2f}, {layer.interval.high:.2f}]"
+    if beaten:
+        text += f", beyond {_and(beaten)}"
+    if missed:
+        text += f", {'but ' if beaten else ''}not beyond {_or(missed)}"
+    return f"{text}; {layer.measures.ami / found.ceiling:.0%} of what {found.num_groups} equal groups could reach."
+
+
+def _layers(found: Alignment, test: Callable[[LayerAlignment], bool]) -> list[int]:
+    return [layer.layer for layer in found.layers if test(layer)]
+
+
+def _count(layers: Sequence[int], total: int | None = None) -> str:
+    if total is None:
+        return str(len(layers)) if layers else "none"
+    return f"all {total} layers" if len(layers) == total else f"{len(layers)} of {total} layers"
+
+
+def _named(layers: Sequence[int], total: int) -> str:
+    if not layers:
+        return "no layer"
+    if len(layers) == total:
+        return f"all {total} layers"
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    spans = [f"{run[0]}" if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs]
+    return f"{len(layers)} of {total} layers ({', '.join(spans)})"
+
+
+def _largest_context(found: Alignment) -> str:
+    gaps = [
+        (layer.measures.ami - layer.within_type.mean, layer.layer)
+        for layer in found.layers
+        if layer.beyond_context and layer.within_type is not None
+    ]
+    if not gaps:
+        return ""
+    gap, layer = max(gaps)
+    return f", by {gap:.3f} AMI at most (layer {layer})"
+
+
+def _and(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _or(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

@@ -1,0 +1,82 @@
+"""Tables that leave the program: safe in a spreadsheet, and carrying where their numbers come from."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from typing import Any
+
+import pandas as pd
+
+from focus_core.analysis.trace import Provenance, Trace
+from focus_core.routing.config import FocusConfig
+
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def origin(trace: Trace, states: str) -> dict[str, Any]:
+    """What identifies the computation behind a table: model, routers, settings and text.
+
+    Args:
+        trace: the routing.
+        states: whose hidden states were routed, "untouched model" or "routed model".
+    """
+    found = described(trace.provenance, trace.config, states, text_hash(trace.text))
+    return found if trace.head is None else found | {"head": trace.head}
+
+
+def described(provenance: Provenance, config: FocusConfig, states: str, text_sha256: str) -> dict[str, Any]:
+    """`origin` from its parts, where there is no trace of the whole text; `top_k` lists a plan layer by layer."""
+    plan = config.layer_top_k
+    return {
+        "model": provenance.model,
+        "model_revision": provenance.model_revision,
+        "routers": provenance.routers,
+        "routers_hash": provenance.routers_hash,
+        "routers_trained": provenance.trained,
+        "num_groups": config.num_groups,
+        "top_k": config.top_k if plan is None else f"planned: {' '.join(map(str, plan))}",
+        "window": config.window,
+        "sink_tokens": config.sink_tokens,
+        "balance": config.balance,
+        "states": states,
+        "text_sha256": text_sha256,
+    }
+
+
+def text_hash(text: str) -> str:
+    """SHA-256 of a text's UTF-8 bytes, in hex."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def stamped(table: pd.DataFrame, made_from: dict[str, Any]) -> pd.DataFrame:
+    """The table with its origin as constant columns at the right; columns of its own keep their names."""
+    return table.assign(**{name if name not in table else f"origin_{name}": value for name, value in made_from.items()})
+
+
+def to_csv(table: pd.DataFrame) -> bytes:
+    """A table as CSV that spreadsheets open safely: UTF-8 with a mark, no cell that would run as a formula.
+
+    Strings that start with =, +, -, @ or a control character get a leading apostrophe (OWASP, CSV injection).
+    """
+    safe = table.copy()
+    for name in safe.columns:
+        if not pd.api.types.is_numeric_dtype(safe[name]) and not pd.api.types.is_bool_dtype(safe[name]):
+            safe[name] = [_defused(value) for value in safe[name]]
+    return safe.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC).encode("utf-8-sig")
+
+
+def to_parquet(table: pd.DataFrame) -> bytes:
+    """A table as Parquet, values as they are."""
+    buffer = io.BytesIO()
+    table.to_parquet(buffer, index=False)
+    return buffer.getvalue()
+
+
+def _defused(value: object) -> object:
+    if isinstance(value, str):
+        value = value.replace("\x00", "␀")
+        if value.lstrip(" ").startswith(_FORMULA_STARTS):
+            return "'" + value
+    return value

@@ -1,0 +1,40 @@
+"""`flash`: the flash-attn package on CUDA, when it is installed. Unverified on CUDA."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from focus_core.attention.inputs import AttentionInputs, AttentionOutput
+from focus_core.attention.packed.calls import Packed, packed_attention
+from focus_core.attention.packed.varlen import cuda_obstacle, efficient_attention
+
+
+def flash_obstacle(inputs: AttentionInputs) -> str | None:
+    """Why `flash` cannot take these inputs, None when it can."""
+    if importlib.util.find_spec("flash_attn") is None:
+        return "needs the package flash-attn, which pip install 'focus-workbench[cuda]' brings"
+    return cuda_obstacle(inputs)
+
+
+def flash(inputs: AttentionInputs) -> AttentionOutput:
+    """Exact attention through `flash_attn.flash_attn_varlen_func` (2.6 or newer), no gradients."""
+    return packed_attention(inputs, _flash_varlen, efficient_attention)
+
+
+def _flash_varlen(packed: Packed, scale: float) -> AttentionOutput:
+    from flash_attn import flash_attn_varlen_func  # pyright: ignore[reportMissingImports]
+
+    output, logsumexp, _ = flash_attn_varlen_func(
+        packed.query,
+        packed.key,
+        packed.value,
+        packed.query_starts,
+        packed.key_starts,
+        packed.longest_query,
+        packed.longest_key,
+        softmax_scale=scale,
+        causal=True,
+        return_attn_probs=True,
+    )
+    # Since 2.6 the log-sum-exp is (H, Nq).
+    return AttentionOutput(output, logsumexp.transpose(0, 1))

@@ -1,0 +1,1 @@
+"""Timings: one attention call, the baselines, the whole model."""

@@ -1,0 +1,346 @@
+"""Speed curves of the attention backends against full attention, measured on the machine at hand.
+
+`run_bench` writes one JSON file, replaced after every measured point, so that an interrupted run goes on
+where it stopped. Sparse and full attention alternate within a point: their ratio survives a busy machine.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from focus_core.attention import focus_attention, kept_pairs
+from focus_core.attention.inputs import AttentionInputs
+from focus_core.attention.registry import BACKENDS, resolve
+from focus_core.attention.validate import checked_inputs
+from focus_core.bench.memory import working_bytes
+from focus_core.bench.timing import alternate, load_record, save_record, spread
+from focus_core.errors import FocusError
+from focus_core.routing.config import ROUTERS
+
+SCHEMA = "focus-bench/1"
+CHECKED_QUERIES = 64
+SAMPLE = 2048  # tokens, to find groups of a wanted share
+STEEPEST = 40.0
+_LISTS = ("sizes", "routings", "dtypes", "backends", "shares")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """What to measure: every size with every (num_groups, top_k), dtype and backend.
+
+    Attributes:
+        sizes: numbers of tokens T.
+        routings: pairs (K, k) of groups and memberships per token; routing is random.
+        shares: share of distant pairs that each routing keeps, by groups that are unequal; empty for equal groups.
+        dtypes: "float32", "bfloat16" or "float16".
+        router: "layer", or "head" for a routing of each key/value head whose queries read k groups and whose keys are
+            in one.
+        backends: names of `focus_core.attention.BACKENDS`, or "auto".
+        heads: query heads.
+        kv_heads: key/value heads.
+        head_dim: size of a head.
+        window: local window w.
+        sink_tokens: tokens that all see.
+        repetitions: timed runs of a point after one warm-up, at least; short runs are repeated for a second.
+        route_dim: width of the routing space, for the routing cost.
+        width: width of the hidden states, for the routing cost; default heads * head_dim.
+        device: "cpu" or "cuda".
+        seed: of tensors and routing.
+    """
+
+    sizes: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384, 32768)
+    routings: tuple[tuple[int, int], ...] = ((8, 1), (8, 2), (16, 2))
+    shares: tuple[float, ...] = ()
+    dtypes: tuple[str, ...] = ("bfloat16", "float32")
+    backends: tuple[str, ...] = ("auto",)
+    router: str = "layer"
+    heads: int = 9
+    kv_heads: int = 3
+    head_dim: int = 64
+    window: int = 128
+    sink_tokens: int = 4
+    repetitions: int = 5
+    route_dim: int = 16
+    width: int | None = None
+    device: str = "cpu"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("sizes", "heads", "kv_heads", "head_dim", "repetitions", "route_dim"):
+            values = getattr(self, name)
+            if not all(value >= 1 for value in (values if isinstance(values, tuple) else (values,))):
+                raise FocusError(f"{name} is {values}: give numbers of at least 1.")
+        for num_groups, top_k in self.routings:
+            if not 1 <= top_k <= num_groups:
+                raise FocusError(f"top_k is {top_k} with num_groups {num_groups}: choose 1 to {num_groups}.")
+        if self.shares and len(self.shares) != len(self.routings):
+            raise FocusError(
+                f"{len(self.shares)} shares for {len(self.routings)} routings: give one for each, or none."
+            )
+        if self.router not in ROUTERS:
+            raise FocusError(f"router is {self.router!r}: choose one of {', '.join(ROUTERS)}.")
+        for dtype in self.dtypes:
+            if dtype not in DTYPES:
+                raise FocusError(f"dtype is {dtype!r}: choose one of {', '.join(DTYPES)}.")
+        for backend in self.backends:
+            if backend != "auto" and backend not in BACKENDS:
+                raise FocusError(f"backend is {backend!r}: choose auto or one of {', '.join(BACKENDS)}.")
+        if self.device.split(":")[0] == "cuda" and not torch.cuda.is_available():
+            raise FocusError("device is 'cuda' and this machine has no CUDA device: choose cpu.")
+
+    def points(self) -> Iterable[dict[str, Any]]:
+        """Every combination, short texts first."""
+        for size in self.sizes:
+            for (num_groups, top_k), share in zip(self.routings, self.shares or (None,) * len(self.routings)):
+                for dtype in self.dtypes:
+                    for backend in self.backends:
+                        yield {
+                            "tokens": size,
+                            "num_groups": num_groups,
+                            "top_k": top_k,
+                            "share": share,
+                            "dtype": dtype,
+                            "backend": backend,
+                        }
+
+
+def run_bench(
+    settings: BenchSettings,
+    out: str | Path,
+    progress: Callable[[int, int, dict[str, Any]], None] | None = None,
+) -> dict[str, Any]:
+    """Measure every point that ``out`` does not hold yet.
+
+    Args:
+        settings: what to measure.
+        out: the JSON file; it is replaced after every point, never left half written. A file of other
+            settings or of another machine is refused.
+        progress: called with points done, points in all, and the point just measured.
+
+    Returns:
+        What the file holds: ``schema``, ``machine``, ``settings`` and ``points``. A point gives tokens,
+        num_groups, top_k, share, dtype, backend and ``backend_used``; ``full_s`` and ``sparse_s`` with median,
+        minimum, maximum and all runs, in seconds; ``speedup`` of the medians, ``kept_share``, ``bound``
+        (1 / kept share), ``share_of_bound``; ``date``; ``working_bytes``, peak memory beyond inputs and output (None
+        where it cannot be read), and ``input_bytes`` of query, key and value; ``error_output`` and
+        ``error_logsumexp``, the largest deviations from the float32 reference on a subsample of queries;
+        ``routing_s``, seconds for projection, calibrated softmax, Sinkhorn, top-k and the sort. A point that
+        could not be measured has ``failure``, a sentence.
+
+    Raises:
+        FocusError: the file cannot be read or written, or holds another run.
+    """
+    path = Path(out)
+    wanted = list(settings.points())
+    described: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
+    record = load_record(path, SCHEMA, described, settings.device, free=_LISTS, older={"router": "layer"})
+    measured = {_identity(point) for point in record["points"]}
+    for done, point in enumerate(wanted):
+        if _identity(point) not in measured:
+            result = measure_point(settings, **point) | {"date": datetime.now(UTC).date().isoformat()}
+            record["points"].append(result)
+            save_record(path, record)
+            if progress is not None:
+                progress(done + 1, len(wanted), result)
+    return record
+
+
+def measure_point(
+    settings: BenchSettings,
+    *,
+    tokens: int,
+    num_groups: int,
+    top_k: int,
+    dtype: str,
+    backend: str,
+    share: float | None = None,
+) -> dict[str, Any]:
+    """One point of `run_bench`."""
+    point: dict[str, Any] = {
+        "tokens": tokens,
+        "num_groups": num_groups,
+        "top_k": top_k,
+        "share": share,
+        "dtype": dtype,
+        "backend": backend,
+    }
+    inputs = _problem(settings, tokens, num_groups, top_k, DTYPES[dtype], share)
+    reads = inputs.query_membership if inputs.separate else None
+    window, sink_tokens = settings.window, settings.sink_tokens
+    counts = kept_pairs(inputs.membership, query_membership=reads, window=window, sink_tokens=sink_tokens)
+    kept_share = float(counts.kept_share.mean())
+    point |= {"kept_share": kept_share, "bound": 1 / kept_share}
+    point["input_bytes"] = sum(tensor.nbytes for tensor in (inputs.query, inputs.key, inputs.value))
+    with torch.no_grad():
+        try:
+            point["backend_used"], _ = resolve(backend, inputs)
+        except FocusError as error:
+            return point | {"failure": str(error)}
+
+        def sparse() -> Any:
+            return focus_attention(
+                inputs.query,
+                inputs.key,
+                inputs.value,
+                inputs.membership,
+                query_membership=reads,
+                window=settings.window,
+                sink_tokens=settings.sink_tokens,
+                backend=backend,
+            )
+
+        def full() -> Tensor:
+            return F.scaled_dot_product_attention(
+                inputs.query, inputs.key, inputs.value, is_causal=True, enable_gqa=inputs.heads_per_key > 1
+            )
+
+        runs = alternate({"full_s": full, "sparse_s": sparse}, settings.repetitions, settings.device)
+        point |= {name: spread(times) for name, times in runs.items()}
+        point["speedup"] = point["full_s"]["median"] / point["sparse_s"]["median"]
+        point["share_of_bound"] = point["speedup"] * kept_share
+        point["working_bytes"] = working_bytes(sparse, settings.device)
+        point |= _errors(inputs, sparse())
+        point["routing_s"] = _routing_cost(settings, tokens, num_groups, top_k)
+    return point
+
+
+def _problem(
+    settings: BenchSettings, tokens: int, num_groups: int, top_k: int, dtype: torch.dtype, share: float | None
+) -> AttentionInputs:
+    """Normal tensors and a random routing: groups equal in expectation, or as unequal as the share asks for.
+
+    Heads with routers of their own are rows of the batch, as they are in a model.
+    """
+    generator = torch.Generator().manual_seed(settings.seed)
+    query, key, value = (
+        torch.randn(1, heads, tokens, settings.head_dim, generator=generator).to(settings.device, dtype)
+        for heads in (settings.heads, settings.kv_heads, settings.kv_heads)
+    )
+    per_head = settings.router == "head"
+    if per_head:
+        query = query.view(settings.kv_heads, -1, tokens, settings.head_dim)
+        key, value = key.transpose(0, 1), value.transpose(0, 1)
+
+    own = 1 if per_head else top_k
+    tilt = 0.0 if share is None else _tilt(num_groups, top_k, own, share)
+
+    def groups(count: int) -> Tensor:
+        return random_groups((len(query), tokens, num_groups), count, tilt, generator).to(settings.device)
+
+    reads = groups(top_k)
+    membership = groups(own) if per_head else reads
+    return checked_inputs(
+        query,
+        key,
+        value,
+        membership,
+        None,
+        query_membership=reads if per_head else None,
+        window=settings.window,
+        sink_tokens=settings.sink_tokens,
+        sliding_window=None,
+        scale=None,
+        softcap=None,
+    )
+
+
+def random_groups(shape: tuple[int, int, int], count: int, tilt: float, generator: torch.Generator) -> Tensor:
+    """Some groups of every token, (B, T, K) bool: group g is drawn with weight e^(-tilt g / (K - 1))."""
+    scores = torch.rand(shape, generator=generator)
+    if tilt:  # the largest of log weight + Gumbel noise are a draw without replacement
+        weights = -tilt * torch.linspace(0, 1, shape[-1])
+        scores = weights - torch.log(-torch.log(scores.clamp(1e-7, 1 - 1e-7)))
+    chosen = scores.topk(count, dim=-1).indices
+    return torch.zeros_like(scores, dtype=torch.bool).scatter_(2, chosen, True)
+
+
+def _tilt(num_groups: int, top_k: int, own: int, share: float) -> float:
+    """The tilt of `random_groups` with which that share of pairs has a group in common, on a sample of tokens."""
+
+    def common(tilt: float) -> float:
+        generator = torch.Generator().manual_seed(0)
+        reads, groups = (
+            random_groups((1, SAMPLE, num_groups), count, tilt, generator)[0].float() for count in (top_k, own)
+        )
+        return float((reads @ groups.T > 0).float().mean())
+
+    fewest = common(0.0)
+    if share < fewest:
+        raise FocusError(
+            f"Equal groups keep {fewest:.0%} of the distant pairs with K = {num_groups} and k = {top_k}, and unequal "
+            "ones more: ask for a larger share."
+        )
+    low, high = 0.0, STEEPEST
+    for _ in range(20):
+        middle = (low + high) / 2
+        low, high = (middle, high) if common(middle) < share else (low, middle)
+    return high
+
+
+def _errors(inputs: AttentionInputs, result: Any) -> dict[str, float]:
+    """Largest deviations from the definition, in float32, on queries spread over the text."""
+    tokens = inputs.num_keys
+    chosen = torch.linspace(0, tokens - 1, min(CHECKED_QUERIES, tokens), device=inputs.query.device).long()
+    errors = {"error_output": 0.0, "error_logsumexp": 0.0}
+    for query in chosen.tolist():
+        # A prefix that ends at the query: the reference takes the last queries of its tokens.
+        end = slice(0, query + 1)
+        reference = focus_attention(
+            inputs.query[:, :, query : query + 1].float(),
+            inputs.key[:, :, end].float(),
+            inputs.value[:, :, end].float(),
+            inputs.membership[:, end],
+            query_membership=inputs.query_membership[:, query : query + 1] if inputs.separate else None,
+            window=inputs.window,
+            sink_tokens=inputs.sink_tokens,
+            backend="dense",
+        )
+        for name, ours, theirs in zip(errors, result, reference):
+            deviation = (ours[:, :, query : query + 1].float() - theirs).abs().max()
+            errors[name] = max(errors[name], float(deviation))
+    return errors
+
+
+def _routing_cost(settings: BenchSettings, tokens: int, num_groups: int, top_k: int) -> dict[str, float]:
+    """Median seconds of what routing itself costs a layer, in float32."""
+    width = settings.width or settings.heads * settings.head_dim
+    generator = torch.Generator().manual_seed(settings.seed)
+    hidden, project, centroids = (
+        torch.randn(shape, generator=generator).to(settings.device)
+        for shape in ((tokens, width), (width, settings.route_dim), (num_groups, settings.route_dim))
+    )
+    scores = torch.nn.functional.normalize(hidden @ project, dim=-1) @ centroids.T
+    potentials = torch.zeros(num_groups, device=settings.device)
+    groups = scores.topk(top_k, dim=-1).indices.flatten()
+
+    def sinkhorn() -> Tensor:
+        logs = scores / 0.1
+        for _ in range(10):
+            logs = logs - logs.logsumexp(0, keepdim=True)
+            logs = logs - logs.logsumexp(1, keepdim=True)
+        return logs
+
+    calls: dict[str, Callable[[], Any]] = {
+        "projection": lambda: torch.nn.functional.normalize(hidden @ project, dim=-1) @ centroids.T,
+        "calibrated": lambda: torch.softmax(scores / 0.1 + potentials, dim=-1),
+        "sinkhorn_10_rounds": sinkhorn,
+        "top_k": lambda: torch.zeros_like(scores, dtype=torch.bool).scatter_(1, scores.topk(top_k).indices, True),
+        "sort": lambda: groups.sort(stable=True),
+    }
+    runs = alternate(calls, max(3, settings.repetitions), settings.device)
+    return {name: statistics.median(times) for name, times in runs.items()}
+
+
+def _identity(point: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(point.get(name) for name in ("tokens", "num_groups", "top_k", "share", "dtype", "backend"))

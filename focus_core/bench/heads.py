@@ -1,0 +1,159 @@
+"""The heads that baselines are timed on: those of a model that reads a text, or normal tensors.
+
+Among normal tensors neighbours agree on no keys, so what chooses by content needs a model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from focus_core.attention import AttentionOutput
+from focus_core.errors import FocusError
+from focus_core.routing.interface import AttentionCall, Geometry, Rule
+from focus_core.routing.model import FocusModel
+
+
+class Head(NamedTuple):
+    """What a head attends with, and other text that baselines are fitted on.
+
+    Attributes:
+        query: (1, 1, T, D), position-encoded.
+        key: (1, 1, T, D), likewise.
+        value: (1, 1, T, Dv).
+        fitted: query and key (1, 1, T', D) of other text.
+        scale: factor of the dot products.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    fitted: tuple[Tensor, Tensor]
+    scale: float
+
+
+def random_heads(tokens: int, fitted_tokens: int, head_dim: int, device: str, seed: int) -> list[Head]:
+    """One head of normal tensors.
+
+    Args:
+        tokens: T.
+        fitted_tokens: T'.
+        head_dim: D.
+        device: "cpu" or "cuda".
+        seed: of the numbers, which are drawn on the CPU.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(length: int) -> Tensor:
+        return torch.randn(1, 1, length, head_dim, generator=generator).to(device)
+
+    query, key, value = (normal(tokens) for _ in range(3))
+    fitted = normal(fitted_tokens), normal(fitted_tokens)
+    return [Head(query, key, value, fitted, head_dim**-0.5)]
+
+
+class _Seen(Exception):
+    """The last layer that was asked for has been reached."""
+
+
+Projected = tuple[Tensor, Tensor, Tensor, float]
+"""Query, key and value (1, 1, T, D) of one head, and its scale."""
+
+
+@torch.inference_mode()
+def model_heads(focus: FocusModel, input_ids: Tensor, heads: Sequence[tuple[int, int]]) -> list[Projected]:
+    """Queries, keys and values of some heads while the untouched model reads a text.
+
+    Layers above the last one are not run. Logit caps and the model's own windows are left out.
+
+    Args:
+        focus: the model; its routers play no part.
+        input_ids: (T,) int64.
+        heads: layer and query head of each.
+
+    Raises:
+        FocusError: the model has no such layer or head.
+    """
+    check_heads(focus, heads)
+    found: dict[tuple[int, int], Projected] = {}
+    last = max(layer for layer, _ in heads)
+
+    def follow(
+        call: AttentionCall,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        routing: Tensor,
+        reading: Tensor | None,
+        positions: Tensor,
+        geometry: Geometry,
+    ) -> AttentionOutput:
+        for layer, head in heads:
+            if layer == call.layer:
+                group = head * key.shape[1] // query.shape[1]
+                ours, theirs = slice(head, head + 1), slice(group, group + 1)
+                found[layer, head] = (
+                    query[:, ours].float().contiguous(),
+                    key[:, theirs].float().contiguous(),
+                    value[:, theirs].float().contiguous(),
+                    geometry.scale,
+                )
+        if call.layer == last:
+            raise _Seen
+        output = F.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=geometry.scale, enable_gqa=query.shape[1] != key.shape[1]
+        )
+        return AttentionOutput(output, output.new_zeros(output.shape[:3], dtype=torch.float32))
+
+    with (
+        suppress(_Seen),
+        focus.routing("soft", balance="calibrated", rule=Rule(lambda assignment, top_k: assignment, follow)),
+    ):
+        focus.model.base_model(input_ids=input_ids[None].to(focus.model.device), use_cache=False)
+    return [found[each] for each in heads]
+
+
+def check_heads(focus: FocusModel, heads: Sequence[tuple[int, int]]) -> None:
+    """Check that the model has these layers and query heads.
+
+    Raises:
+        FocusError: it has not.
+    """
+    layers, count = _sizes(focus)
+    for layer, head in heads:
+        if not (0 <= layer < layers and 0 <= head < count):
+            raise FocusError(f"There is no head {layer}/{head}: layers are 0 to {layers - 1}, heads 0 to {count - 1}.")
+
+
+def spread_heads(focus: FocusModel) -> tuple[tuple[int, int], ...]:
+    """Layer and head at a quarter, half and three quarters of both, which is a sample, not a choice."""
+    layers, count = _sizes(focus)
+    return tuple(dict.fromkeys((layers * part // 4, count * part // 4) for part in (1, 2, 3)))
+
+
+def _sizes(focus: FocusModel) -> tuple[int, int]:
+    config = focus.model.config.get_text_config()
+    return config.num_hidden_layers, config.num_attention_heads
+
+
+def heads_reading(
+    focus: FocusModel, input_ids: Tensor, heads: Sequence[tuple[int, int]], tokens: int, fitted_tokens: int
+) -> list[Head]:
+    """Heads of a model that reads the first tokens of a text, and the tokens after these to fit baselines on.
+
+    Args:
+        focus: the model.
+        input_ids: (T',) int64, repeated if it is too short.
+        heads: layer and query head of each.
+        tokens: number of tokens T to read.
+        fitted_tokens: number of tokens after these, read as a text of their own.
+    """
+    enough = input_ids.repeat(-(-(tokens + fitted_tokens) // len(input_ids)))
+    read = model_heads(focus, enough[:tokens], heads)
+    other = model_heads(focus, enough[tokens : tokens + fitted_tokens], heads)
+    return [Head(*own[:3], (fitted[0], fitted[1]), own[3]) for own, fitted in zip(read, other)]

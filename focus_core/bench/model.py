@@ -1,0 +1,221 @@
+"""How fast a whole routed model reads a text and writes the next token, against the untouched model.
+
+The routed and the untouched model are the same object in two modes, and take turns within a point.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicCache
+
+from focus_core.attention import kept_pairs
+from focus_core.bench.memory import working_bytes
+from focus_core.errors import FocusError
+from focus_core.progress import Progress, silent
+from focus_core.routing.head_router import heads_in_groups
+from focus_core.routing.model import FocusModel, Observer
+from focus_core.routing.router import memberships
+
+
+@dataclass(frozen=True)
+class ModelBenchSettings:
+    """What to measure.
+
+    Attributes:
+        prefill: lengths in tokens to read at once.
+        decode: lengths of the cache to write the next tokens after.
+        top_k: k of each routed run; the untouched model is always measured.
+        repetitions: timed readings of a length, after one warm-up.
+        steps: timed tokens after each cache.
+    """
+
+    prefill: tuple[int, ...] = (2048, 4096, 8192)
+    decode: tuple[int, ...] = (4096, 16384, 32768)
+    top_k: tuple[int, ...] = (1, 2)
+    repetitions: int = 3
+    steps: int = 10
+
+
+@torch.inference_mode()
+def run_model_bench(
+    focus: FocusModel, input_ids: Tensor, settings: ModelBenchSettings, progress: Progress = silent
+) -> list[dict[str, Any]]:
+    """Time reading and writing, routed and untouched.
+
+    Beyond the model's own positions the output means nothing, the time does.
+
+    Args:
+        focus: model with routers.
+        input_ids: (N,) int64, a real text, which decides how many pairs are kept; repeated where it is too short.
+        settings: what to measure.
+        progress: told what is being measured.
+
+    Returns:
+        One row per length and routing: ``task`` ("prefill" or "decode"), ``tokens``, ``routing``, ``top_k``;
+        ``kept_share`` of the causal pairs when reading, of the keys that the written token reads when writing, mean
+        over layers; ``seconds`` with median, minimum and maximum; ``tokens_per_second``; ``speedup`` over the
+        untouched model; for reading ``memory_bytes``, the peak beyond what was held before, cache included; and for
+        the shortest length ``error``, the largest difference of a logit from the same routing through the reference
+        backend.
+
+    Raises:
+        FocusError: a k that the routers do not have.
+    """
+    for top_k in settings.top_k:
+        if not 1 <= top_k <= focus.config.num_groups:
+            raise FocusError(f"top_k is {top_k}: these routers take 1 to {focus.config.num_groups}.")
+    longest = max((*settings.prefill, *settings.decode)) + settings.steps
+    ids = input_ids.repeat(-(-longest // input_ids.numel()))[None, :longest].to(focus.model.device)
+    rows: list[dict[str, Any]] = []
+    points = len(settings.prefill) + len(settings.decode)
+    for index, tokens in enumerate(settings.prefill):
+        progress(f"Reading {tokens:,} tokens", index / points)
+        rows += _prefill(focus, ids[:, :tokens], settings, check=tokens == min(settings.prefill))
+    for index, tokens in enumerate(settings.decode):
+        progress(f"Writing after {tokens:,} tokens", (len(settings.prefill) + index) / points)
+        rows += _decode(focus, ids, tokens, settings)
+    return rows
+
+
+Call = Callable[[], Any]
+
+
+def _modes(settings: ModelBenchSettings) -> list[int | None]:
+    """k of each run, None for the untouched model."""
+    return [None, *settings.top_k]
+
+
+def _mode(focus: FocusModel, top_k: int | None, **options: Any) -> Any:
+    return focus.routing("off") if top_k is None else focus.routing("hard", top_k=top_k, **options)
+
+
+def _prefill(focus: FocusModel, ids: Tensor, settings: ModelBenchSettings, *, check: bool) -> list[dict[str, Any]]:
+    def read() -> Tensor:
+        cache = DynamicCache(config=focus.model.config)
+        return focus(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+
+    times: dict[int | None, list[float]] = {top_k: [] for top_k in _modes(settings)}
+    memory: dict[int | None, int | None] = {}
+    kept: dict[int | None, float] = {None: 1.0}
+    for repetition in range(settings.repetitions + 1):
+        for top_k, seconds in times.items():
+            with _mode(focus, top_k):
+                if repetition == 0:
+                    memory[top_k] = working_bytes(read, focus.model.device.type)
+                    if top_k is not None:
+                        kept[top_k] = _pairs_kept(focus, read, top_k)
+                else:
+                    seconds.append(_timed(read, focus.model.device))
+    rows = [
+        _row("prefill", ids.shape[1], top_k, kept[top_k], seconds, ids.shape[1], times[None])
+        | {"memory_bytes": memory[top_k]}
+        for top_k, seconds in times.items()
+    ]
+    if check:
+        for row, top_k in zip(rows[1:], settings.top_k):
+            with _mode(focus, top_k):
+                ours = read()
+            with _mode(focus, top_k, backend="chunked"):
+                row["error"] = float((ours - read()).abs().max())
+    return rows
+
+
+def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSettings) -> list[dict[str, Any]]:
+    """Seconds per written token after one shared cache, filled under the first k."""
+    routings: dict[int, tuple[Tensor, Tensor | None]] = {}
+
+    def keep(layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, reading: Tensor | None) -> None:
+        routings[layer] = assignment, reading
+
+    filled = DynamicCache(config=focus.model.config)
+    with _mode(focus, settings.top_k[0]), focus.observe(Observer(on_assignment=keep)):
+        focus(input_ids=ids[:, :tokens], past_key_values=filled, use_cache=True, logits_to_keep=1)
+    times: dict[int | None, list[float]] = {top_k: [] for top_k in _modes(settings)}
+    for top_k, seconds in times.items():
+        cache = copy.deepcopy(filled)
+        for layer, routing in routings.items():
+            _set_routing(cache, layer, None if top_k is None else memberships(*routing, top_k)[0], focus)
+        with _mode(focus, top_k):
+            for step in range(settings.steps + 1):
+                token = ids[:, tokens + step - 1 : tokens + step]
+
+                def write(token: Tensor = token, cache: Cache = cache) -> None:
+                    focus(input_ids=token, past_key_values=cache, use_cache=True)
+
+                taken = _timed(write, focus.model.device)
+                if step:
+                    seconds.append(taken)
+    return [
+        _row("decode", tokens, top_k, _keys_kept(focus, routings, top_k), seconds, 1, times[None])
+        for top_k, seconds in times.items()
+    ]
+
+
+def _pairs_kept(focus: FocusModel, read: Call, top_k: int) -> float:
+    """Share of causal pairs that are computed, mean over layers."""
+    shares: list[float] = []
+
+    def count(layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, reading: Tensor | None) -> None:
+        config = focus.current.config
+        member, reads = memberships(assignment, reading, top_k)
+        counts = kept_pairs(member, query_membership=reads, window=config.window, sink_tokens=config.sink_tokens)
+        shares.append(float(counts.kept_share.mean()))
+
+    with focus.observe(Observer(on_assignment=count)):
+        read()
+    return sum(shares) / len(shares)
+
+
+def _keys_kept(focus: FocusModel, routings: dict[int, tuple[Tensor, Tensor | None]], top_k: int | None) -> float:
+    """Share of all keys that the last token reads, mean over layers (and heads that have routers of their own)."""
+    if top_k is None:
+        return 1.0
+    shares = []
+    for routing in routings.values():
+        member, reads = memberships(*routing, top_k)
+        kept = (member & reads[:, -1:]).any(-1)
+        kept[:, : focus.config.sink_tokens] = True
+        kept[:, -focus.config.window - 1 :] = True
+        shares.append(float(kept.float().mean()))
+    return sum(shares) / len(shares)
+
+
+def _set_routing(cache: Any, layer: int, membership: Tensor | None, focus: FocusModel) -> None:
+    """The same keys under another k: routing does not change them, only which of them are read."""
+    if membership is not None:
+        membership = heads_in_groups(membership, focus.router(layer).num_heads)
+    cache.layers[layer].routing = membership
+
+
+def _timed(call: Call, device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def _row(
+    task: str, tokens: int, top_k: int | None, kept: float, seconds: list[float], produced: int, untouched: list[float]
+) -> dict[str, Any]:
+    median = statistics.median(seconds)
+    return {
+        "task": task,
+        "tokens": tokens,
+        "routing": "off" if top_k is None else "hard",
+        "top_k": top_k,
+        "kept_share": kept,
+        "seconds": {"median": median, "min": min(seconds), "max": max(seconds)},
+        "tokens_per_second": produced / median,
+        "speedup": statistics.median(untouched) / median,
+    }

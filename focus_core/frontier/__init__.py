@@ -1,0 +1,1 @@
+"""Quality against pairs kept and against measured speed: routers beside published sparse attentions."""

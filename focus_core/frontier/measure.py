@@ -1,0 +1,231 @@
+"""What attention may leave out and at what price: routings and published baselines on the same text and budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from focus_core.attention import AttentionOutput
+from focus_core.baselines import BASELINES, Baseline, Case
+from focus_core.evaluation.likelihood import token_losses
+from focus_core.evaluation.perplexity import Evaluation
+from focus_core.routing.interface import AttentionCall, Geometry, Rule
+from focus_core.routing.model import FocusModel
+
+SCHEMA = "focus-frontier/1"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One attention at one budget.
+
+    Attributes:
+        method: key of the method: "untouched", the name of routers, or a key of `focus_core.baselines.BASELINES`.
+        kind: "untouched", "routers" or "baseline".
+        label: name in tables.
+        source: paper of a baseline, how routers were made otherwise.
+        top_k: k of routers.
+        wanted_share: share of distant pairs a baseline was asked to keep; that of the routers it is compared with.
+        kept_share: share of distant pairs kept, sinks included, mean over layers and heads; None if none is left out.
+        causal_kept_share: share of all causal pairs computed, likewise.
+        perplexity: exp of the mean negative log-likelihood.
+        largest_group_share: of routers: share of tokens in the largest group, worst layer.
+        tokens: predicted tokens.
+        block_nll: mean negative log-likelihood of every block in nats.
+        router: of routers: "layer" or "head", see `FocusConfig`.
+        num_groups: of routers: K.
+        layer_top_k: of planned routers: k of every layer.
+    """
+
+    method: str
+    kind: str
+    label: str
+    source: str
+    top_k: int | None
+    wanted_share: float | None
+    kept_share: float | None
+    causal_kept_share: float | None
+    perplexity: float
+    largest_group_share: float | None
+    tokens: int
+    block_nll: tuple[float, ...]
+    router: str | None = None
+    num_groups: int | None = None
+    layer_top_k: tuple[int, ...] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The point as plain values."""
+        return asdict(self)
+
+    @property
+    def key(self) -> tuple[str, int | None, float | None]:
+        """What makes a point a different one, for going on with an interrupted run."""
+        return self.method, self.top_k, self.wanted_share
+
+
+def routed_point(
+    method: str,
+    label: str,
+    source: str,
+    row: Evaluation,
+    router: str | None = None,
+    num_groups: int | None = None,
+    layer_top_k: tuple[int, ...] | None = None,
+) -> Point:
+    """The point of an evaluation of the untouched model or of hard routing."""
+    off = row.routing == "off"
+    return Point(
+        method=method,
+        kind="untouched" if off else "routers",
+        label=label,
+        source=source,
+        top_k=row.top_k,
+        wanted_share=None,
+        kept_share=row.kept_share,
+        causal_kept_share=row.causal_kept_share,
+        perplexity=row.perplexity,
+        largest_group_share=row.largest_group_share,
+        tokens=row.tokens,
+        block_nll=row.block_nll,
+        router=router,
+        num_groups=num_groups,
+        layer_top_k=layer_top_k if row.top_k is None else None,
+    )
+
+
+@torch.inference_mode()
+def baseline_point(
+    focus: FocusModel,
+    name: str,
+    blocks: np.ndarray,
+    *,
+    share: float,
+    window: int,
+    sinks: int,
+    training_text: Tensor,
+    seed: int = 0,
+) -> Point:
+    """Perplexity with every layer's attention replaced by a baseline at a wanted share of distant pairs.
+
+    Args:
+        focus: the model; its routers play no part.
+        name: key of `BASELINES`.
+        blocks: (N, T) int64 token ids.
+        share: of distant pairs, sinks included.
+        window: w, the same as that of the routers it is compared with.
+        sinks: leading tokens that all keep, likewise.
+        training_text: (n, T) int64, other text, for baselines that are fitted.
+        seed: of random ones.
+
+    Returns:
+        The point. Shares are counted on the text itself. Builds (T, T) masks, one layer at a time.
+    """
+    baseline = BASELINES[name]
+    fitted: dict[int, Any] = {}
+    settings = {"share": share, "window": window, "sinks": sinks}
+    if baseline.fit is not None:
+        with _attending(focus, _fitting(baseline, fitted, seed=seed, **settings)):
+            focus.model.base_model(input_ids=training_text.to(focus.model.device), use_cache=False)
+    tally = _Tally()
+    block_nll: list[float] = []
+    with _attending(focus, _replacing(baseline, fitted, tally, seed=seed, **settings)):
+        for block in blocks:
+            losses = token_losses(focus, torch.from_numpy(block)[None].to(focus.model.device))
+            block_nll += losses.double().mean(1).tolist()
+    return Point(
+        method=name,
+        kind="baseline",
+        label=baseline.label,
+        source=baseline.source,
+        top_k=None,
+        wanted_share=share if baseline.tunable else None,
+        kept_share=tally.kept / tally.distant if tally.distant else None,
+        causal_kept_share=tally.computed / tally.causal if tally.causal else None,
+        perplexity=math.exp(sum(block_nll) / len(block_nll)),
+        largest_group_share=None,
+        tokens=blocks.size - len(blocks),
+        block_nll=tuple(block_nll),
+    )
+
+
+@dataclass
+class _Tally:
+    """Pairs counted over layers, texts and heads."""
+
+    kept: float = 0.0
+    distant: float = 0.0
+    computed: float = 0.0
+    causal: float = 0.0
+
+
+Attend = Callable[[int, Tensor, Tensor, Tensor, Geometry], AttentionOutput]
+"""From layer, query (B, H, T, D), key and value (B, Hkv, T, D) and the model's own settings to the result."""
+
+
+@contextmanager
+def _attending(focus: FocusModel, attend: Attend) -> Iterator[None]:
+    """Every routed layer attends with a function of the caller's own."""
+
+    def follow(
+        call: AttentionCall,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        routing: Tensor,
+        reading: Tensor | None,
+        positions: Tensor,
+        geometry: Geometry,
+    ) -> AttentionOutput:
+        return attend(call.layer, query, key, value, geometry)
+
+    with focus.routing("soft", balance="calibrated", rule=Rule(lambda assignment, top_k: assignment, follow)):
+        yield
+
+
+def _fitting(baseline: Baseline, fitted: dict[int, Any], *, seed: int, **settings: Any) -> Attend:
+    """Full attention that shows every layer's queries and keys to the baseline on the way."""
+
+    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, geometry: Geometry) -> AttentionOutput:
+        assert baseline.fit is not None
+        fitted[layer] = baseline.fit(query, key, seed=seed + layer, **settings)
+        case = _case(query, key, value, geometry, seed=seed + layer, **settings)
+        return case.exactly(case.causal).attention
+
+    return attend
+
+
+def _replacing(baseline: Baseline, fitted: dict[int, Any], tally: _Tally, *, seed: int, **settings: Any) -> Attend:
+    """The baseline in place of attention, its pairs counted."""
+
+    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, geometry: Geometry) -> AttentionOutput:
+        case = _case(query, key, value, geometry, seed=seed + layer, fitted=fitted.get(layer), **settings)
+        result = baseline.attend(case)
+        if result.kept is not None:
+            kept = result.kept & case.causal
+            copies = kept.numel() // case.causal.numel()
+            tally.kept += float((kept & case.distant).count_nonzero()) / copies
+            tally.distant += float(case.distant.count_nonzero())
+            tally.computed += float(kept.count_nonzero()) / copies
+            tally.causal += float(case.causal.count_nonzero())
+        return result.attention
+
+    return attend
+
+
+def _case(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, **settings: Any) -> Case:
+    repeats = query.shape[1] // key.shape[1]
+    return Case(
+        query,
+        key.repeat_interleave(repeats, 1),
+        value.repeat_interleave(repeats, 1),
+        scale=geometry.scale,
+        softcap=geometry.softcap,
+        **settings,
+    )

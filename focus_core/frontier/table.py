@@ -1,0 +1,136 @@
+"""The frontier as a table: perplexity and its interval beside kept pairs, largest group and measured speed.
+
+Speeds come from records of `focus bench`, not from the run that measured perplexity: those of one attention call at
+8K and 32K tokens. Where nothing near the share was measured there is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from focus_core.evaluation.compare import perplexity_difference
+from focus_core.frontier.speeds import Speeds, joint_speedup
+
+SIZES = (8192, 32768)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method at one budget.
+
+    Attributes:
+        label: its name with its setting.
+        series: what belongs together.
+        kind: "untouched", "routers" or "baseline".
+        source: paper of a baseline, how routers were made otherwise.
+        kept_share: of distant pairs, None for estimates.
+        causal_kept_share: of all pairs, likewise.
+        perplexity: exp of the mean negative log-likelihood.
+        relative: perplexity over that of the untouched model.
+        difference: perplexity minus that of the untouched model.
+        low: lower end of its 95% interval, paired bootstrap over blocks; None without.
+        high: upper end.
+        largest_group_share: of routers.
+        speedups: of one attention call over full attention, by tokens; of a plan, of all layers' calls together, each
+            with equal groups.
+    """
+
+    label: str
+    series: str
+    kind: str
+    source: str
+    kept_share: float | None
+    causal_kept_share: float | None
+    perplexity: float
+    relative: float
+    difference: float
+    low: float | None
+    high: float | None
+    largest_group_share: float | None
+    speedups: dict[int, float]
+
+
+def frontier_rows(record: dict[str, Any], speeds: Speeds) -> list[Row]:
+    """Every point of a record of `focus frontier`, in its order.
+
+    Args:
+        record: as `focus frontier` writes it.
+        speeds: what was measured.
+    """
+    points = record["points"]
+    untouched = next(point for point in points if point["kind"] == "untouched")
+    rows = []
+    for point in points:
+        gap = perplexity_difference(point["block_nll"], untouched["block_nll"])
+        rows.append(
+            Row(
+                label=point["label"],
+                series=point["method"] if point["kind"] == "routers" else point["label"],
+                kind=point["kind"],
+                source=point["source"],
+                kept_share=point["kept_share"],
+                causal_kept_share=point["causal_kept_share"],
+                perplexity=point["perplexity"],
+                relative=point["perplexity"] / untouched["perplexity"],
+                difference=gap.difference,
+                low=gap.low,
+                high=gap.high,
+                largest_group_share=point["largest_group_share"],
+                speedups=_speedups(point, speeds),
+            )
+        )
+    return rows
+
+
+def _speedups(point: dict[str, Any], speeds: Speeds) -> dict[int, float]:
+    if point["kind"] == "untouched":
+        return dict.fromkeys(SIZES, 1.0)
+    if point["kind"] == "baseline":
+        return speeds.of((point["method"],), point["kept_share"])
+    # Records of before 2026-11-22 do not say K and the kind of router, which were 8 and layer then.
+    kind = point.get("router") or "layer", point.get("num_groups") or 8
+    if point["top_k"] is not None:
+        return speeds.of((*kind, point["top_k"]), point["kept_share"])
+    layers = [speeds.of((*kind, top_k), None) for top_k in point.get("layer_top_k") or ()]
+    both = [size for size in SIZES if layers and all(size in layer for layer in layers)]
+    return {size: joint_speedup(layer[size] for layer in layers) for size in both}
+
+
+def markdown(record: dict[str, Any], speeds: Speeds) -> str:
+    """The table, the fewest pairs first, with a heading that says on what it was measured."""
+    settings, made = record["settings"], record["made"]
+    rows = sorted(frontier_rows(record, speeds), key=lambda row: (row.kept_share is None, row.kept_share))
+    untouched = next(row for row in rows if row.kind == "untouched")
+    versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
+    lines = [
+        f"### {title(record)}",
+        "",
+        f"{record['model']['name']}, {settings['blocks']} evenly spaced blocks; untouched perplexity "
+        f"{untouched.perplexity:.2f}; {made['device']}, {versions}, {made['date'][:10]}. "
+        "Intervals: 95%, paired bootstrap over blocks.",
+        "",
+        "| method | distant pairs kept | all pairs kept | perplexity | against untouched (perplexity, 95%) "
+        "| largest group | attention at 8K | at 32K |",
+        "|" + "---|" * 8,
+    ]
+    for row in rows:
+        interval = "" if row.low is None or row.high is None else f" ({row.low:+.2f} to {row.high:+.2f})"
+        shares = [
+            "approximate" if share is None else f"{share:.1%}" for share in (row.kept_share, row.causal_kept_share)
+        ]
+        largest = "" if row.largest_group_share is None else f"{row.largest_group_share:.1%}"
+        label = f"**{row.label}**" if row.kind == "routers" else row.label
+        source = f" ({row.source})" if row.kind == "baseline" else ""
+        speed = " | ".join(f"{row.speedups[size]:.2f}x" if size in row.speedups else "" for size in SIZES)
+        lines.append(
+            f"| {label}{source} | {' | '.join(shares)} | {row.perplexity:.2f} | {row.relative - 1:+.1%}{interval} "
+            f"| {largest} | {speed} |"
+        )
+    return "\n".join(lines)
+
+
+def title(record: dict[str, Any]) -> str:
+    """Length, window, sinks and texts."""
+    settings, texts = record["settings"], ", ".join(text["name"] for text in record["data"])
+    return f"T = {settings['length']:,}, w = {settings['window']}, {settings['sink_tokens']} sinks: {texts}"

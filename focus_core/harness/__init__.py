@@ -1,0 +1,1 @@
+"""Routed models under the LM evaluation harness, and scores beside how much routing could touch."""

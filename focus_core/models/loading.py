@@ -1,0 +1,305 @@
+"""From a name, a folder or a GGUF file to a decoder and its tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import socket
+import struct
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from focus_core.errors import FocusError
+from focus_core.models import default_model
+from focus_core.models.gguf import first_line, load_gguf, quiet_transformers
+from focus_core.progress import Progress, terminal_progress
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """Which model this is; shown beside every result.
+
+    Attributes:
+        name: the default model's name, a hub id, or the name of a folder or file without its path: results and
+            session files travel, and a path says whose machine they come from.
+        source: "default", "folder", "gguf" or "hub".
+        revision: 12 hex digits that identify the weights: the commit on the hub; the SHA-256 of a GGUF file
+            (also for the default model, which is made from one); for a folder `weights_revision`.
+        class_name: the Transformers class, such as "LlamaForCausalLM".
+        num_parameters: distinct parameters, tied ones counted once.
+    """
+
+    name: str
+    source: str
+    revision: str
+    class_name: str
+    num_parameters: int
+
+
+class LoadedModel(NamedTuple):
+    """A decoder in eval mode, its tokenizer, and where both come from."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    info: ModelInfo
+
+
+def load_model(
+    name: str | Path | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+    trust_remote_code: bool = False,
+    progress: Progress | None = None,
+) -> LoadedModel:
+    """Load a decoder-only language model.
+
+    Args:
+        name: None, "default" or "SmolLM2-135M-Instruct" for the default model, which is fetched on first
+            use; a local folder in Transformers' format; a `.gguf` file; or a hub id such as "gpt2". A local
+            path wins over a hub id of the same name. "HuggingFaceTB/SmolLM2-135M-Instruct" means the hub's
+            own weights and falls back, with a warning, to the default model (the same model, rounded to 4
+            bits) when the hub cannot be reached.
+        dtype: of the loaded weights.
+        device: where the weights go.
+        trust_remote_code: run code that comes with the model. Off unless you have read that code.
+        progress: told what is being done; by default it is shown on stderr when something has to be fetched.
+
+    Returns:
+        `(model, tokenizer, info)`, the model in eval mode.
+
+    Raises:
+        FocusError: the model is not there, not a decoder, damaged, without safetensors weights, or without a
+            tokenizer.
+    """
+    spelling = str(name) if name is not None else "default"
+    path = Path(spelling).expanduser()
+    if spelling in ("default", default_model.NAME):
+        loaded = _load_default(dtype, progress)
+    elif path.is_file() or path.suffix == ".gguf":
+        loaded = _load_gguf_file(path, spelling, dtype)
+    elif path.is_dir():
+        loaded = _load_folder(path, spelling, dtype, trust_remote_code)
+    elif _looks_like_a_path(spelling):
+        raise FocusError(f"There is no model folder or GGUF file at {spelling}: check the path.")
+    else:
+        loaded = _load_hub(spelling, dtype, trust_remote_code, progress)
+    try:
+        loaded.model.to(device)  # type: ignore[arg-type]
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise FocusError(f"Cannot put the model on device {str(device)!r}: {reason}.") from error
+    loaded.model.eval()
+    return loaded
+
+
+def weights_revision(folder: Path) -> str:
+    """A short hash of a folder's safetensors files: headers, sizes and 256 evenly spaced samples of each.
+
+    Fast for any size (about a megabyte is read per file), the same on every machine, and different after any
+    training step that moves the weights. Not a protection against deliberate tampering.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as file:
+            header_length = struct.unpack("<Q", file.read(8))[0]
+            digest.update(file.read(header_length))
+            for sample in range(256):
+                file.seek(8 + header_length + (size - 8 - header_length) * sample // 256)
+                digest.update(file.read(4096))
+    return digest.hexdigest()[:12]
+
+
+def check_safetensors(path: Path) -> None:
+    """Read a safetensors header and compare it with the file's size; the weights are not read.
+
+    Raises:
+        FocusError: the file is truncated or is no safetensors file.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+        if 8 + length > size:
+            raise FocusError(f"{path} is truncated or not a safetensors file: get it again.")
+        try:
+            header = json.loads(file.read(length))
+            ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            raise FocusError(f"{path} is not a safetensors file: its header cannot be read.") from error
+    if 8 + length + max(ends, default=0) != size:
+        expected = 8 + length + max(ends, default=0)
+        raise FocusError(f"{path} is truncated: it has {size:,} of {expected:,} bytes, so get it again.")
+
+
+def _load_default(dtype: torch.dtype, progress: Progress | None) -> LoadedModel:
+    if progress is not None:
+        folder = default_model.fetch_default_model(progress)
+    else:
+        with terminal_progress() as shown:
+            folder = default_model.fetch_default_model(shown)
+    model, tokenizer = _from_pretrained(folder, str(folder), dtype, trust_remote_code=False)
+    return LoadedModel(model, tokenizer, _info(model, default_model.NAME, "default", default_model.REVISION))
+
+
+def _load_gguf_file(path: Path, spelling: str, dtype: torch.dtype) -> LoadedModel:
+    if not path.exists():
+        raise FocusError(f"There is no GGUF file at {spelling}: check the path.")
+    revision = default_model.file_sha256(path)[:12]
+    model, tokenizer = load_gguf(path, dtype)
+    return LoadedModel(model, _usable(tokenizer, spelling), _info(model, path.name, "gguf", revision))
+
+
+def _load_folder(folder: Path, spelling: str, dtype: torch.dtype, trust_remote_code: bool) -> LoadedModel:
+    if not (folder / "config.json").exists():
+        hint = ", or give the .gguf file itself" if any(folder.glob("*.gguf")) else ""
+        raise FocusError(f"{spelling} has no config.json, so it is no Transformers model folder: check the path{hint}.")
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        raise FocusError(
+            f"{spelling} has no safetensors weights, and other formats can run code when they are loaded:"
+            " convert the"
+            " model with save_pretrained first."
+        )
+    for path in weights:
+        check_safetensors(path)
+    model, tokenizer = _from_pretrained(folder, spelling, dtype, trust_remote_code)
+    return LoadedModel(model, tokenizer, _info(model, folder.resolve().name, "folder", weights_revision(folder)))
+
+
+def _load_hub(name: str, dtype: torch.dtype, trust_remote_code: bool, progress: Progress | None) -> LoadedModel:
+    try:
+        model, tokenizer = _from_pretrained(name, name, dtype, trust_remote_code)
+    except _HubUnreachable:
+        if name != default_model.HUB_ID:
+            raise
+        logger.warning("The hub cannot be reached: using the default model, the same one rounded to 4 bits.")
+        return _load_default(dtype, progress)
+    commit = getattr(model.config, "_commit_hash", None) or "unknown"
+    return LoadedModel(model, tokenizer, _info(model, name, "hub", commit[:12]))
+
+
+class _HubUnreachable(FocusError):
+    """The hub did not answer and holds no local copy."""
+
+
+def _from_pretrained(
+    source: str | Path, spelling: str, dtype: torch.dtype, trust_remote_code: bool
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Config, weights, tokenizer; every failure is one sentence that names the model as the user did."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    if not isinstance(source, Path) and not _hub_answers():
+        options["local_files_only"] = True  # else every file is tried for half a minute
+    with quiet_transformers():
+        try:
+            config = AutoConfig.from_pretrained(source, **options)
+            _check_is_decoder(config, spelling, trust_remote_code)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                source, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
+            )
+            model, report = loaded
+        except FocusError:
+            raise
+        except Exception as error:
+            raise _loading_error(error, source, spelling) from error
+        if report["missing_keys"]:
+            missing = sorted(report["missing_keys"])
+            raise FocusError(
+                f"{spelling} lacks {len(missing)} of the weights its configuration asks for, such as"
+                f" {missing[0]}: the"
+                " model is incomplete, so get it again."
+            )
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        except Exception as error:
+            raise FocusError(f"{spelling} has no text tokenizer that can be loaded ({first_line(error)}).") from error
+    return model, _usable(tokenizer, spelling)
+
+
+def _hub_answers() -> bool:
+    """Whether a connection to the hub can be opened; behind a proxy it is taken for granted."""
+    from huggingface_hub import constants
+
+    endpoint = urllib.parse.urlsplit(constants.ENDPOINT)
+    if constants.is_offline_mode() or not endpoint.hostname:
+        return False
+    if urllib.request.getproxies().get(endpoint.scheme):
+        return True
+    port = endpoint.port or (443 if endpoint.scheme == "https" else 80)
+    try:
+        with socket.create_connection((endpoint.hostname, port), timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def _check_is_decoder(config: Any, spelling: str, trust_remote_code: bool) -> None:
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    )
+
+    class_name = (getattr(config, "architectures", None) or [type(config).__name__])[0]
+    if getattr(config, "is_encoder_decoder", False):
+        kind = "an encoder-decoder"
+    elif config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
+        kind = "an encoder"
+    elif config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not (
+        trust_remote_code and getattr(config, "auto_map", None)
+    ):
+        kind = "no causal language model"
+    else:
+        return
+    raise FocusError(f"{spelling} ({class_name}) is {kind}: Focus needs a decoder such as GPT-2, Llama or Mistral.")
+
+
+def _usable(tokenizer: PreTrainedTokenizerBase, spelling: str) -> PreTrainedTokenizerBase:
+    if not tokenizer.is_fast or len(tokenizer) <= len(tokenizer.all_special_tokens):
+        raise FocusError(
+            f"{spelling} has no fast tokenizer (tokenizer.json), which is needed to say where in the text a"
+            " token stands."
+        )
+    return tokenizer
+
+
+def _loading_error(error: Exception, source: str | Path, spelling: str) -> FocusError:
+    reason = first_line(error)
+    if "trust_remote_code" in str(error) or "custom code" in str(error):
+        return FocusError(f"{spelling} brings its own code, which is not run: choose a model that Transformers knows.")
+    if not isinstance(source, Path):
+        if "safetensors" in reason:
+            return FocusError(
+                f"{spelling} has no safetensors weights, and other formats can run code: choose another model."
+            )
+        if "is not a valid model identifier" in str(error) or "not a local folder" in str(error):
+            return FocusError(
+                f"There is no model {spelling!r}, neither as a local folder nor on the hub: check the name."
+            )
+        if isinstance(error, OSError):
+            return _HubUnreachable(
+                f"Cannot get {spelling!r}: it is no local folder, and the hub cannot be reached or does not"
+                " give it out: check the name and the network."
+            )
+    return FocusError(f"Cannot load {spelling}: its files are damaged or do not fit together ({reason}).")
+
+
+def _looks_like_a_path(spelling: str) -> bool:
+    return spelling.startswith((".", "/", "~")) or "\\" in spelling or spelling.count("/") > 1
+
+
+def _info(model: PreTrainedModel, name: str, source: str, revision: str) -> ModelInfo:
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return ModelInfo(name, source, revision, type(model).__name__, parameters)

@@ -1,0 +1,134 @@
+"""Experiments that need the harness or PEFT: routers beside LoRA, in perplexity and benchmarks.
+
+Both train in the run, on the same text and for as many steps and tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from focus_core.errors import FocusError, require
+from focus_core.reproduce.context import Context, row
+from focus_core.reproduce.experiments.retrofits import HARD, OUR_RECIPE, OURS, PAPER, train_routers
+from focus_core.resources import data_dir
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.model import FocusModel
+from focus_core.text import read_text
+
+RANKS, RATES = (4, 16), (1e-5, 5e-5, 1e-4)
+ALIGNMENT_TASKS = ("truthfulqa_mc1", "hellaswag")
+LORA_TASKS = (
+    *("truthfulqa_mc1", "hellaswag", "arc_easy", "piqa", "lambada_openai", "gsm8k"),
+    *("truthfulqa_mc1_long", "lambada_openai_after_1024", "needle_1024"),
+)
+"""The published tasks, and forms of them that are long enough for the gate to matter."""
+LONGER_TASKS = (
+    *("hellaswag_long", "arc_easy_long", "piqa_long"),
+    *("lambada_openai_after_2048", "lambada_openai_after_4096", "needle_2048"),
+)
+"""More such forms, which the small default scale leaves out."""
+EVERY_TASK = "all"
+MOST = {"gsm8k": 5, "needle_1024": 9, "needle_2048": 9}
+"""Items at most of tasks where one costs as much as dozens elsewhere."""
+COLUMNS = (
+    *("parameters", "routing", "top_k", "balance", "perplexity", "difference", "low", "high"),
+    *("kept_share", "largest_group_share"),
+)
+
+
+def lora_cells(context: Context) -> dict[str, dict[str, Any]]:
+    """The untouched model, both recipes of routers, and every rank and rate."""
+    return _cells(context, _chosen(context.tasks) if context.bench is not None else (), RANKS)
+
+
+def alignment_cells(context: Context) -> dict[str, dict[str, Any]]:
+    """TruthfulQA and HellaSwag: the untouched model, both recipes of routers, and LoRA of rank 4 at three rates."""
+    return _cells(context, ALIGNMENT_TASKS, RANKS[:1])
+
+
+def _chosen(names: Sequence[str]) -> tuple[str, ...]:
+    """The tasks that were asked for, in the order of the tables; `LORA_TASKS` if none were."""
+    known = (*LORA_TASKS, *LONGER_TASKS)
+    unknown = sorted(set(names) - {*known, EVERY_TASK})
+    if unknown:
+        raise FocusError(f"There is no task {unknown[0]!r} here: choose {EVERY_TASK} or of {', '.join(known)}.")
+    if not names:
+        return LORA_TASKS
+    return known if EVERY_TASK in names else tuple(name for name in known if name in names)
+
+
+def _cells(context: Context, tasks: Sequence[str], ranks: tuple[int, ...]) -> dict[str, dict[str, Any]]:
+    limits = {name: min(context.scale.limit, MOST.get(name, context.scale.limit)) for name in tasks}
+    if "gsm8k" in limits:  # an answer of hundreds of tokens costs as much as choosing three times
+        limits["gsm8k"] = min(limits["gsm8k"], max(1, context.scale.limit // 3))
+    window = context.scale.window
+    cells: dict[str, dict[str, Any]] = {
+        "untouched": {"tasks": limits},
+        "published recipe": {"tasks": limits, "config": FocusConfig.paper(window=window), "objective": PAPER},
+        OUR_RECIPE: {"tasks": limits, "config": FocusConfig(window=window), "objective": OURS},
+    }
+    for rank in ranks:
+        cells |= {f"LoRA r{rank} lr {rate:g}": {"tasks": limits, "rank": rank, "rate": rate} for rate in RATES}
+    return cells
+
+
+def run(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
+    """One model, judged by perplexity and tasks, with paired differences from the untouched model."""
+    require("lm_eval", "eval")
+    require("peft", "eval")
+    from focus_core.reproduce.studies.lora_grid import Yardstick, run_grid
+
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    tasks = values["tasks"]
+    yardstick = Yardstick(context.held, tasks, context.bench, tasks, _filler(), context.seed)
+    folder, inputs = context.folder / "grid", {**context.inputs(), "tasks": tasks}
+    if "rank" in values:
+        from focus_core.reproduce.studies.lora import LoraSettings
+
+        scale = context.scale
+        settings = LoraSettings(values["rank"], values["rate"], scale.steps, scale.batch_size, context.seed)
+        found = run_grid(
+            context.load, context.stream, [settings], yardstick, inputs, folder, progress=context.progress
+        )["results"][0]
+        gap = found["perplexity_difference"]
+        more = {"difference": gap.difference, "low": gap.low, "high": gap.high, "benchmarks": found["benchmarks"]}
+        shares = {"kept_share": 1.0, "largest_group_share": None, "parameters": found["trainable_parameters"]}
+        return {"rows": [{"perplexity": found["perplexity"], **shares, **more}]}
+    grid = run_grid(context.load, context.stream, [], yardstick, inputs, folder, progress=context.progress)
+    if cell == "untouched":
+        rows = {name: {"metrics": found} for name, found in grid["untouched"]["benchmarks"].items()}
+        return {"rows": [{"parameters": 0, **row(context.untouched, None), "benchmarks": rows}]}
+    focus = train_routers(context, cell, values["config"], values["objective"])
+    try:
+        return {"rows": _routed(context, cell, focus, tasks)}
+    finally:
+        focus.detach()
+
+
+def _filler() -> str:
+    return read_text(data_dir() / "samples" / "story.txt")
+
+
+def _routed(context: Context, cell: str, focus: FocusModel, tasks: dict[str, int]) -> list[dict[str, Any]]:
+    """The gate as published, in perplexity alone; hard and causal at each k, with the exposure of every task."""
+    from focus_core.harness.model import FocusLM
+    from focus_core.harness.scores import compare, run_task
+    from focus_core.harness.tasks import load_task
+
+    stored = json.loads((context.folder / "grid" / "untouched.json").read_text(encoding="utf-8"))["benchmarks"]
+    tokenizer, filler = context.loaded.tokenizer, _filler()
+    rows = context.measure(focus, [("soft", None, "sequence"), *HARD])
+    for measured, (_, top_k, balance) in zip(rows[1:], HARD):
+        lm = FocusLM(focus, tokenizer=tokenizer, mode="hard", top_k=top_k, balance=balance)
+        measured["benchmarks"] = benchmarks = {}
+        for name, limit in tasks.items():
+            context.progress(f"{cell}, k={top_k}: {name}", 0.0)
+            task = load_task(name, tokenizer, data=context.bench, filler=filler, seed=context.seed)
+            result = run_task(lm, task, limit, context.seed)
+            benchmarks[name] = {key: result[key] for key in ("metrics", "headline", "items_scored", "exposure")}
+            benchmarks[name]["differences"] = compare(stored[name], result, seed=context.seed)
+    parameters = sum(parameter.numel() for parameter in focus.trainable_parameters())
+    return [{"parameters": parameters, **each} for each in rows]

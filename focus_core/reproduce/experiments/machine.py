@@ -1,0 +1,70 @@
+"""Experiments that other commands already run: speed curves (`focus bench`) and groups (`focus align`)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from focus_core.bench.attention import BenchSettings, run_bench
+from focus_core.reproduce.context import Context
+from focus_core.reproduce.runner import CELLS
+
+SPEED_COLUMNS = ("tokens", "num_groups", "top_k", "dtype", "speedup", "bound", "kept_share", "error_output")
+GROUP_COLUMNS = (
+    *("category", "layer", "group", "purity", "recall", "base_rate", "group_share", "attainable"),
+    *("words", "words_chosen_on"),
+)
+ROUTINGS = ((4, 1), (8, 1), (8, 2))
+
+
+def speed_cells(context: Context) -> dict[str, dict[str, Any]]:
+    """One cell per number of tokens, doubling from 1,024 to the scale's length."""
+    sizes, size = [], 1024
+    while size <= max(1024, context.scale.length):
+        sizes.append(size)
+        size *= 2
+    return {f"{tokens}": {"tokens": tokens, "routings": ROUTINGS} for tokens in sizes}
+
+
+def run_speed(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Full and sparse attention in turn; nothing else should run on the machine."""
+    settings = BenchSettings(
+        sizes=(values["tokens"],),
+        routings=tuple(values["routings"]),
+        dtypes=("bfloat16",),
+        device=context.device,
+        seed=context.seed,
+    )
+    record = run_bench(settings, context.folder / CELLS / cell / "bench.json")
+    return {
+        "rows": [
+            {key: point[key] for key in (*SPEED_COLUMNS, "failure") if key in point} for point in record["points"]
+        ],
+        "machine": record["machine"],
+    }
+
+
+def group_cells(context: Context) -> dict[str, dict[str, Any]]:
+    """One cell: all layers are searched for the published categories."""
+    return {"groups": {"repeats": 200}}
+
+
+def run_groups(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The purest group for each published category, beside what it has to beat, as `focus align` measures it."""
+    from focus_core.commands.align import align
+
+    out = context.folder / CELLS / cell / "alignment.json"
+    files = [context.treebank] if context.treebank is not None else list(context.held_files)
+    align(
+        files,
+        model=context.models[0],
+        routers=context.routers,
+        length=context.scale.length,
+        passages=context.scale.blocks,
+        documents=8 * context.scale.blocks,
+        repeats=values["repeats"],
+        seed=context.seed,
+        out=out,
+    )
+    record = json.loads(out.read_text(encoding="utf-8"))
+    return {"rows": record["published"] or [], "verdicts": record["verdicts"], "texts": record["data"]}

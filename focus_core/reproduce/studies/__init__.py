@@ -1,0 +1,1 @@
+"""What only experiments need: training remedies, candidates of the recipe, LoRA, settings by layer."""

@@ -1,0 +1,120 @@
+"""Groups, k and window of every layer by what it costs to route that layer alone: a recipe to be tried.
+
+`focus plan` chooses k alone and is an option of the package; this is a candidate of `focus reproduce recipes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+from torch import Tensor, nn
+
+from focus_core.attention import AttentionOutput, kept_pairs
+from focus_core.evaluation import Evaluation, evaluate
+from focus_core.evaluation.plan import cheapest
+from focus_core.routing.interface import RULES, AttentionCall, Geometry, Rule
+from focus_core.routing.model import FocusModel
+from focus_core.routing.router import memberships
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one layer may be: K groups, of which a token reads k, and a window."""
+
+    num_groups: int
+    top_k: int
+    window: int
+
+
+def choices_of(options: Mapping[str, Sequence[int]]) -> list[Choice]:
+    """All combinations of lists of `num_groups`, `top_k` and `window`."""
+    return [Choice(*each) for each in product(options["num_groups"], options["top_k"], options["window"])]
+
+
+def evaluate_choices(
+    focus: FocusModel, routers: Mapping[int, nn.ModuleDict], chosen: Sequence[Choice], blocks: np.ndarray
+) -> Evaluation:
+    """Perplexity, calibrated, where every layer has its own K, k and window.
+
+    Kept shares are of the pairs beyond the window of the model's settings, so that they compare with those of one
+    window everywhere: pairs that a narrower window leaves out are subtracted, those that a wider one adds are added.
+
+    Args:
+        focus: model with routers.
+        routers: trained and calibrated routers of all layers by their K.
+        chosen: one for each routed layer, in their order.
+        blocks: (N, T) int64 token ids.
+    """
+    places = dict(zip(focus.layers, chosen))
+    hard, window = RULES["hard"], focus.config.window
+    kept = causal = local = 0
+
+    def attend(
+        call: AttentionCall,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        assignment: Tensor,
+        reading: Tensor | None,
+        positions: Tensor,
+        geometry: Geometry,
+    ) -> AttentionOutput:
+        nonlocal kept, causal, local
+        choice, sinks = places[call.layer], call.config.sink_tokens
+        member, reads = memberships(assignment, reading, choice.top_k)
+        counts = kept_pairs(member, query_membership=reads, window=choice.window, sink_tokens=sinks)
+        kept, causal = kept + int(counts.kept.sum()), causal + int(counts.causal.sum())
+        beyond = max(0, key.shape[2] - 1 - window)
+        local += int(counts.causal.sum()) - len(key) * beyond * (beyond + 1) // 2
+        own = replace(call, config=call.config.replace(window=choice.window))
+        return hard.attend(own, query, key, value, member, reads, positions, geometry)
+
+    rule = Rule(lambda assignment, top_k: assignment, attend)
+    before = dict(focus.routers.items())
+    try:
+        focus.routers.update({str(layer): routers[each.num_groups][str(layer)] for layer, each in places.items()})
+        found = evaluate(focus, blocks, routing="hard", top_k=1, balance="calibrated", rule=rule)
+    finally:
+        focus.routers.update(before)
+    return replace(
+        found,
+        top_k=None,
+        kept_share=(kept - local) / max(1, causal - local),
+        causal_kept_share=kept / causal,
+        removed_share=1 - kept / causal,
+    )
+
+
+def choose(
+    focus: FocusModel,
+    routers: Mapping[int, nn.ModuleDict],
+    options: Sequence[Choice],
+    blocks: np.ndarray,
+    budgets: Sequence[float],
+    progress: Callable[[int, float], None] = lambda layer, share: None,
+) -> list[list[Choice]]:
+    """The best choice for every layer under each budget, by the cost of each when all other layers attend fully.
+
+    Args:
+        focus: model with routers.
+        routers: by their K.
+        options: what a layer may take; full attention, at no loss, is one more.
+        blocks: (N, T) int64 training blocks.
+        budgets: shares of distant pairs, mean over layers.
+        progress: told the layer and the share done.
+    """
+    full = replace(options[0], window=blocks.shape[1])
+    every = [full] * len(focus.layers)
+    untouched = evaluate_choices(focus, routers, every, blocks)
+    loss = np.zeros((len(every), len(options) + 1))
+    share = np.ones_like(loss)
+    for place, layer in enumerate(focus.layers):
+        for number, option in enumerate(options):
+            found = evaluate_choices(focus, routers, [*every[:place], option, *every[place + 1 :]], blocks)
+            loss[place, number] = max(0.0, float(np.mean(found.block_nll) - np.mean(untouched.block_nll)))
+            share[place, number] = found.kept_share * len(every) - (len(every) - 1)
+        progress(layer, (place + 1) / len(every))
+    return [[[*options, full][number] for number in cheapest(loss, share, budget)] for budget in budgets]

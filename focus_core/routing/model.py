@@ -1,0 +1,367 @@
+"""Attach routers to a Transformers decoder and take them off again, without touching its code or weights.
+
+`retrofit` freezes the base and returns a `FocusModel`. A forward pre-hook on every attention module sees the hidden
+states, lets that layer's router assign groups, and leaves the result on the module for the registered attention
+function (`focus_core.routing.interface`), which consumes it in the same call. Nothing else of the model changes, so
+any family whose attention goes through the Transformers attention interface works, and `detach` restores it bit for
+bit.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from focus_core.errors import FocusError
+from focus_core.routing.cache import past_length
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.head_router import HeadRouter, heads_in_groups
+from focus_core.routing.interface import NAME, PENDING, RULES, AttentionCall, Rule
+from focus_core.routing.router import Router
+from focus_core.routing.storage import read_routers, write_routers
+from focus_core.shipped import routers_folder
+
+Mode = Literal["hard", "soft", "off"]
+
+
+@dataclass(frozen=True)
+class Routing:
+    """How a `FocusModel` attends at the moment.
+
+    Attributes:
+        mode: "hard" (top-k groups, exact sparse attention), "soft" (the training gate) or "off" (the base model).
+        config: settings in force.
+        backend: attention backend of hard routing.
+        rule: a rule of the caller's own in place of the mode's (training objectives).
+    """
+
+    mode: Mode
+    config: FocusConfig
+    backend: str = "auto"
+    rule: Rule | None = None
+
+
+@dataclass
+class Observer:
+    """Callbacks into the routing of a forward pass; any may be None.
+
+    Attributes:
+        on_states: called with (layer, hidden_states, valid), the states the router reads.
+        on_scores: called with (layer, router, scores, valid) before groups are assigned.
+        on_assignment: called with (layer, scores, assignment, valid, reading) after; reading is what routers per head
+            let tokens read, (N, T, K), and None where tokens read the groups they are in.
+
+    N is the batch B, or B * H with the key/value heads of a text one after another where each has a router; `valid`
+    (N, T) of scores and assignments too.
+    """
+
+    on_scores: Callable[[int, Router | HeadRouter, Tensor, Tensor | None], None] | None = None
+    on_assignment: Callable[[int, Tensor, Tensor, Tensor | None, Tensor | None], None] | None = None
+    on_states: Callable[[int, Tensor, Tensor | None], None] | None = None
+
+
+class FocusModel(nn.Module):
+    """A frozen decoder with one router per attention layer. Made by `retrofit`.
+
+    Calls and `generate` go to the base model under the routing in force: hard routing with the configured settings,
+    unless inside `routing(...)`. The mode belongs to this object, so concurrent callers need a lock.
+
+    Attributes:
+        model: the base model.
+        config: the settings the routers were made with.
+        routers: one `Router` or `HeadRouter` per layer, keyed by layer index as a string.
+        trained: False for routers that were only initialised.
+        name: "untrained", or the folder the routers came from.
+        base_matches: False if the routers were trained on other weights of the same architecture.
+    """
+
+    def __init__(self, model: PreTrainedModel, config: FocusConfig, seed: int) -> None:
+        super().__init__()
+        modules = _attention_modules(model)
+        chosen = tuple(modules) if config.layers is None else config.layers
+        missing = sorted(set(chosen) - set(modules))
+        if missing:
+            raise FocusError(
+                f"Layer {missing[0]} cannot get a router: {type(model).__name__} has attention layers "
+                f"{min(modules)} to {max(modules)}."
+            )
+        _check_layers(config, len(chosen))
+        generator = torch.Generator().manual_seed(seed)
+        self.model = model
+        self.config = config
+        self.trained = False
+        self.name = "untrained"
+        self.base_matches = True
+        self.routers = nn.ModuleDict({str(i): _new_router(model, config, generator) for i in chosen})
+        for i in chosen:
+            device = next(modules[i].parameters()).device
+            if device.type != "cpu":
+                self.routers[str(i)].to(device)
+        self._base_flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+        self._base_implementation = model.config._attn_implementation or "eager"
+        self._handles: list[Any] = []
+        self._observer = Observer()
+        self._routing = Routing("hard", config)
+        self._attach({i: modules[i] for i in chosen})
+
+    def _attach(self, modules: dict[int, nn.Module]) -> None:
+        for parameter, _ in self._base_flags:
+            parameter.requires_grad_(False)
+        for place, (layer, module) in enumerate(modules.items()):
+            before = _Before(self, layer, place, inspect.signature(module.forward))
+            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            self._handles.append(module.register_forward_hook(_after))
+        self.model.set_attn_implementation(NAME)
+
+    def detach(self) -> PreTrainedModel:
+        """Take the routers off and return the base model as it was, bit for bit. This object is then unusable."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self.model.set_attn_implementation(self._base_implementation)
+        for parameter, requires_grad in self._base_flags:
+            parameter.requires_grad_(requires_grad)
+        return self.model
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The base model's forward under the routing in force."""
+        return self.model(*args, **kwargs)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """The base model's `generate` under the routing in force; balance must not be "sequence"."""
+        generate: Any = self.model.generate
+        return generate(*args, **kwargs)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Indices of the layers that have a router."""
+        return tuple(int(name) for name in self.routers)
+
+    def router(self, layer: int) -> Router | HeadRouter:
+        """The router of one layer."""
+        router = self.routers[str(layer)]
+        assert isinstance(router, (Router, HeadRouter))
+        return router
+
+    def trainable_parameters(self) -> Iterator[nn.Parameter]:
+        """The routers' parameters, the only ones that centroid-only training changes."""
+        return self.routers.parameters()
+
+    @property
+    def current(self) -> Routing:
+        """The routing in force."""
+        return self._routing
+
+    @contextmanager
+    def routing(
+        self, mode: Mode, *, backend: str = "auto", rule: Rule | None = None, **changes: Any
+    ) -> Iterator[FocusModel]:
+        """Attend in another mode or with other settings inside a `with` block.
+
+        Args:
+            mode: "hard", "soft" or "off".
+            backend: attention backend of hard routing, see `focus_core.attention.BACKENDS`.
+            rule: replaces the mode's own rule (training objectives).
+            changes: settings of `FocusConfig` to change: top_k (for all layers), layer_top_k, window, sink_tokens...
+
+        Raises:
+            FocusError: unknown mode, or settings that need other routers.
+        """
+        if mode not in (*RULES, "off"):
+            raise FocusError(f"Routing mode is {mode!r}: choose one of {', '.join(RULES)}, off.")
+        fixed = {"router", "num_groups", "route_dim", "score", "layers"} & set(changes)
+        if fixed:
+            raise FocusError(f"{sorted(fixed)[0]} belongs to the routers: retrofit the model with the new value.")
+        previous = self._routing
+        config = self.config.replace(**changes)
+        _check_layers(config, len(self.routers))
+        self._enter(Routing(mode, config, backend, rule))
+        try:
+            yield self
+        finally:
+            self._enter(previous)
+
+    def _enter(self, routing: Routing) -> None:
+        self._routing = routing
+        self.model.set_attn_implementation(self._base_implementation if routing.mode == "off" else NAME)
+
+    @contextmanager
+    def observe(self, observer: Observer) -> Iterator[None]:
+        """See scores and assignments of every routed layer inside a `with` block."""
+        previous, self._observer = self._observer, observer
+        try:
+            yield
+        finally:
+            self._observer = previous
+
+    def save_pretrained(self, path: str | Path, *, write: bool = True) -> None:
+        """Write the routers alone: `routers.safetensors` and `focus_config.json`; see `focus_core.routing.storage`.
+
+        Args:
+            path: the folder.
+            write: False in all processes but one of a sharded model, which call this only to hand over their shards.
+        """
+        write_routers(Path(path), self.model, self.config, self.routers, trained=self.trained, write=write)
+
+    @classmethod
+    def from_pretrained(cls, model: PreTrainedModel, path: str | Path) -> FocusModel:
+        """Attach saved routers: a folder that `save_pretrained` wrote, or the name of routers that are shipped.
+
+        Raises:
+            FocusError: no such folder or name, damaged files, or routers of another model or shape.
+        """
+        saved = read_routers(routers_folder(path), model)
+        focus = cls(model, saved.config, seed=0)
+        try:
+            saved.fill(focus.routers)
+        except FocusError:
+            focus.detach()
+            raise
+        focus.trained = saved.trained
+        focus.name = saved.folder.resolve().name
+        focus.base_matches = saved.base_matches
+        return focus
+
+
+def retrofit(model: PreTrainedModel, config: FocusConfig | None = None, *, seed: int = 0) -> FocusModel:
+    """Freeze a decoder and attach one untrained router to each attention layer.
+
+    Args:
+        model: any Transformers causal language model whose attention goes through the attention interface.
+        config: settings; the defaults of `FocusConfig` when None.
+        seed: of the routers' initial values.
+
+    Returns:
+        The model with routers, in hard routing.
+
+    Raises:
+        FocusError: a model that cannot be retrofitted, or that already is.
+    """
+    return FocusModel(model, config if config is not None else FocusConfig(), seed)
+
+
+def _new_router(model: PreTrainedModel, config: FocusConfig, generator: torch.Generator) -> Router | HeadRouter:
+    text = model.config.get_text_config()
+    if config.router == "layer":
+        return Router(text.hidden_size, config, generator)
+    num_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    return HeadRouter(text.hidden_size, num_heads, config, generator)
+
+
+def _check_layers(config: FocusConfig, routed: int) -> None:
+    if config.layer_top_k is not None and len(config.layer_top_k) != routed:
+        raise FocusError(
+            f"layer_top_k has {len(config.layer_top_k)} entries for {routed} routed layers: give one each."
+        )
+
+
+class _Before:
+    """Pre-hook of one attention module: route the hidden states that are about to enter it."""
+
+    def __init__(self, focus: FocusModel, layer: int, place: int, signature: inspect.Signature) -> None:
+        self.focus = focus
+        self.layer = layer
+        self.place = place
+        self.signature = signature
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        focus, routing = self.focus, self.focus._routing
+        if routing.mode == "off":
+            return
+        given = self.signature.bind_partial(*args, **kwargs).arguments
+        extra = given.get("kwargs", {})
+        hidden_states = given["hidden_states"]
+        attention_mask = given.get("attention_mask", extra.get("attention_mask"))
+        past = given.get("past_key_values", extra.get("past_key_values"))
+        seen = past_length(past, self.layer)
+        if attention_mask is not None and attention_mask.ndim != 2:
+            raise FocusError(
+                f"Focus reads padding from a (batch, tokens) attention mask, not from one of shape "
+                f"{tuple(attention_mask.shape)}: pass the tokenizer's attention_mask."
+            )
+        if routing.config.balance == "sequence" and seen:
+            raise FocusError(
+                "Sequence Sinkhorn needs the whole text at once and cannot continue from a cache: "
+                "use balance='calibrated' for generation."
+            )
+        num_queries = hidden_states.shape[1]
+        valid = None
+        if attention_mask is not None:
+            valid = attention_mask[:, seen : seen + num_queries].to(hidden_states.device, torch.bool)
+        if focus._observer.on_states is not None:
+            focus._observer.on_states(self.layer, hidden_states, valid)
+        router = focus.router(self.layer)
+        if valid is not None:
+            valid = valid.repeat_interleave(router.num_heads, 0)
+        scores = router(hidden_states)
+        if focus._observer.on_scores is not None:
+            focus._observer.on_scores(self.layer, router, scores, valid)
+        assignment = router.assign(scores, routing.config, valid)
+        reading = router.read(hidden_states, routing.config)
+        if focus._observer.on_assignment is not None:
+            focus._observer.on_assignment(self.layer, scores, assignment, valid, reading)
+        rule = routing.rule or RULES[routing.mode]
+        top_k = routing.config.top_k_of(self.place)
+        if reading is None:
+            kept = rule.encode(assignment, top_k)
+        else:
+            kept = heads_in_groups(rule.encode(assignment, 1), router.num_heads)
+            reading = rule.encode(reading, top_k)
+        call = AttentionCall(
+            layer=self.layer,
+            config=routing.config,
+            rule=rule,
+            backend=routing.backend,
+            routing=kept,
+            reading=reading,
+            num_heads=router.num_heads,
+            attention_mask=attention_mask,
+            past=past,
+            past_length=seen,
+        )
+        module.__dict__[PENDING] = call
+
+
+def _after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    if module.__dict__.pop(PENDING, None) is not None:
+        raise FocusError(
+            f"{type(module).__name__} does not send its attention through the Transformers attention interface, "
+            "so Focus cannot route it: choose a model that does."
+        )
+
+
+def _attention_modules(model: PreTrainedModel) -> dict[int, nn.Module]:
+    """The causal self-attention modules of a decoder by layer index.
+
+    Transformers marks them: every module that calls the attention interface has `layer_idx` and `is_causal`.
+    """
+    name = type(model).__name__
+    if not isinstance(model, PreTrainedModel):
+        raise FocusError(f"{name} is not a Transformers model: load one with focus_core.load_model.")
+    if model.config._attn_implementation == NAME:
+        raise FocusError(f"This {name} already has routers: detach them first.")
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise FocusError(f"{name} is an encoder-decoder model: Focus needs a decoder-only language model.")
+    if not model._supports_attention_backend:
+        raise FocusError(
+            f"{name} does not support the Transformers attention interface, so Focus cannot route it: "
+            "choose another model family, such as Llama, GPT-2, Mistral, Qwen2 or Gemma."
+        )
+    modules: dict[int, nn.Module] = {}
+    for module in model.modules():
+        layer = getattr(module, "layer_idx", None)
+        if isinstance(layer, int) and getattr(module, "is_causal", None) is True:
+            if any(getattr(child, "is_causal", None) is not None for child in module.children()):
+                continue
+            modules[layer] = module
+    if not modules:
+        raise FocusError(f"{name} has no causal self-attention layers: Focus needs a decoder-only language model.")
+    return dict(sorted(modules.items()))

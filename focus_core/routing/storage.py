@@ -1,0 +1,193 @@
+"""Routers on disk: `routers.safetensors` beside `focus_config.json`, nothing of the base model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+
+from focus_core.errors import FocusError
+from focus_core.routing.config import FocusConfig
+from focus_core.shipped import CONFIG
+
+WEIGHTS = "routers.safetensors"
+FORMAT = 1
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """The full tensor of one that FSDP has sharded; all processes must ask together. Any other as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def weights_fingerprint(module: nn.Module) -> str:
+    """Short hash that identifies a module's weights, the same on every device and in float32 or bfloat16.
+
+    Hashes name, shape and 64 evenly spaced values of every parameter, rounded to bfloat16: cheap on any model, and
+    different for any two that were trained apart.
+    """
+    digest = hashlib.sha256()
+    for name, parameter in sorted(module.named_parameters()):
+        flat = whole(parameter.detach()).reshape(-1)
+        step = max(1, flat.numel() // 64)
+        sample = flat[::step][:64].to("cpu", torch.bfloat16).view(torch.int16).numpy()
+        digest.update(f"{name}{tuple(parameter.shape)}".encode())
+        digest.update(sample.tobytes())
+    return digest.hexdigest()[:12]
+
+
+def routers_hash(routers: nn.Module) -> str:
+    """Short hash over all values of the routers, potentials included."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(routers.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(whole(tensor.detach()).to("cpu", torch.float32).numpy().tobytes())
+    return digest.hexdigest()[:12]
+
+
+def _architecture(model: PreTrainedModel) -> dict[str, Any]:
+    text = model.config.get_text_config()
+    return {
+        "class": type(model).__name__,
+        "hidden_size": text.hidden_size,
+        "num_layers": text.num_hidden_layers,
+    }
+
+
+@dataclass(frozen=True)
+class SavedRouters:
+    """What a folder of routers holds, checked against the model it is about to be attached to.
+
+    Attributes:
+        folder: where they were read.
+        config: their settings.
+        tensors: their values by name.
+        trained: False for routers that were only initialised.
+        base_matches: False if they were trained on other weights of the same architecture.
+    """
+
+    folder: Path
+    config: FocusConfig
+    tensors: dict[str, torch.Tensor]
+    trained: bool
+    base_matches: bool
+
+    def fill(self, routers: nn.Module) -> None:
+        """Copy the values into routers made with the same settings.
+
+        Raises:
+            FocusError: names or shapes differ, or a value is not finite.
+        """
+        expected = {name: tuple(tensor.shape) for name, tensor in routers.state_dict().items()}
+        found = {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
+        if found != expected:
+            differing = sorted(name for name in expected | found if expected.get(name) != found.get(name))[0]
+            raise FocusError(
+                f"The routers in {self.folder} do not fit their own configuration at '{differing}' "
+                f"({found.get(differing, 'missing')} instead of {expected.get(differing, 'nothing')}): copy them again."
+            )
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in self.tensors.values()):
+            raise FocusError(f"The routers in {self.folder} contain values that are not finite: train them again.")
+        routers.load_state_dict(self.tensors)
+
+
+def write_routers(
+    folder: Path, model: PreTrainedModel, config: FocusConfig, routers: nn.Module, *, trained: bool, write: bool = True
+) -> None:
+    """Write routers to a folder; each file appears whole or not at all.
+
+    Args:
+        folder: created if needed.
+        model: the base model they belong to.
+        config: their settings.
+        routers: one module per routed layer.
+        trained: whether they were trained, as the record says it.
+        write: False in all processes but one of a sharded model, which call this only to hand over their shards.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    record = {
+        "format": FORMAT,
+        "trained": trained,
+        "base": {**_architecture(model), "fingerprint": weights_fingerprint(model)},
+        "routing": json.loads(config.to_json()),
+    }
+    tensors = {name: whole(tensor.detach()).cpu().contiguous() for name, tensor in routers.state_dict().items()}
+    if not write:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"{WEIGHTS}.partial"
+    save_file(tensors, partial, metadata={"format": "pt"})
+    partial.replace(folder / WEIGHTS)
+    partial = folder / f"{CONFIG}.partial"
+    partial.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    partial.replace(folder / CONFIG)
+
+
+def read_routers(folder: Path, model: PreTrainedModel) -> SavedRouters:
+    """Read saved routers for a model.
+
+    Raises:
+        FocusError: no such folder, damaged files, or routers of another model.
+    """
+    for name in (CONFIG, WEIGHTS):
+        if not (folder / name).is_file():
+            raise FocusError(f"{folder} has no {name}: give the folder that training wrote its routers to.")
+    record = _read_record(folder)
+    config = saved_config(folder)
+    here, there = _architecture(model), record["base"]
+    for key, what in (("class", "a"), ("hidden_size", "width"), ("num_layers", "layers:")):
+        if here[key] != there.get(key):
+            raise FocusError(
+                f"The routers in {folder} belong to another model ({what} {there.get(key)}, this one is "
+                f"{what} {here[key]}): load the model they were trained on, or train new ones."
+            )
+    try:
+        tensors = load_file(folder / WEIGHTS)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FocusError(f"{folder / WEIGHTS} is damaged or no safetensors file: copy it again.") from error
+    matches = there.get("fingerprint") == weights_fingerprint(model)
+    return SavedRouters(folder, config, tensors, bool(record.get("trained")), matches)
+
+
+def saved_config(folder: Path) -> FocusConfig:
+    """The settings of saved routers, without loading them.
+
+    Raises:
+        FocusError: the configuration is damaged.
+    """
+    return FocusConfig.from_json(json.dumps(_read_record(folder)["routing"]))
+
+
+def saved_heads(folder: Path) -> int:
+    """Key/value heads that saved routers per head were made for, read without the weights.
+
+    Raises:
+        FocusError: the file is damaged.
+    """
+    try:
+        with safe_open(folder / WEIGHTS, "pt") as file:
+            return min(file.get_slice(name).get_shape()[0] for name in file.keys() if name.endswith(".projection"))  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FocusError(f"{folder / WEIGHTS} is damaged or no safetensors file: copy it again.") from error
+
+
+def _read_record(folder: Path) -> dict[str, Any]:
+    try:
+        record = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FocusError(f"{folder / CONFIG} is not valid JSON: the file is damaged, copy it again.") from error
+    if not isinstance(record, dict) or not all(isinstance(record.get(key), dict) for key in ("routing", "base")):
+        raise FocusError(f"{folder / CONFIG} does not describe routers: give a folder that training wrote.")
+    if record.get("format") != FORMAT:
+        raise FocusError(f"{folder / CONFIG} has format {record.get('format')}: this version reads format {FORMAT}.")
+    return record

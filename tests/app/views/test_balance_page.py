@@ -1,0 +1,97 @@
+"""The Balance page on the real model, and its view models."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from opening import TEXT, open_page, paste, shown
+from synthetic import synthetic_trace
+
+from focus_core.analysis.balance import balancing
+from focus_core.models import default_model
+from workbench.views.balance.charts import flip_lines, future_line, largest_lines, load_map, round_lines
+from workbench.views.balance.tables import (
+    SEQUENCE,
+    balance_table,
+    flip_table,
+    future_table,
+    future_verdict,
+    has_potentials,
+    round_table,
+    verdict,
+)
+
+real_model = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
+
+
+@real_model
+def test_the_page_answers_its_question():
+    said = shown(paste("balance", TEXT, layer="3"))
+    assert "Sequence Sinkhorn" in said and "Layer 3 as routed (calibrated)" in said
+    assert "would be in another group of layer 3" in said
+    assert "no potentials of their own" in said  # untrained routers
+
+
+@real_model
+def test_shipped_routers_have_potentials():
+    said = shown(open_page("balance", source="sample", sample="news"))
+    assert "frozen from the training texts" in said and "an even split is 12.5%" in said
+
+
+@real_model
+@pytest.mark.parametrize("text", ["Hi there.", "x"])
+def test_short_texts_get_no_claim(text):
+    assert "Too short to tell" in shown(paste("balance", text))
+
+
+@real_model
+def test_without_a_text_the_page_teaches():
+    assert "What you will see" in shown(open_page("balance", source="paste"))
+
+
+def made(tokens: int = 200, balance: str = "calibrated"):
+    trace = synthetic_trace("w " * (tokens - 1) + "w", num_layers=3)
+    trace = dataclasses.replace(trace, config=trace.config.replace(balance=balance))
+    return trace, balancing(trace.scores, temperature=0.1, rounds=5)
+
+
+def test_tables_hold_the_numbers():
+    trace, result = made()
+    table = balance_table(trace, result)
+    assert len(table) == 9 and (table["largest group"] >= 0.25).all() and (table["effective groups"] <= 4).all()
+    part = table[(table["routing"] == SEQUENCE) & (table["layer"] == 1)]
+    assert part["largest group"].item() == np.bincount(result.sequence[1]).max() / 200
+    assert len(round_table(trace, result)) == 3 * 6
+    flips = flip_table(trace, result)
+    assert flips.iloc[0, 1] == (result.raw[0] != result.sequence[0]).mean()
+    assert flips.shape == (3, 4)
+    assert future_table(trace, 0)["changed by the future"].iloc[-1] == 0
+
+
+def test_only_calibrated_routing_is_compared_as_calibrated():
+    trace, result = made(balance="sequence")
+    assert "looks into the future" in verdict(trace, balance_table(trace, result))
+    assert flip_table(trace, result).shape == (3, 2)
+    assert not has_potentials(trace, result)
+    trace, result = made(balance="none")
+    assert "not balanced at all" in verdict(trace, balance_table(trace, result))
+
+
+def test_a_single_token_has_no_future():
+    trace, _ = made(1)
+    assert "too short to have a future" in future_verdict(trace, 0, future_table(trace, 0))
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_charts_have_titles_and_axis_titles(dark):
+    trace, result = made()
+    for figure in (
+        load_map(trace, dark=dark),
+        largest_lines(balance_table(trace, result), 4, dark=dark),
+        round_lines(result.errors, 1, 1, dark=dark),
+        flip_lines(flip_table(trace, result), dark=dark),
+        future_line(future_table(trace, 1), 1, dark=dark),
+    ):
+        assert figure.layout.title.text and figure.layout.xaxis.title.text and figure.layout.yaxis.title.text

@@ -1,0 +1,123 @@
+"""The Compare page on the real model, and its view models."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from opening import TEXT, open_page, paste, shown
+from synthetic import synthetic_trace
+
+from focus_core.analysis.matching import agreement_within
+from focus_core.models import default_model
+from workbench.engine.service import Analysis
+from workbench.views.compare.tables import (
+    Side,
+    different_texts_verdict,
+    differing,
+    differing_table,
+    matched,
+    origin,
+    overlap_table,
+    same_text_verdict,
+    same_tokens,
+    side_table,
+)
+
+real_model = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
+
+
+@real_model
+def test_trained_and_untrained_routers_of_the_same_text():
+    app = open_page("compare", source="sample", sample="news", layer="12")
+    said = shown(app)
+    assert "A and B agree" in said and "within this text" in said and "tokens differ" in said
+    assert app.selectbox(key="b_routers").value == "untrained"
+    assert app.query_params["differs"] in ("routers", ["routers"])
+
+
+@real_model
+def test_the_same_on_both_sides_is_the_same():
+    app = paste("compare", TEXT, differs="nothing")
+    said = shown(app)
+    assert "form the same groups: AMI 1.00" in said and "No token is in another group" in said
+
+
+@real_model
+def test_layers_k_and_window_may_differ():
+    app = paste("compare", TEXT, differs="layer,k,window,sinks", layer="3", b_layer="9", b_k="1", b_window="8")
+    said = shown(app)
+    assert "**A**, layer 3" in said and "**B**, layer 9" in said
+    assert app.number_input(key="b_k").value == 1 and app.number_input(key="b_window").value == 8
+
+
+@real_model
+def test_different_texts_are_not_matched_token_by_token():
+    app = paste("compare", TEXT, differs="text", b_source="sample", b_sample="news")
+    said = shown(app)
+    assert "not compared one by one" in said and "A keeps" in said and "B keeps" in said
+    app.session_state["b_source"] = "paste"
+    assert "Paste or upload a text for B" in shown(app.run())
+    app.session_state["b_paste"] = "Another <b>text</b>, *quite* short."
+    assert "B keeps 100%" in shown(app.run())
+    assert not any("quite" in str(value) for value in app.query_params.values())
+
+
+@real_model
+@pytest.mark.parametrize("text", ["Hi there.", "x"])
+def test_short_texts_get_no_claim(text):
+    assert "match by luck alone" in shown(paste("compare", text, differs="layer"))
+
+
+@real_model
+def test_without_a_text_the_page_teaches():
+    assert "that is A" in shown(open_page("compare", source="paste"))
+
+
+@real_model
+def test_wrong_routers_of_b_are_refused_with_a_sentence():
+    app = paste("compare", TEXT, differs="routers", b_routers="no/such/routers")
+    assert not app.exception
+    assert "no saved routers" in app.error[0].value
+
+
+def side(seed: int, row: int = 0, tokens: int = 300) -> Side:
+    trace = synthetic_trace("w " * (tokens - 1) + "w", seed=seed)
+    return Side(Analysis(trace, [], [], "untouched", f"text {seed}"), row)
+
+
+def test_the_same_layer_under_other_numbers_is_no_difference():
+    a = side(0)
+    order = np.array([2, 0, 3, 1])
+    turned = synthetic_trace("w " * 299 + "w", assignment=a.trace.assignment[..., order])
+    b = Side(Analysis(turned, [], [], "untouched"), 0)
+    counts, columns, same = matched(a, b)
+    assert np.trace(counts) == 300 and columns.tolist() == np.argsort(order).tolist()
+    assert (same.groups[0] == a.trace.groups[0]).all()
+    assert not len(differing(a, same))
+    said = same_text_verdict(counts, agreement_within(a.trace.groups[0], turned.groups[0], 4, 4))
+    assert "the same groups: AMI 1.00" in said and "100% of the tokens" in said
+
+
+def test_independent_routings_agree_no_more_than_chance():
+    a, b = side(0), side(1)
+    counts, columns, other = matched(a, b)
+    said = same_text_verdict(counts, agreement_within(a.trace.groups[0], b.trace.groups[0], 4, 4))
+    assert "no more than chance" in said
+    table = differing_table(a, other, differing(a, other))
+    assert len(table) == 300 - np.trace(counts)
+    assert table["affinity"].is_monotonic_increasing
+    assert (table["group in A"] != table["group in B"]).all()
+    overlap = overlap_table(counts, columns)
+    assert overlap["tokens"].sum() == 300 and overlap["matched"].sum() == 4
+
+
+def test_both_sides_are_described_and_named_in_exports():
+    a, b = side(0), side(1, row=2, tokens=20)
+    assert not same_tokens(a, b) and same_tokens(a, side(3))
+    table = side_table(a, b)
+    assert table.loc[table["property"] == "text", ["A", "B"]].values.tolist() == [["text 0", "text 1"]]
+    assert table.loc[table["property"] == "layer", ["A", "B"]].values.tolist() == [["0", "2"]]
+    made_from = origin(a, b)
+    assert made_from["text_sha256"] != made_from["b_text_sha256"]
+    assert (made_from["compared_layer"], made_from["b_compared_layer"]) == (0, 2)
+    assert "A keeps" in different_texts_verdict(a, b) and "; B keeps" in different_texts_verdict(a, b)

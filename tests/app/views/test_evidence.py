@@ -1,0 +1,246 @@
+"""The views of the Quality page beyond perplexity: records of real runs on a tiny model, read and drawn."""
+
+import copy
+import json
+import logging
+import math
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from opening import open_page, shown
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from focus_core import FocusConfig, FocusError, retrofit
+from focus_core.evaluation import evaluate, standard_settings
+from focus_core.frontier.measure import SCHEMA, baseline_point, routed_point
+from focus_core.models import LoadedModel, ModelInfo
+from focus_core.reproduce.context import Context, Scale
+from focus_core.reproduce.registry import EXPERIMENTS
+from focus_core.reproduce.runner import run_experiment
+from focus_core.results import record_run
+from workbench.views.quality.record_charts import draw
+from workbench.views.quality.record_verdicts import verdict
+from workbench.views.quality.records import VIEWS, find_records, read, run_files
+
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "dog", "run", "past", "it", "then", "slept"]
+CELLS = {
+    "recipes": ["heads", "colder"],
+    "k-sweep": None,
+    "lengths": None,
+    "domains": ["held.txt", "news.txt"],
+    "stability": ["losses", "sinkhorn-10"],
+    "ablation": ["default", "num_groups=4"],
+    "finetune": ["full attention"],
+}
+CONFIG = FocusConfig(num_groups=4, top_k=1, window=8, sink_tokens=1, route_dim=8)
+
+
+@pytest.fixture(scope="module")
+def tiny(byte_tokenizer):
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(byte_tokenizer), max_position_embeddings=1024, **shape)).eval()
+    return LoadedModel(model, byte_tokenizer, ModelInfo("tiny", "folder", "0" * 12, "LlamaForCausalLM", 0))
+
+
+@pytest.fixture(scope="module")
+def recorded(tiny, tmp_path_factory):
+    """A folder of runs with one record of every kind that a tiny model makes in a second."""
+    folder = tmp_path_factory.mktemp("evidence")
+    runs = folder / "runs"
+    tiny.model.save_pretrained(folder / "model")
+    tiny.tokenizer.save_pretrained(folder / "model")
+    for name, seed in (("train.txt", 0), ("held.txt", 1)):
+        (folder / name).write_text(" ".join(np.random.default_rng(seed).choice(WORDS, 900)))
+    focus = retrofit(tiny.model, CONFIG)
+    focus.trained = True
+    focus.save_pretrained(folder / "routers")
+    rows = [
+        evaluate(focus, np.random.default_rng(0).integers(1, 200, (4, 48)), routing=mode, top_k=k, balance=balance)
+        for mode, k, balance in standard_settings(4, (1, 2))
+    ]
+    causal = [row for row in rows if row.routing == "off" or row.balance == "calibrated"]
+    held = np.random.default_rng(0).integers(1, 200, (4, 48))
+    budget = {"share": 0.4, "window": 8, "sinks": 1, "training_text": torch.from_numpy(held)}
+    points = [routed_point("mine", f"mine, k={row.top_k}", "", row) for row in causal]
+    points += [baseline_point(focus, name, held, **budget) for name in ("strided", "quest")]
+    focus.detach()
+    for name, cells in CELLS.items():
+        context = Context(
+            Scale(2, 2, 1024 if name == "lengths" else 64, 2, 3, 8, 2),
+            folder,
+            data=[folder / "train.txt"],
+            held_out=[folder / "held.txt"],
+            models=[str(folder / "model")],
+            routers=str(folder / "routers"),
+        )
+        run_experiment(name, EXPERIMENTS[name], context, out=runs / f"reproduce-{name}", only=cells)
+    model = {"name": "tiny", "revision": "0"}
+    settings = {"config": CONFIG, "routers": "mine", "trained": True, "length": 48}
+    record_run(runs / "eval" / "result.json", {"model": model, "settings": settings, "data": [], "results": rows})
+    record_run(runs / "frontier" / "result.json", {"schema": SCHEMA, "model": model, "points": points})
+    return runs
+
+
+@pytest.fixture
+def records(recorded, tmp_path, monkeypatch):
+    """A copy of the runs, which the app finds."""
+    shutil.copytree(recorded, tmp_path / "runs")
+    monkeypatch.setenv("FOCUS_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+def harness_records(runs, tiny):
+    """What `focus benchmark` and `focus lora` write, from a task without files."""
+    from focus_core.harness.model import FocusLM
+    from focus_core.harness.scores import Setting, run_task, summary
+    from focus_core.harness.tasks import load_task
+    from focus_core.reproduce.studies.lora import LoraSettings
+    from focus_core.reproduce.studies.lora_grid import Yardstick, run_grid
+    from focus_core.training.stream import TokenStream, find_sources
+
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    text, model = "The cat sat. The dog ran off! " * 60, {"name": "tiny", "revision": "0"}
+    base = copy.deepcopy(tiny.model)
+    focus = retrofit(base, CONFIG)
+    plan = [Setting("off"), Setting("hard", 1)]
+    task = load_task("needle_200", tiny.tokenizer, data=None, filler=text)
+    found = {
+        each.name: run_task(FocusLM(focus, tokenizer=tiny.tokenizer, mode=each.mode, top_k=each.top_k), task, 4)
+        for each in plan
+    }
+    report = {"model": model, "settings": {}, "results": summary({"needle_200": found}, plan, 0)}
+    record_run(runs / "bench" / "summary.json", report)
+    source = runs / "text.txt"
+    source.write_text(text)
+    grid = run_grid(
+        lambda: tiny._replace(model=copy.deepcopy(tiny.model)),
+        lambda: TokenStream(find_sources([source]), tiny.tokenizer, 32),
+        [LoraSettings(2, 1e-2, steps=2)],
+        Yardstick(np.random.default_rng(0).integers(1, 200, (4, 32)), ["needle_200"], None, 3, text),
+        {"seed": 0},
+        runs / "grid",
+    )
+    record_run(runs / "lora" / "summary.json", {"model": model, "settings": {"steps": 2}, **grid})
+
+
+def test_every_record_is_found_read_and_drawn(records, tiny):
+    pytest.importorskip("lm_eval")
+    pytest.importorskip("peft")
+    harness_records(records, tiny)
+    found = {record.kind: record for record in find_records(run_files())}
+    assert set(found) == {*CELLS, "leak", "benchmarks", "adapters", "frontier"}
+    for kind, record in found.items():
+        view, table = VIEWS[kind], read(record)
+        assert len(table), kind
+        sentence = verdict(view.draw, table, view.metric)
+        assert sentence.endswith(".") and "nan" not in sentence
+        for dark in (False, True):
+            figure = draw(view.draw, table, metric=view.metric, dark=dark)
+            drawn = sum(len(trace.x) for trace in figure.data)
+            assert drawn == len(table) * (2 if view.draw == "curves" else 1), kind
+    truth = found["stability"].content["curve"]["losses"][-1]
+    last = read(found["stability"]).query("variant == 'softmax, entropy and balance losses'").iloc[-1]
+    assert (last["step"], last["largest group"], last["stability"]) == (4, truth["largest"], truth["stability"])
+    frontier = read(found["frontier"])
+    assert frontier["series"].tolist() == ["mine", "mine", "strided", "block top-k, bounds"]
+    points = found["frontier"].content["points"]
+    assert frontier["difference"].tolist() == pytest.approx(
+        [point["perplexity"] - points[0]["perplexity"] for point in points[1:]]
+    )
+    sweep = read(found["k-sweep"])
+    assert sweep.loc[sweep["k"] == 4, "relative"].tolist() == pytest.approx([1, 1], rel=1e-5)
+    leak = read(found["leak"])
+    assert leak["label"].tolist() == ["k = 1", "k = 2"] and leak["low"].notna().all()
+
+
+@pytest.mark.parametrize("kind", list(VIEWS))
+def test_the_page_shows_a_view_or_names_its_command(records, kind):
+    app = open_page("quality", evidence=kind)
+    said = shown(app).replace("\\", "")
+    if kind in CELLS or kind == "leak":
+        assert app.selectbox(key="record").value and "none yet" not in said.split("What is not here")[0][:50]
+        assert f"{VIEWS[kind].question}." in said
+    else:
+        assert VIEWS[kind].command in said
+
+
+def test_damaged_records_are_refused_in_one_sentence(records):
+    path = next(records.glob("reproduce-k-sweep/result.json"))
+    content = json.loads(path.read_text())
+    content["results"][1].pop("speedup_bound")
+    path.write_text(json.dumps(content))
+    (record,) = [each for each in find_records([path])]
+    with pytest.raises(FocusError, match="damaged"):
+        read(record)
+    app = open_page("quality", evidence="k-sweep")
+    assert any("damaged" in error.value for error in app.error)
+    for text in ("", "[" * 5000, "{}", '{"schema": "focus-reproduce/1", "experiment": "x", "model": {"name": "a"}}'):
+        path.write_text(text)
+        assert find_records([path, path.with_name("gone.json")]) == []
+
+
+def test_a_frontier_is_drawn_against_measured_speed_too():
+    record = {
+        "series": ["a", "a", "b", "SparQ"],
+        "kind": ["routers", "routers", "routers", "baseline"],
+        "label": ["a, k=1", "a, k=2", "b, k=1", "SparQ"],
+        "distant kept": [0.2, 0.4, 0.15, 0.2],
+        "perplexity": [51.0, 50.5, 55.0, 50.1],
+        "relative": [1.02, 1.01, 1.1, 1.002],
+        "speed-up at 8K": [2.0, 1.4, math.nan, 0.7],
+        "speed-up at 32K": [4.0, 2.1, math.nan, 0.6],
+    }
+    table = pd.DataFrame(record)
+    for dark in (False, True):
+        kept = draw("frontier", table, metric="", dark=dark)
+        speed = draw("frontier", table, metric="", dark=dark, against="speed-up at 32K")
+        assert [trace.name for trace in kept.data] == ["a", "b", "SparQ"]
+        assert {trace.name: list(trace.x) for trace in speed.data} == {"a": [2.1, 4.0], "SparQ": [0.6]}
+        assert speed.data[0].line.color == kept.data[0].line.color
+        assert speed.layout.xaxis.ticktext == ("0x", "1x", "2x", "3x", "4x")
+        assert "speed-up at 32K tokens" in speed.layout.xaxis.title.text
+    assert verdict("frontier", table, "", "speed-up at 32K") == (
+        "What loses least, by measured speed-up of one attention call at 32,768 tokens: at 2x and more a, k=2 (+1.0% with "
+        "40% of the distant pairs, 2.1x), at 3x and more a, k=1 (+2.0% with 20% of the distant pairs, 4.0x)."
+    )
+    slow = table.loc[table["kind"] == "baseline"]
+    assert verdict("frontier", slow, "", "speed-up at 8K") == (
+        "Nothing here was measured to be 1.5 times as fast as full attention."
+    )
+
+
+def test_the_page_draws_the_shipped_frontier_against_speed():
+    app = open_page("quality", evidence="frontier", frontier_axis="speed32768")
+    assert app.segmented_control(key="frontier_axis").value == "speed32768"
+    assert "What loses least, by measured speed-up of one attention call at 32,768 tokens" in shown(app).replace(
+        "\\", ""
+    )
+
+
+def test_a_frontier_names_the_best_routers_under_each_share():
+    def point(kind, label, kept, relative):
+        return {"kind": kind, "label": label, "distant kept": kept, "relative": relative, "perplexity": 50 * relative}
+
+    table = pd.DataFrame(
+        [
+            point("untouched", "untouched model", 1.0, 1.0),
+            point("routers", "a, k=1", 0.14, 1.10),
+            point("routers", "b, k=1", 0.17, 1.03),
+            point("routers", "b, k=2", 0.31, 1.04),
+            point("routers", "b, k=3", 0.45, 1.01),
+            point("routers", "b, k=4", 0.6, 1.0),
+            point("baseline", "oracle", 0.18, 1.0),
+            point("baseline", "random", 0.18, 1.2),
+            point("baseline", "random", 0.47, 1.05),
+        ]
+    )
+    assert verdict("frontier", table, "") == (
+        "The routers that lose least, by share of distant pairs kept: under 20% b, k=1 (+3.0% with 17%; 1 of 2 baselines "
+        "near that share do better), under 50% b, k=3 (+1.0% with 45%; 0 of 1 baselines near that share do better)."
+    )
+    rest = table.loc[table["distant kept"].ge(0.6)]
+    assert verdict("frontier", rest, "") == "All routers here keep more than 50% of the distant pairs."

@@ -1,0 +1,268 @@
+"""The Speed page: what it believes, what it computes, what it draws, on files that the benchmark really wrote."""
+
+import json
+import math
+from dataclasses import asdict
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opening import open_page
+from streamlit.testing.v1 import AppTest
+
+from focus_core import FocusConfig, retrofit
+from focus_core.bench.attention import BenchSettings, run_bench
+from focus_core.bench.model import ModelBenchSettings, run_model_bench
+from focus_core.bench.timing import describe_machine
+from focus_core.errors import FocusError
+from workbench.runs import jobs
+from workbench.views.speed.charts import error_curves, memory_curves, model_curves, speedup_curves, time_curves
+from workbench.views.speed.tables import (
+    MAX_BYTES,
+    PUBLISHED,
+    apart,
+    crossovers,
+    is_whole_model,
+    read_model_speed,
+    read_speed,
+    shipped_speeds,
+)
+from workbench.views.speed.verdicts import model_speed_verdict, speed_verdict
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A real measurement, one of its points impossible here."""
+    out = tmp_path_factory.mktemp("bench") / "bench.json"
+    sizes = dict(sizes=(48, 96), routings=((4, 1), (4, 2)), dtypes=("float32",), repetitions=2, window=8)
+    run_bench(BenchSettings(**sizes, backends=("auto", "varlen")), out)
+    return out.read_bytes()
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("FOCUS_RUNS", str(tmp_path / "runs"))
+
+
+def test_a_real_measurement_is_read_as_it_was_written(measured):
+    record, raw = read_speed(measured, "mine"), json.loads(measured)
+    done = [point for point in raw["points"] if "failure" not in point]
+    assert len(record.points) == len(done) == 4 and len(record.failures) == 4
+    assert set(record.failures["tokens"]) == {48, 96} and "CUDA" in record.failures["reason"][0]
+    for point in done:
+        keys = {"K": point["num_groups"], "k": point["top_k"], "tokens": point["tokens"]}
+        (row,) = [row for row in record.points.to_dict("records") if all(row[key] == keys[key] for key in keys)]
+        assert row["speedup"] == pytest.approx(point["speedup"]) and row["bound"] == pytest.approx(point["bound"])
+        assert row["error output"] == point["error_output"] and row["kept share"] == point["kept_share"]
+        assert row["speedup with routing"] < row["speedup"]
+    assert record.machine["torch"] and record.settings["window"] == "8"
+
+
+def broken(change):
+    """A function that spoils the first point of a record."""
+
+    def spoil(record):
+        point = next(point for point in record["points"] if "failure" not in point)
+        change(point)
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda record: record.update(schema="other/1"),
+        lambda record: record.pop("points"),
+        lambda record: record.update(points={}),
+        lambda record: record.update(points=[[]]),
+        lambda record: record.update(points=[{}] * 6000),
+        lambda record: record.update(machine=[]),
+        broken(lambda point: point.pop("error_output")),  # no speed without exactness
+        broken(lambda point: point.update(error_output=math.nan)),
+        broken(lambda point: point.update(error_logsumexp=-1)),
+        broken(lambda point: point.update(tokens="1024")),
+        broken(lambda point: point.update(tokens=True)),
+        broken(lambda point: point.update(top_k=9)),
+        broken(lambda point: point.update(dtype="<script>")),
+        broken(lambda point: point.update(kept_share=1.5)),
+        broken(lambda point: point.update(share="a third")),
+        broken(lambda point: point["full_s"].update(median=0)),
+        broken(lambda point: point["full_s"].update(median=math.inf)),
+        broken(lambda point: point["sparse_s"].update(min=1e9)),
+        broken(lambda point: point.update(working_bytes="much")),
+    ],
+)
+def test_spoilt_files_are_refused_with_a_sentence(measured, spoil):
+    record = json.loads(measured)
+    spoil(record)
+    with pytest.raises(FocusError, match="mine is ") as error:
+        read_speed(json.dumps(record).encode(), "mine")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x80\x04pickle", b"[" * 100_000, b"[]", b"null", b'"x"', b"\xff\xfe", b" " * (MAX_BYTES + 1)]
+)
+def test_hostile_files_are_refused_with_a_sentence(data):
+    with pytest.raises(FocusError, match="mine is "):
+        read_speed(data, "mine")
+
+
+def test_ratios_in_the_file_are_not_believed(measured):
+    record = json.loads(measured)
+    for point in record["points"]:
+        point["speedup"] = point["bound"] = 99.0
+    assert read_speed(json.dumps(record).encode(), "mine").points["speedup"].max() < 99
+
+
+def test_unequal_groups_are_a_series_of_their_own(measured):
+    record = json.loads(measured)
+    first = next(point for point in record["points"] if "failure" not in point)
+    record["points"].append(first | {"share": 0.4})
+    points = read_speed(json.dumps(record).encode(), "mine").points
+    drawn, beside = apart(points)
+    assert set(drawn["series"]) == set(read_speed(measured, "mine").points["series"]) and len(beside) == 1
+    assert "unequal groups (40%)" in beside["series"][0]
+    alone, none = apart(points.loc[points["unequal"]])
+    assert len(alone) == 1 and not len(none)
+
+
+def with_speedups(values, tokens=None):
+    tokens = tokens or [2**n for n in range(9, 9 + len(values))]
+    columns = {"series": "s", "tokens": tokens, "speedup": values, "speedup with routing": np.array(values) * 0.9}
+    return pd.DataFrame(columns | {"bound": 9.0, "error output": 1e-7})
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0.05, 20).filter(lambda value: abs(value - 1) > 1e-3), min_size=1, max_size=8))
+def test_the_crossover_is_where_every_longer_length_wins(values):
+    points = with_speedups(values)
+    (row,) = crossovers(points.sample(frac=1, random_state=0)).to_dict("records")
+    wins = [n for n in points["tokens"] if (points.loc[points["tokens"] >= n, "speedup"] > 1).all()]
+    losses = points.loc[points["speedup"] <= 1, "tokens"]
+    assert (None if pd.isna(row["faster from"]) else row["faster from"]) == (min(wins) if wins else None)
+    assert row["slower at"] == ", ".join(f"{tokens:,}" for tokens in losses)
+
+
+def test_the_verdict_names_losses_and_never_promises():
+    machine = {"device": "a laptop"}
+    lost = with_speedups([0.5, 0.9])
+    assert "does not pay at any measured length" in speed_verdict(crossovers(lost), machine, lost)
+    won = with_speedups([0.5, 1.5, 3.0])
+    sentence = speed_verdict(crossovers(won), machine, won)
+    assert "from 1,024 tokens on" in sentence and "3.0x of a possible 9.0x" in sentence
+    assert "faster at 1 of 3 measured points" in sentence
+    assert "nothing has been measured" in speed_verdict(crossovers(won[:0]), machine, won[:0])
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_figures_draw_the_measured_points_and_mark_what_was_not_measured(measured, dark):
+    points = read_speed(measured, "mine").points
+    figure = speedup_curves(points, dark=dark, published=True)
+    lines = [trace for trace in figure.data if trace.mode == "lines+markers"]
+    assert sorted(value for line in lines for value in line.y) == sorted(points["speedup"])
+    others = [trace for trace in figure.data if trace.mode == "lines"]
+    assert [list(trace.y) for trace in others] == [list(values) for values in PUBLISHED.values()]
+    assert all("published, H100" in trace.name and trace.line.dash != "solid" for trace in others)
+    plain = speedup_curves(points, dark=dark)
+    assert not any("published" in (trace.name or "") for trace in plain.data)
+    times = {trace.name: trace for trace in time_curves(points, dark=dark).data}
+    for series, rows in points.groupby("series"):
+        drawn = times[series]
+        assert list(drawn.y) == pytest.approx(list(rows["sparse s"] * 1e3))
+        assert list(np.add(drawn.y, drawn.error_y.array)) == pytest.approx(list(rows["sparse max s"] * 1e3))
+    assert len(memory_curves(points, dark=dark).data) >= 1
+    errors = [value for trace in error_curves(points, dark=dark).data for value in trace.y]
+    assert sorted(errors) == sorted(points["error output"])
+
+
+@pytest.fixture
+def whole_model(tiny_llama):
+    """What `focus bench --model` writes, of a small model."""
+    focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4, top_k=2, window=4, route_dim=8))
+    settings = ModelBenchSettings(prefill=(16, 32), decode=(24,), repetitions=1, steps=2)
+    rows = run_model_bench(focus, torch.arange(1, 60), settings)
+    return {
+        "schema": "focus-bench-model/1",
+        "machine": describe_machine("cpu"),
+        "model": {"name": "tiny", "revision": "0"},
+        "settings": {"config": asdict(focus.config), "routers": "untrained", "dtype": "float32"},
+        "results": rows,
+    }
+
+
+def test_a_whole_model_is_read_as_it_was_measured_and_drawn(whole_model):
+    data = json.dumps(whole_model).encode()
+    assert is_whole_model(data)
+    points = read_model_speed(data, "mine").points
+    assert points["tokens per second"].tolist() == [row["tokens_per_second"] for row in whole_model["results"]]
+    assert points["kept share"].tolist() == [row["kept_share"] for row in whole_model["results"]]
+    for task in ("reading", "writing"):
+        drawn = [value for trace in model_curves(points, task, dark=False).data for value in trace.y]
+        assert sorted(drawn) == sorted(points.loc[points["task"] == task, "tokens per second"])
+    verdict = model_speed_verdict(points, "tiny")
+    routed = points[(points["task"] == "reading") & points["k"].notna()]
+    assert f"reading is at best {routed['speedup'].max():.2f}x" in verdict
+    assert f"slower at {(routed['speedup'] <= 1).sum()} of {len(routed)}" in verdict
+
+
+def test_a_spoilt_whole_model_is_refused_with_a_sentence(whole_model):
+    for change in ({"seconds": {}}, {"kept_share": 0}, {"task": "dream"}, {"speedup": math.nan}):
+        record = whole_model | {"results": [whole_model["results"][0] | change]}
+        with pytest.raises(FocusError, match="mine is damaged"):
+            read_model_speed(json.dumps(record).encode(), "mine")
+    with pytest.raises(FocusError, match="no speed measurement"):
+        read_model_speed(b"{}", "mine")
+
+
+def shown(app: AppTest) -> str:
+    assert not app.exception
+    elements = [*app.markdown, *app.error, *app.info, *app.warning, *app.caption]
+    return "\n".join(element.value for element in elements).replace("\\", "")
+
+
+def open_speed(**query) -> AppTest:
+    return open_page("speed", source="sample", routers="untrained", **query)
+
+
+def test_the_page_shows_a_measurement_of_this_machine_and_its_failures(measured):
+    folder = jobs.new_folder("speed-quick")
+    content = {"format": 1, "arguments": ["bench"], "about": {"points": 8}, "created": "2026-01-01T00:00:00+00:00"}
+    (folder / "job.json").write_text(json.dumps(content))
+    (folder / "bench.json").write_bytes(measured)
+    (folder / "outcome.json").write_text('{"status": 130}')
+    (folder / "log.txt").write_text("Stopped.\n")
+    app = open_speed(speed="run:speed-quick")
+    record = read_speed(measured, "speed-quick")
+    assert speed_verdict(crossovers(record.points), record.machine, record.points) in shown(app)
+    assert "ended at 8 of 8 points" in shown(app) and "could not be measured" in shown(app)
+    assert "Resume" in [button.label for button in app.button]
+
+
+def test_unequal_groups_stand_in_a_table_of_their_own():
+    app = open_page("speed", speed="bench-heads-cpu")
+    assert not app.exception and not app.error
+    assert any("points with unequal groups" in each.label for each in app.expander)
+
+
+def test_shipped_measurements_are_shown_whole():
+    for name, path in shipped_speeds().items():
+        read = read_model_speed if is_whole_model(path.read_bytes()) else read_speed
+        record = read(path.read_bytes(), name)
+        assert len(record.points)
+        app = open_speed(speed=name)
+        assert record.machine["torch"] in shown(app) and not app.error
+
+
+def test_an_uploaded_file_is_shown_and_a_hostile_one_refused(measured):
+    app = open_speed(speed="upload")
+    assert "Upload a file" in shown(app)
+    uploader = app.get("file_uploader")[-1]
+    uploader.set_value(("mine.json", measured, "application/json")).run()
+    assert "measured points" in shown(app) and not app.error
+    spoilt = measured.replace(b"float32", b"<b>x</b>")
+    app.get("file_uploader")[-1].set_value(("mine.json", spoilt, "application/json")).run()
+    assert len(app.error) == 1 and "mine.json is damaged" in app.error[0].value.replace("\\", "")

@@ -1,0 +1,115 @@
+"""The benchmark measures, checks and resumes; no assertion on how fast anything is."""
+
+import json
+
+import pytest
+
+import focus_core.bench.attention as bench
+from focus_core.errors import FocusError
+from focus_core.frontier.speeds import distant_share
+
+SMALL = dict(sizes=(48, 96), routings=((4, 1), (4, 2)), dtypes=("float32", "bfloat16"), repetitions=2, window=8)
+
+
+@pytest.mark.parametrize("router", ["layer", "head"])
+def test_points_hold_what_the_speed_page_needs(tmp_path, router):
+    seen = []
+    settings = bench.BenchSettings(**SMALL, backends=("auto", "chunked"), router=router)
+    record = bench.run_bench(settings, tmp_path / "new" / "bench.json", lambda *step: seen.append(step))
+    assert json.loads((tmp_path / "new" / "bench.json").read_text()) == json.loads(json.dumps(record))
+    assert [step[0] for step in seen] == list(range(1, 17)) and {step[1] for step in seen} == {16}
+    assert record["machine"]["torch"] and record["settings"]["window"] == 8
+    for point in record["points"]:
+        assert point["backend_used"] in ("cpu", "chunked")
+        assert point["bound"] == pytest.approx(1 / point["kept_share"]) and point["bound"] >= 1
+        assert point["speedup"] == pytest.approx(point["full_s"]["median"] / point["sparse_s"]["median"])
+        assert len(point["sparse_s"]["runs"]) == len(point["full_s"]["runs"]) >= 2
+        tolerance = 1e-4 if point["dtype"] == "float32" else 2e-2
+        assert point["error_output"] < tolerance and point["error_logsumexp"] < tolerance
+        assert set(point["routing_s"]) == {"projection", "calibrated", "sinkhorn_10_rounds", "top_k", "sort"}
+        assert point["working_bytes"] is None or point["working_bytes"] >= 0
+
+
+def test_resumes_where_it_stopped(tmp_path, monkeypatch):
+    out = tmp_path / "bench.json"
+    settings = bench.BenchSettings(**SMALL)
+    measure = bench.measure_point
+    calls = []
+
+    def interrupted(*arguments, **point):
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        calls.append(point)
+        return measure(*arguments, **point)
+
+    monkeypatch.setattr(bench, "measure_point", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run_bench(settings, out)
+    first = json.loads(out.read_text())["points"]
+    assert len(first) == 3
+    monkeypatch.setattr(bench, "measure_point", measure)
+    record = bench.run_bench(settings, out)
+    assert record["points"][:3] == first and len(record["points"]) == 8
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_backend_that_cannot_run_is_recorded(tmp_path):
+    settings = bench.BenchSettings(sizes=(32,), routings=((4, 2),), dtypes=("float32",), backends=("varlen",))
+    (point,) = bench.run_bench(settings, tmp_path / "bench.json")["points"]
+    assert "CUDA" in point["failure"] and "sparse_s" not in point
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"schema": "focus-bench/1"}', "{}"])
+def test_other_files_are_not_overwritten(tmp_path, content):
+    out = tmp_path / "bench.json"
+    out.write_text(content)
+    with pytest.raises(FocusError, match=r"no benchmark file|other settings"):
+        bench.run_bench(bench.BenchSettings(**SMALL), out)
+    assert out.read_text() == content
+
+
+def test_other_settings_are_refused(tmp_path):
+    out = tmp_path / "bench.json"
+    small = dict(sizes=(32,), routings=((4, 1),), dtypes=("float32",), repetitions=1)
+    bench.run_bench(bench.BenchSettings(**small), out)
+    with pytest.raises(FocusError, match="other settings"):
+        bench.run_bench(bench.BenchSettings(**small, window=3), out)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(sizes=(0,)), "sizes"),
+        (dict(routings=((4, 5),)), "top_k is 5"),
+        (dict(dtypes=("int8",)), "dtype is 'int8'"),
+        (dict(backends=("magic",)), "backend is 'magic'"),
+        (dict(repetitions=0), "repetitions is 0"),
+    ],
+)
+def test_settings_are_checked(change, message):
+    with pytest.raises(FocusError, match=message):
+        bench.BenchSettings(**change)
+
+
+@pytest.mark.parametrize(
+    "router, routing, share", [("head", (8, 1), 0.3), ("head", (8, 3), 0.5), ("layer", (8, 2), 0.6)]
+)
+def test_unequal_groups_keep_the_share_that_was_asked_for(tmp_path, router, routing, share):
+    settings = bench.BenchSettings(
+        sizes=(1500,), routings=(routing,), shares=(share,), dtypes=("float32",), repetitions=1, window=8, router=router
+    )
+    (point,) = bench.run_bench(settings, tmp_path / "bench.json")["points"]
+    assert distant_share(point["kept_share"], 1500, 8) == pytest.approx(share, abs=0.03)
+    assert point["share"] == share and point["error_output"] < 1e-4
+    equal = bench.BenchSettings(**{**settings.__dict__, "shares": ()})
+    record = bench.run_bench(equal, tmp_path / "bench.json")
+    assert [each["share"] for each in record["points"]] == [share, None]
+    assert record["points"][1]["kept_share"] < point["kept_share"]
+
+
+def test_groups_cannot_keep_less_than_equal_ones(tmp_path):
+    settings = bench.BenchSettings(sizes=(64,), routings=((4, 2),), shares=(0.3,), dtypes=("float32",))
+    with pytest.raises(FocusError, match="larger share"):
+        bench.run_bench(settings, tmp_path / "bench.json")
+    with pytest.raises(FocusError, match="one for each"):
+        bench.BenchSettings(routings=((4, 1), (4, 2)), shares=(0.3,))

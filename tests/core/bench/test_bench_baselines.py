@@ -1,0 +1,128 @@
+"""Timing the baselines: what a point holds, that it is exact, that a run goes on; nothing on how fast anything is."""
+
+import json
+
+import pytest
+import torch
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+from typer.testing import CliRunner
+
+import focus_core.bench.baselines as bench
+from focus_core import FocusConfig, retrofit
+from focus_core.baselines import BASELINES
+from focus_core.bench import heads as bench_head
+from focus_core.cli import app
+from focus_core.errors import FocusError
+
+SMALL = dict(sizes=(200,), shares=(0.3,), window=8, head_dim=8, repetitions=1, fitted_tokens=64)
+
+
+def test_points_are_exact_and_keep_the_share(tmp_path):
+    record = bench.run_baseline_bench(bench.BaselineBenchSettings(**SMALL), tmp_path / "new" / "b.json")
+    assert json.loads((tmp_path / "new" / "b.json").read_text()) == json.loads(json.dumps(record))
+    assert [point["baseline"] for point in record["points"]] == list(BASELINES)
+    for point in record["points"]:
+        method = BASELINES[point["baseline"]]
+        assert point["error_output"] < 1e-5
+        assert (point["select_s"] is None) == method.fixed
+        taken = point["attend_s"]["median"] + (point["select_s"] or 0)
+        assert point["speedup"] == pytest.approx(point["full_s"]["median"] / point["attend_s"]["median"])
+        assert point["speedup_with_choice"] == pytest.approx(point["full_s"]["median"] / taken)
+        if method.tunable:
+            loose = point["baseline"] == "magicpig"  # fitted on another text
+            assert point["kept_share"] == pytest.approx(0.3, abs=0.1 if loose else 0.02)
+            distant = 191 * 192 / 2
+            near = 200 * 201 / 2 - distant
+            kept = point["kept_share"] * distant + near
+            assert point["causal_kept_share"] == pytest.approx(kept / (200 * 201 / 2))
+        else:
+            assert point["share"] is None and point["kept_share"] is None
+
+
+def test_a_run_goes_on_and_other_settings_are_refused(tmp_path):
+    out = tmp_path / "b.json"
+    first = bench.run_baseline_bench(bench.BaselineBenchSettings(**SMALL, baselines=("moba",)), out)
+    both = bench.run_baseline_bench(bench.BaselineBenchSettings(**SMALL, baselines=("moba", "lsh")), out)
+    assert both["points"][0] == first["points"][0] and len(both["points"]) == 2
+    with pytest.raises(FocusError, match="other settings"):
+        bench.run_baseline_bench(bench.BaselineBenchSettings(**SMALL | {"window": 9}), out)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(sizes=(0,)), "at least 1"),
+        (dict(shares=(1.5,)), "between 0 and 1"),
+        (dict(baselines=("magic",)), "no baseline 'magic'"),
+    ],
+)
+def test_settings_are_checked(change, message):
+    with pytest.raises(FocusError, match=message):
+        bench.BaselineBenchSettings(**change)
+
+
+def test_the_command_measures_baselines(tmp_path):
+    out = tmp_path / "b.json"
+    arguments = ["bench", "--baseline", "streaming", "--baseline", "sparq", "--share", "0.3", "--size", "100"]
+    result = CliRunner().invoke(app, [*arguments, "--window", "8", "--repetitions", "1", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "streaming" in result.output and "sparq" in result.output
+    assert [point["tokens"] for point in json.loads(out.read_text())["points"]] == [100, 100]
+
+
+def test_a_models_head_is_what_its_attention_gets(tiny_llama):
+    focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4, top_k=1, window=4, sink_tokens=1, route_dim=8))
+    ids = torch.arange(1, 41)
+    layer, heads = 1, tiny_llama.model.config.num_attention_heads
+    attention = focus.model.base_model.layers[layer].self_attn
+    seen = {}
+    hook = attention.register_forward_pre_hook(lambda module, args, kwargs: seen.update(kwargs), with_kwargs=True)
+    with torch.inference_mode(), focus.routing("off"):
+        focus.model.base_model(input_ids=ids[None], use_cache=False)
+    hook.remove()
+    hidden, (cos, sin) = seen["hidden_states"], seen["position_embeddings"]
+    key_heads = tiny_llama.model.config.num_key_value_heads
+    with torch.inference_mode():
+        query = attention.q_proj(hidden).unflatten(-1, (heads, -1)).transpose(1, 2)
+        key = attention.k_proj(hidden).unflatten(-1, (key_heads, -1)).transpose(1, 2)
+        value = attention.v_proj(hidden).unflatten(-1, (key_heads, -1)).transpose(1, 2)
+        query, key = apply_rotary_pos_emb(query, key, cos, sin)
+    places = [(0, 1), (layer, 0), (layer, heads - 1)]
+    for (_, head), found in list(zip(places, bench_head.model_heads(focus, ids, places)))[1:]:
+        group = head * key_heads // heads
+        for ours, theirs in zip(found[:3], (query[:, head], key[:, group], value[:, group])):
+            assert torch.allclose(ours[:, 0], theirs, atol=1e-5)
+        assert found[3] == pytest.approx(attention.scaling)
+
+
+def test_the_command_reads_a_text_with_a_model(tmp_path, tiny_llama):
+    tiny_llama.model.save_pretrained(tmp_path / "model")
+    tiny_llama.tokenizer.save_pretrained(tmp_path / "model")
+    text, out = tmp_path / "text.txt", tmp_path / "b.json"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 4)
+    arguments = ["bench", "--baseline", "moba", "--model", tmp_path / "model", "--data", text, "--share", 0.3]
+    arguments += ["--size", 100, "--window", 8, "--repetitions", 1, "--device", "cpu", "--out", out]
+    result = CliRunner().invoke(app, [str(part) for part in arguments])
+    assert result.exit_code == 0, result.output
+    record = json.loads(out.read_text())
+    assert record["settings"]["source"]["data"][0]["name"] == "text.txt"
+    config = tiny_llama.model.config
+    layers, heads = config.num_hidden_layers, config.num_attention_heads
+    sample = {(layers * part // 4, heads * part // 4) for part in (1, 2, 3)}
+    assert {tuple(point["head"]) for point in record["points"]} == sample and len(sample) == len(record["points"])
+    assert all(point["error_output"] < 1e-5 for point in record["points"])
+    first = record["points"]
+    result = CliRunner().invoke(app, [*map(str, arguments), "--head", f"{layers - 1}/0"])
+    assert result.exit_code == 0, result.output
+    points = json.loads(out.read_text())["points"]
+    assert points[: len(first)] == first and [point["head"] for point in points[len(first) :]] == [[layers - 1, 0]]
+
+
+def test_heads_that_are_not_there_are_refused(tiny_llama):
+    focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4, top_k=1, window=4, sink_tokens=1, route_dim=8))
+    layers, heads = tiny_llama.model.config.num_hidden_layers, tiny_llama.model.config.num_attention_heads
+    for layer, head in ((layers, 0), (0, heads)):
+        with pytest.raises(FocusError, match=f"no head {layer}/{head}: layers are 0 to {layers - 1}"):
+            bench_head.check_heads(focus, [(layer, head)])
+    result = CliRunner().invoke(app, ["bench", "--baseline", "moba", "--head", "0/0"])
+    assert result.exit_code == 2 and "--model" in result.output

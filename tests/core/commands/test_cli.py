@@ -1,0 +1,124 @@
+"""The command `focus`: help, JSON, exit status, one sentence per error."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from focus_core import cli
+from focus_core.errors import FocusError
+from focus_core.models.default_model import WHEEL, default_model_dir
+
+COMMANDS = [command.name for command in cli.app.registered_commands]
+
+
+def focus(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "focus_core.cli", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """The same program with one more command, which raises what it is given."""
+
+    def run(error: BaseException, *options: str):
+        app = typer.Typer(cls=cli._OneSentencePerError, pretty_exceptions_enable=False)
+        app.callback()(cli.main)
+
+        @app.command()
+        def fail() -> None:
+            raise error
+
+        return CliRunner().invoke(app, [*options, "fail"])
+
+    return run
+
+
+def test_help_lists_the_commands():
+    result = focus("--help")
+    assert result.returncode == 0
+    assert all(name in result.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name):
+    result = CliRunner().invoke(cli.app, [name, "--help"])
+    assert result.exit_code == 0 and "Usage" in result.output
+
+
+def test_help_loads_neither_torch_nor_streamlit():
+    code = "import sys, focus_core.cli; print([m for m in ('torch', 'transformers', 'streamlit') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_fetch_prints_json_and_nothing_else(default_model):
+    result = focus("fetch", "--json")
+    found = json.loads(result.stdout)
+    assert result.returncode == 0 and found["model"] == default_model.info.name
+    assert found["revision"] == default_model.info.revision and found["bytes"] > 500_000_000
+
+
+def test_fetch_of_a_folder(tiny_llama, tmp_path):
+    tiny_llama.model.save_pretrained(tmp_path)
+    tiny_llama.tokenizer.save_pretrained(tmp_path)
+    found = json.loads(focus("fetch", "--model", str(tmp_path), "--json").stdout)
+    assert (found["source"], found["folder"]) == ("folder", str(tmp_path))
+
+
+def test_bench_writes_what_it_measured_and_goes_on_from_there(tmp_path):
+    out = tmp_path / "bench.json"
+    command = ("bench", "--size", "64", "--dtype", "float32", "--repetitions", "1", "--out", str(out), "--json")
+    first = json.loads(focus(*command, "--routing", "4/1").stdout)
+    record = json.loads(focus(*command, "--routing", "4/1", "--routing", "4/2").stdout)
+    assert record["points"][0] == first["points"][0] and len(record["points"]) == 2
+    assert json.loads(out.read_text()) == record
+    assert focus("bench", "--routing", "4").stderr == "routing is '4': write it as 8/2.\n"
+
+
+def test_a_users_error_is_one_sentence_and_status_2():
+    result = focus("fetch", "--model", "./nowhere")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "There is no model folder or GGUF file at ./nowhere: check the path.\n"
+
+
+def test_unknown_commands_and_options():
+    assert focus("dance").returncode == 2
+    assert focus("fetch", "--dance").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (FocusError("Wrong: do this."), 2, "Wrong: do this."),
+        (KeyboardInterrupt(), 130, "Stopped."),
+        (OSError(errno.ENOSPC, "No space left"), 2, "The disk is full: free some space and try again."),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "out/x"),
+            2,
+            "No permission for out/x: choose a place where you may read and write.",
+        ),
+        (OSError(errno.EIO, "Input/output error", "x"), 2, "The system refused x: Input/output error."),
+    ],
+)
+def test_what_goes_wrong_outside_is_one_sentence(failing, error, code, sentence):
+    result = failing(error)
+    assert (result.exit_code, result.output.strip()) == (code, sentence)
+    assert "Traceback" in failing(error, "--verbose").output
+
+
+def test_a_programming_error_stays_visible(failing):
+    assert isinstance(failing(ZeroDivisionError()).exception, ZeroDivisionError)
+
+
+def test_sizes_in_the_help_are_those_of_the_model(default_model):
+    text = CliRunner().invoke(cli.app, ["fetch", "--help"]).output
+    used = sum(path.stat().st_size for path in default_model_dir().iterdir())
+    assert f"{WHEEL.size / 1e6:.0f} MB" in text and f"{used / 1e6:.0f} MB" in text

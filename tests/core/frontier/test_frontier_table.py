@@ -1,0 +1,190 @@
+"""The table and the figure of a frontier: speeds that belong to a row, and what is drawn."""
+
+import json
+import math
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from focus_core.bench.attention import SCHEMA as KERNEL
+from focus_core.bench.baselines import SCHEMA as BASELINE
+from focus_core.errors import FocusError
+from focus_core.frontier.figure import Axis, figure
+from focus_core.frontier.files import write_beside
+from focus_core.frontier.speeds import Speeds, distant_share, read_speeds, recorded_speeds
+from focus_core.frontier.table import frontier_rows, markdown
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def point(method, kind, label, kept, perplexity, **more):
+    return {
+        "method": method,
+        "kind": kind,
+        "label": label,
+        "source": "a paper" if kind == "baseline" else "",
+        "kept_share": kept,
+        "causal_kept_share": kept,
+        "perplexity": perplexity,
+        "block_nll": [math.log(perplexity) - 0.01, math.log(perplexity) + 0.01, math.log(perplexity)],
+        "largest_group_share": 0.2 if kind == "routers" else None,
+        "top_k": None,
+        "router": None,
+        "num_groups": None,
+    } | more
+
+
+RECORD = {
+    "model": {"name": "a model"},
+    "settings": {"length": 64, "window": 4, "sink_tokens": 2, "blocks": 3},
+    "data": [{"name": "book.txt"}],
+    "made": {"date": "2026-01-02T03:04:05", "device": "CPU", "versions": {"torch": "2"}},
+    "points": [
+        point("untouched", "untouched", "untouched model", 1.0, 50.0),
+        point("a<b>", "routers", "a<b>, k=1", 0.18, 51.0, top_k=1, router="head", num_groups=8),
+        point("a<b>", "routers", "a<b>, k=2", 0.4, 50.5, top_k=2, router="head", num_groups=8),
+        point("old", "routers", "old, k=1", 0.13, 55.0, top_k=1),
+        point("plan", "routers", "plan, as planned", 0.3, 52.0),
+        point("sparq", "baseline", "SparQ", 0.18, 50.2),
+        point("sliding", "baseline", "sliding", 0.18, 90.0),
+        point("performer", "baseline", "random features", None, 900.0),
+    ],
+}
+SPEEDS = Speeds(
+    (
+        (("head", 8, 1), 8192, 0.13, 4.0),
+        (("head", 8, 1), 8192, 0.17, 3.0),
+        (("head", 8, 1), 32768, 0.10, 9.0),
+        (("layer", 8, 1), 8192, 0.13, 5.0),
+        (("sparq",), 8192, 0.19, 0.5),
+        (("performer",), 8192, math.nan, 2.0),
+    )
+)
+
+
+def test_a_row_has_the_speed_nearest_to_its_share_or_none():
+    found = {row.label: row.speedups for row in frontier_rows(RECORD, SPEEDS)}
+    assert found["a<b>, k=1"] == {8192: 3.0}  # 0.17 is nearer than 0.13; at 32K nothing is near
+    assert found["old, k=1"] == {8192: 5.0}  # a record of before kinds of router
+    assert found["SparQ"] == {8192: 0.5}
+    assert found["random features"] == {8192: 2.0}
+    assert found["a<b>, k=2"] == found["plan, as planned"] == found["sliding"] == {}
+    assert found["untouched model"] == {8192: 1.0, 32768: 1.0}
+
+
+def test_a_plan_takes_the_time_of_its_layers_together():
+    speeds = Speeds(
+        (
+            (("layer", 8, 1), 8192, 0.13, 4.0),
+            (("layer", 8, 1), 8192, 0.3, 2.0),  # unequal groups
+            (("layer", 8, 1), 32768, 0.13, 8.0),
+            (("layer", 8, 2), 8192, 0.47, 1.0),
+        )
+    )
+    planned = point(
+        "plan", "routers", "plan, as planned", 0.3, 52.0, layer_top_k=[1, 2, 2], num_groups=8, router="layer"
+    )
+    (row,) = frontier_rows(RECORD | {"points": [planned, RECORD["points"][0]]}, speeds)[:1]
+    assert row.speedups == {8192: pytest.approx(3 / (0.25 + 1 + 1))}  # k = 2 was not measured at 32K
+
+
+@given(tokens=st.integers(2, 60), window=st.integers(0, 12), every=st.integers(1, 7))
+def test_the_distant_share_is_that_of_counting(tokens, window, every):
+    pairs = [(i, j) for i in range(tokens) for j in range(i + 1)]
+    kept = [i - j <= window or (i * 7 + j) % every == 0 for i, j in pairs]
+    distant = [one for one, (i, j) in zip(kept, pairs) if i - j > window]
+    share = distant_share(sum(kept) / len(pairs), tokens, window)
+    assert share == pytest.approx(sum(distant) / len(distant) if distant else 1.0)
+
+
+def test_speeds_are_read_from_what_the_benchmark_writes(tmp_path):
+    kernel = {
+        "schema": KERNEL,
+        "settings": {"window": 4, "router": "head"},
+        "points": [
+            {"dtype": "float32", "num_groups": 8, "top_k": 1, "tokens": 64, "kept_share": 0.5, "speedup": 2.0},
+            {"dtype": "bfloat16", "num_groups": 8, "top_k": 1, "tokens": 64, "kept_share": 0.5, "speedup": 3.0},
+            {"dtype": "float32", "num_groups": 8, "top_k": 2, "tokens": 64, "kept_share": 0.5, "failure": "no"},
+        ],
+    }
+    baseline = {
+        "schema": BASELINE,
+        "points": [
+            {"baseline": "strided", "tokens": 64, "share": 0.2, "kept_share": 0.2, "speedup": 0.7},
+            {"baseline": "moba", "tokens": 64, "share": 0.2, "head": None, "kept_share": 0.2, "speedup": 0.1},
+            {"baseline": "moba", "tokens": 64, "share": 0.2, "head": [0, 1], "kept_share": 0.2, "speedup": 2.0},
+            {"baseline": "moba", "tokens": 64, "share": 0.3, "head": [0, 1], "kept_share": 0.3, "speedup": 0.9},
+            {"baseline": "moba", "tokens": 64, "share": 0.2, "head": [5, 0], "kept_share": 0.24, "speedup": 1.0},
+            {"baseline": "performer", "tokens": 64, "share": None, "kept_share": None, "speedup": 3.0},
+        ],
+    }
+    files = [tmp_path / name for name in ("kernel.json", "baseline.json", "other.json", "broken.json", "gone.json")]
+    for file, content in zip(files, (kernel, baseline, {"schema": "x"})):
+        file.write_text(json.dumps(content))
+    files[3].write_text("[")
+    found = read_speeds(files).points
+    assert found[:-1] == (
+        (("head", 8, 1), 64, pytest.approx(distant_share(0.5, 64, 4)), 2.0),
+        (("strided",), 64, 0.2, 0.7),
+        (("moba",), 64, pytest.approx(0.22), pytest.approx(2 / (1 / 2.0 + 1 / 1.0))),  # not of random tensors
+        (("moba",), 64, 0.3, pytest.approx(0.9)),
+    )
+    assert found[-1][:2] == (("performer",), 64) and math.isnan(found[-1][2]) and found[-1][3] == 3.0
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"schema": KERNEL, "settings": {"window": 4}, "points": [{"dtype": "float32", "tokens": 64}]},
+        {"schema": KERNEL, "points": None},
+        {"schema": BASELINE},
+        {"schema": BASELINE, "points": [{"baseline": "strided", "tokens": 64, "kept_share": 0.2, "speedup": None}]},
+        {"schema": BASELINE, "points": [{"baseline": "strided", "tokens": 64, "kept_share": 0.2, "speedup": 0}]},
+    ],
+)
+def test_a_damaged_record_of_speeds_is_named(tmp_path, damaged):
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(damaged))
+    with pytest.raises(FocusError, match=r"bench\.json is a damaged record of focus bench"):
+        read_speeds([path])
+
+
+def test_the_table_never_has_a_perplexity_without_its_share():
+    lines = markdown(RECORD, SPEEDS).splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")][1:]
+    assert len(cells) == 8 and all(len(row) == 8 and row[1] and row[3] for row in cells)
+    by_name = {row[0]: row for row in cells}
+    assert by_name["**a<b>, k=1**"][5:] == ["20.0%", "3.00x", ""]
+    assert by_name["SparQ (a paper)"][1] == "18.0%" and by_name["random features (a paper)"][1] == "approximate"
+
+
+def test_the_figure_is_one_drawing_without_scripts_and_with_every_point():
+    tree = ElementTree.fromstring(figure(RECORD, SPEEDS))
+    panels = [group for group in tree.findall(f"{SVG}g") if group.find(f"{SVG}polyline") is not None]
+    marks = [[mark.find(f"{SVG}title").text for mark in panel.findall(f"{SVG}g")] for panel in panels]
+    assert len(marks[0]) == 6  # estimates keep no share
+    assert any(note.startswith("a<b>, k=1: perplexity 51.00 (+2.0%), distant pairs kept 18.0%") for note in marks[0])
+    assert len(marks[1]) == 4  # two routers, SparQ and random features have a speed at 8K
+    words = " ".join(tree.itertext())
+    assert "+80%" in words  # beyond the edge, with its value
+    assert "a<b>" in words and "not measured: focus bench" in words  # nothing near was measured at 32K
+    assert list(tree.iter(f"{SVG}script")) == []
+
+
+@given(low=st.floats(-100, 100), span=st.floats(1e-3, 1e3))
+def test_ticks_are_round_and_inside(low, span):
+    ticks = Axis(low, low + span, 500.0).ticks(repr)
+    assert 1 <= len(ticks) <= 8
+    assert all(-0.2 <= tick["at"] <= 500.2 for tick in ticks)
+
+
+def test_both_are_written_beside_the_record(tmp_path):
+    write_beside(tmp_path / "f.json", RECORD, SPEEDS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f.md", "f.svg"]
+
+
+def test_recorded_speeds_cover_routers_and_baselines():
+    kinds = {kind[0] for kind, *_ in recorded_speeds().points}
+    assert {"layer", "head"} <= kinds

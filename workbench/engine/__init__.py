@@ -1,0 +1,1 @@
+"""Cached calls into the engine, shared by all sessions."""

@@ -1,0 +1,279 @@
+"""Cached, locked calls into the engine. Inputs in, CPU arrays out; nothing is stored on a model.
+
+One base model is shared by all sessions. Routers are attached for the length of one analysis, under the
+model's lock, and taken off again. Results are kept in a bounded cache under everything they depend on, the
+text's SHA-256 among it, so a session can only ever get back what belongs to the text it sent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import streamlit as st
+import torch
+
+from focus_core import FocusConfig, FocusModel, analyze, load_model, retrofit
+from focus_core.analysis import Trace
+from focus_core.analysis.tables import origin, text_hash
+from focus_core.analysis.trace import memberships
+from focus_core.errors import FocusError
+from focus_core.models import ModelInfo, default_model
+from focus_core.progress import Progress
+from focus_core.routing.storage import saved_config, saved_heads
+from focus_core.shipped import routers_folder
+from focus_core.text import encode, token_bytes
+from workbench.runs import jobs
+from workbench.tokens.cells import Cell, build_cells
+
+UNTRAINED = "untrained"
+STATES = {"untouched": "untouched model", "routed": "routed model"}
+"""Whose hidden states are routed, by the name in links.
+
+The untouched model's do not depend on k, w or the sinks, so those change at once; hard routing with k = K is
+that model exactly. The routed model's are what it computes at the chosen setting, each layer seeing what the
+layers before it kept, and every change of k, w or the sinks runs the model again.
+"""
+MAX_TOKENS = 16_384
+"""Longest text the workbench takes, if the model's own positions allow it."""
+
+_MAX_CHARACTERS_PER_TOKEN = 40
+_fetching = threading.Lock()
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to analyse a text with.
+
+    Attributes:
+        model: "default", a folder, a GGUF file or a hub id.
+        routers: name of shipped routers, a folder, or "untrained".
+        num_groups: K of untrained routers; saved ones bring their own.
+        top_k: k.
+        window: w.
+        sink_tokens: tokens every later token reads.
+        states: a key of `STATES`, the hidden states that are routed.
+        layer_top_k: k of each routed layer, in place of `top_k`; None for one k everywhere.
+        head: the key/value head on show, where each has a router.
+    """
+
+    model: str
+    routers: str
+    num_groups: int
+    top_k: int
+    window: int
+    sink_tokens: int
+    states: str = "untouched"
+    layer_top_k: tuple[int, ...] | None = None
+    head: int = 0
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What is set of a `FocusConfig`."""
+        return {
+            "top_k": self.top_k,
+            "layer_top_k": self.layer_top_k,
+            "window": self.window,
+            "sink_tokens": self.sink_tokens,
+        }
+
+
+@dataclass(frozen=True)
+class Base:
+    """A loaded model that all sessions share, and the lock that guards its forward passes."""
+
+    model: Any
+    tokenizer: Any
+    info: ModelInfo
+    lock: threading.Lock
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest text this model takes here."""
+        positions = getattr(self.model.config, "max_position_embeddings", None) or MAX_TOKENS
+        return min(MAX_TOKENS, positions)
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A trace with what its views need.
+
+    Attributes:
+        trace: the routing.
+        token_bytes: bytes of each token.
+        cells: the text cut into drawn cells.
+        states: a key of `STATES`, whose hidden states were routed.
+        text_name: what this session calls the text; the same text may have another name in another session.
+    """
+
+    trace: Trace
+    token_bytes: list[bytes]
+    cells: list[Cell]
+    states: str
+    text_name: str = ""
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Model, routers, settings and text, for tables and reports that leave the app."""
+        return origin(self.trace, STATES[self.states])
+
+
+def router_folder(routers: str) -> Path:
+    """The folder of saved routers, shipped or the user's own.
+
+    Raises:
+        FocusError: there is none.
+    """
+    if routers.startswith(jobs.RUN):
+        found = jobs.finished_routers().get(routers)
+        if found is None:
+            raise FocusError(
+                f"There is no finished run {routers[len(jobs.RUN) :]!r} on this machine: choose other routers."
+            )
+        return found
+    return routers_folder(routers)
+
+
+def router_config(settings_routers: str, num_groups: int) -> FocusConfig:
+    """The configuration that routers bring along, or that of untrained ones.
+
+    Raises:
+        FocusError: no such routers, or a damaged configuration.
+    """
+    if settings_routers == UNTRAINED:
+        return FocusConfig(num_groups=num_groups, top_k=min(2, num_groups))
+    return saved_config(router_folder(settings_routers))
+
+
+def num_heads(routers: str) -> int:
+    """Key/value heads that have routers of their own; 1 where all heads of a layer share one.
+
+    Raises:
+        FocusError: no such routers, or a damaged file.
+    """
+    if routers == UNTRAINED or router_config(routers, 8).router == "layer":
+        return 1
+    return saved_heads(router_folder(routers))
+
+
+def needs_fetch(model: str) -> bool:
+    """Whether the model has to be downloaded before it can be loaded."""
+    return model in ("default", default_model.NAME) and not default_model.is_cached()
+
+
+def fetch(progress: Progress) -> None:
+    """Download the default model; sessions that ask at the same time wait for the first."""
+    with _fetching:
+        default_model.fetch_default_model(progress)
+
+
+@st.cache_resource(max_entries=2, show_spinner=False)
+def load_base(model: str) -> Base:
+    """Load a model, once for all sessions.
+
+    Raises:
+        FocusError: it cannot be loaded.
+    """
+    loaded = load_model(None if model == "default" else model, progress=lambda message, fraction: None)
+    return Base(loaded.model, loaded.tokenizer, loaded.info, threading.Lock())
+
+
+def check_length(base: Base, text: str) -> int:
+    """Tokens of a text, the tokenizer's own opening included.
+
+    Raises:
+        FocusError: empty, or longer than this model takes here.
+    """
+    limit = base.max_tokens
+    if len(text) > limit * _MAX_CHARACTERS_PER_TOKEN:
+        raise FocusError(
+            f"The text has {len(text):,} characters, far more than the {limit:,} tokens that fit: "
+            "shorten it or cut it up."
+        )
+    return len(encode(base.tokenizer, text, max_tokens=limit, opening=True).input_ids)
+
+
+def analysis(settings: Settings, text: str) -> Analysis:
+    """Route a text, or return the cached result.
+
+    Raises:
+        FocusError: bad text, model, routers or settings, in one sentence.
+    """
+    run = settings
+    if settings.states == "untouched":
+        run = dataclasses.replace(settings, top_k=settings.num_groups, layer_top_k=None, window=0, sink_tokens=0)
+    found = _analysis(run, _fingerprint(settings.routers), text_hash(text), text)
+    return found if run is settings else _at_setting(found, settings)
+
+
+def settings_of(found: Analysis, model: str, routers: str) -> Settings:
+    """The settings that led to an analysis, for another pass of the model.
+
+    Args:
+        found: the analysis.
+        model: as in `Settings`.
+        routers: as in `Settings`.
+    """
+    config = found.trace.config
+    return Settings(
+        model,
+        routers,
+        config.num_groups,
+        config.top_k,
+        config.window,
+        config.sink_tokens,
+        found.states,
+        config.layer_top_k,
+        found.trace.head or 0,
+    )
+
+
+def _at_setting(found: Analysis, settings: Settings) -> Analysis:
+    """The analysis with the memberships of another k, w and number of sinks, from the same assignments."""
+    trace = found.trace
+    config = trace.config.replace(**settings.changes)
+    membership = memberships(torch.tensor(trace.assignment), config)
+    return dataclasses.replace(found, trace=dataclasses.replace(trace, config=config, membership=membership))
+
+
+@st.cache_resource(max_entries=32, show_spinner=False)
+def _analysis(settings: Settings, routers_hash: str, text_sha256: str, _text: str) -> Analysis:
+    base = load_base(settings.model)
+    check_length(base, _text)
+    with base.lock:
+        trace = routed(base, settings, lambda focus: analyze(focus, base.tokenizer, _text, head=settings.head))
+    # The name a person knows it by, not the folder of the cache it was loaded from.
+    provenance = dataclasses.replace(trace.provenance, model=base.info.name)
+    trace = dataclasses.replace(trace, provenance=provenance)
+    for array in (trace.input_ids, trace.offsets, trace.scores, trace.assignment, trace.membership):
+        array.setflags(write=False)
+    raw = token_bytes(base.tokenizer, trace.input_ids)
+    return Analysis(trace, raw, build_cells(_text, np.asarray(trace.offsets)), settings.states)
+
+
+def routed(base: Base, settings: Settings, work: Callable[[FocusModel], Result]) -> Result:
+    """Attach routers, work, take them off again. The caller holds the model's lock."""
+    config = router_config(settings.routers, settings.num_groups)
+    if settings.routers == UNTRAINED:
+        focus = retrofit(base.model, config, seed=0)
+    else:
+        focus = FocusModel.from_pretrained(base.model, router_folder(settings.routers))
+    try:
+        with focus.routing("hard", **settings.changes):
+            return work(focus)
+    finally:
+        focus.detach()
+
+
+def _fingerprint(routers: str) -> str:
+    if routers == UNTRAINED:
+        return UNTRAINED
+    files = sorted(path for path in router_folder(routers).iterdir() if path.suffix in (".json", ".safetensors"))
+    return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()

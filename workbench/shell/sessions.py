@@ -1,0 +1,101 @@
+"""A session as a file and back: settings, text, what the report shows, and notes.
+
+Everything lives in Streamlit's session state, which belongs to one browser session alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from focus_core.report.bundle import MAX_NOTE, Session
+from focus_core.report.model import SECTIONS
+from workbench.engine.service import Analysis
+from workbench.shell import state, texts
+
+NOTES = "report_notes"
+CHOICES = {
+    "layers": "report_layers",
+    "sections": "report_sections",
+    "seed": "report_seed",
+    "examples": "report_examples",
+}
+"""What the report shows: name in session files and key in the session state."""
+
+MAX_EXAMPLES = 20
+
+
+def notes(routers_hash: str) -> dict[tuple[int, int], str]:
+    """This session's notes on the groups of some routers, by layer and group."""
+    found = st.session_state.get(NOTES, {}).get(routers_hash, {})
+    return {
+        (int(layer), int(group)): note for (layer, _, group), note in ((p.partition("/"), n) for p, n in found.items())
+    }
+
+
+def take_note(routers_hash: str, layer: int, group: int, note: str) -> None:
+    """Keep a note; an empty one is forgotten."""
+    own = st.session_state.setdefault(NOTES, {}).setdefault(routers_hash, {})
+    own.pop(f"{layer}/{group}", None)
+    if note.strip():
+        own[f"{layer}/{group}"] = note[:MAX_NOTE]
+
+
+def capture(analysis: Analysis) -> Session:
+    """This session, to be put into a file. Paths in the user's home folder start with "~", so it names no user."""
+    settings = {name: st.session_state.get(name) for name in state.SETTINGS}
+    return Session(
+        settings={name: _portable(str(value)) for name, value in settings.items() if value not in (None, "", -1)},
+        choices={name: st.session_state[key] for name, key in CHOICES.items() if key in st.session_state},
+        notes={routers: dict(own) for routers, own in st.session_state.get(NOTES, {}).items()},
+        text=analysis.trace.text,
+        text_name=analysis.text_name,
+        routers_hash=analysis.trace.provenance.routers_hash,
+    )
+
+
+def apply(session: Session) -> None:
+    """Put a session that was read from a file into this one; call it from a callback, before any widget is drawn.
+
+    Values go through the same checks as those of a link; what cannot be used falls back to the usual.
+    """
+    kept = () if session.text is not None else ("source", "sample")  # it brings no text: the one here stays
+    for name, setting in state.SETTINGS.items():
+        if name in kept:
+            continue
+        try:
+            st.session_state[name] = setting.parse(session.settings[name])
+        except (KeyError, ValueError):
+            st.session_state[name] = setting.default
+    if session.text is not None and not _is_sample(session.settings, session.text):
+        st.session_state["source"], st.session_state["paste"] = "paste", session.text
+    for name, value in _usable(session.choices).items():
+        st.session_state[CHOICES[name]] = value
+    st.session_state[NOTES] = {routers: dict(own) for routers, own in session.notes.items()}
+    for key in [key for key in st.session_state if str(key).startswith("note_")]:
+        del st.session_state[key]  # the boxes show the new notes
+
+
+def _portable(value: str) -> str:
+    """A path in the home folder in the spelling that holds for any user; anything else as it is."""
+    home = str(Path.home())
+    return "~" + value[len(home) :] if value.startswith(home + os.sep) else value
+
+
+def _is_sample(settings: Mapping[str, str], text: str) -> bool:
+    sample = texts.samples().get(settings.get("sample", ""))
+    return settings.get("source") == "sample" and sample is not None and sample.read() == text
+
+
+def _usable(choices: Mapping[str, Any]) -> dict[str, Any]:
+    """The choices that this version knows; layers that a model does not have are left out by the page."""
+    usable = dict(choices)
+    usable["sections"] = [name for name in choices.get("sections", SECTIONS) if name in SECTIONS]
+    usable["examples"] = min(choices.get("examples", 5), MAX_EXAMPLES)
+    if usable.get("layers") is None:
+        usable.pop("layers", None)
+    return usable

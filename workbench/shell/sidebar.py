@@ -1,0 +1,273 @@
+"""The sidebar that every page shares: model, routers, settings and text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import streamlit as st
+
+from focus_core.routing.config import FocusConfig
+from focus_core.shipped import shipped_routers
+from focus_core.text import read_text
+from workbench.engine import service
+from workbench.engine.plans import plan_in_words
+from workbench.runs import jobs
+from workbench.shell import state, texts
+
+_K_FROM = {"plan": "As planned", "one": "One k for all"}
+_SOURCES = {"sample": "Sample", "paste": "Paste", "upload": "File", "folder": "Folder"}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the user chose.
+
+    Attributes:
+        settings: model, routers and routing settings.
+        text: the text, None if there is none yet.
+        text_name: what to call it.
+    """
+
+    settings: service.Settings
+    text: str | None
+    text_name: str
+
+
+def draw() -> Inputs:
+    """Draw the sidebar and return the choices.
+
+    Raises:
+        FocusError: routers that are not there or an unreadable file.
+    """
+    with st.sidebar:
+        text, text_name = _text()
+        st.divider()
+        settings = _settings()
+    return Inputs(settings, text, text_name)
+
+
+def _text() -> tuple[str | None, str]:
+    state.choose("source", list(_SOURCES))
+    source = st.segmented_control(
+        "Text",
+        list(_SOURCES),
+        format_func=lambda name: _SOURCES[name],
+        key="source",
+        required=True,
+        width="stretch",
+        help="Take a sample that comes with the workbench, paste a text, upload a file, or name a folder of texts. "
+        "Your text stays on this machine and never gets into the link.",
+        persist_state="session",
+    )
+    if source == "paste":
+        return _pasted()
+    if source == "upload":
+        return _uploaded()
+    if source == "folder":
+        return _in_folder()
+    samples = texts.samples()
+    state.choose("sample", list(samples))
+    name = st.selectbox(
+        "Sample",
+        list(samples),
+        format_func=lambda name: samples[name].title,
+        key="sample",
+        help="Texts of our own writing. The long story shows groups at work over thousands of tokens; "
+        "Many scripts shows how the tokenizer cuts bytes.",
+        persist_state="session",
+    )
+    sample = samples[name]
+    st.caption(sample.description)
+    return sample.read(), sample.title
+
+
+def _pasted() -> tuple[str | None, str]:
+    with st.form("paste_form", border=False):
+        st.text_area(
+            "Your text",
+            key="paste",
+            height=220,
+            placeholder="Paste or type a text, then press Show groups.",
+            help=f"Up to {service.MAX_TOKENS:,} tokens, or as many as the model has positions. Ctrl+Enter also works.",
+            persist_state="session",
+        )
+        st.form_submit_button("Show groups", type="primary", width="stretch", help="Route this text.")
+    return st.session_state.get("paste") or None, "pasted text"
+
+
+def _uploaded() -> tuple[str | None, str]:
+    file = st.file_uploader(
+        "File",
+        key="upload",
+        max_upload_size=texts.MAX_UPLOAD_MB,
+        help="A plain text file in UTF-8 (.txt, .md, source code and so on).",
+    )
+    if file is None:
+        return None, "uploaded file"
+    return texts.uploaded(file.getvalue(), file.name), file.name
+
+
+def _in_folder() -> tuple[str | None, str]:
+    folder = st.text_input(
+        "Folder of texts",
+        key="folder",
+        placeholder="path of a folder, then Enter",
+        help="A folder on the machine that runs the workbench; its .txt and .md files are listed, those in folders "
+        "below it too. Links hold the path, never a text.",
+        persist_state="session",
+    )
+    if not folder:
+        return None, "folder"
+    with st.spinner("Looking for texts …", show_time=True):
+        files = texts.in_folder(folder)
+    state.choose("file", list(files))
+    name = st.selectbox("File", list(files), key="file", help="The text that the pages show.", persist_state="session")
+    parts = texts.parts(read_text(files[name]))
+    number = 1
+    if len(parts) > 1:
+        state.clamp("part", 1, len(parts), 1)
+        number = st.number_input(
+            f"Part, of {len(parts):,}",
+            1,
+            len(parts),
+            key="part",
+            help=f"Long files are shown in parts of about {texts.PART_CHARACTERS:,} characters.",
+            persist_state="session",
+        )
+    st.caption(
+        f"{len(files):,} texts here. The pages show one at a time; statistics over all of them: `focus align` and "
+        "`focus report` with the folder."
+    )
+    return parts[int(number) - 1], name if len(parts) == 1 else f"{name}, part {number} of {len(parts):,}"
+
+
+def _settings() -> service.Settings:
+    model = st.selectbox(
+        "Model",
+        list(dict.fromkeys(["default", st.session_state["model"]])),
+        format_func=lambda name: service.default_model.NAME if name == "default" else name,
+        key="model",
+        accept_new_options=True,
+        help="Type the path of a model folder or GGUF file, or a hub id such as gpt2.",
+        persist_state="session",
+    )
+    routers = _routers()
+    own = service.router_config(routers, _untrained_groups() if routers == service.UNTRAINED else 8)
+    top_k, plan = _groups_per_token(own)
+    head = _head(routers)
+    left, right = st.columns(2)
+    state.clamp("window", 0, 100_000, own.window)
+    window = left.number_input(
+        "Window, w",
+        0,
+        100_000,
+        key="window",
+        step=16,
+        help="Tokens at most this far back are always read, whatever their groups.",
+        persist_state="session",
+    )
+    state.clamp("sinks", 0, 1_000, own.sink_tokens)
+    sinks = right.number_input(
+        "Sink tokens",
+        0,
+        1_000,
+        key="sinks",
+        help="The first few tokens of the text, which every later token reads. 0 is the published method.",
+        persist_state="session",
+    )
+    state.choose("states", list(service.STATES))
+    states = st.radio(
+        "Hidden states of the",
+        list(service.STATES),
+        format_func=lambda name: service.STATES[name],
+        key="states",
+        help="What the routers read. Untouched model: full attention, so k, w and sinks change at once. "
+        "Routed model: what it computes at this setting, where a layer sees only what earlier ones kept; "
+        "every change runs the model again.",
+        persist_state="session",
+    )
+    return service.Settings(model, routers, own.num_groups, top_k, int(window), int(sinks), states, plan, head)
+
+
+def _head(routers: str) -> int:
+    """The key/value head on show, of routers that have one for each."""
+    heads = service.num_heads(routers)
+    if heads == 1:
+        return 0
+    state.clamp("head", 0, heads - 1, 0)
+    chosen = st.segmented_control(
+        "Key/value head",
+        range(heads),
+        key="head",
+        required=True,
+        width="stretch",
+        help="In these routers every key/value head has its own groups. As a key a token is in one group of the "
+        "head; as a query it reads k. The pages show one head at a time.",
+        persist_state="session",
+    )
+    return chosen or 0
+
+
+def _groups_per_token(own: FocusConfig) -> tuple[int, tuple[int, ...] | None]:
+    """k, and the routers' plan of it if they have one and it is wanted."""
+    if own.layer_top_k is not None:
+        state.choose("k_from", list(_K_FROM))
+        chosen = st.segmented_control(
+            "k of the layers",
+            list(_K_FROM),
+            format_func=lambda name: _K_FROM[name],
+            key="k_from",
+            required=True,
+            width="stretch",
+            help="These routers carry a plan of how many groups a token joins in each layer (focus plan chose it). "
+            "Take it as it is, or one k for all layers.",
+            persist_state="session",
+        )
+        if chosen == "plan":
+            st.caption(f"{plan_in_words(own)}.")
+            return own.top_k, own.layer_top_k
+    state.clamp("k", 1, own.num_groups, own.top_k)
+    joins = "joins. Distant tokens read each other if they share one"
+    if own.router == "head":
+        joins = "reads. As a key it is in one of them"
+    top_k = st.slider(
+        "Groups a token reads, k" if own.router == "head" else "Groups per token, k",
+        1,
+        own.num_groups,
+        key="k",
+        help=f"How many of the {own.num_groups} groups each token {joins}. These routers were made with "
+        f"k = {own.top_k}.",
+        persist_state="session",
+    )
+    return top_k, None
+
+
+def _routers() -> str:
+    options = [*shipped_routers(), *jobs.finished_routers(), service.UNTRAINED]
+    current = st.session_state["routers"]
+    if not current:
+        st.session_state["routers"] = current = options[0]
+    return st.selectbox(
+        "Routers",
+        list(dict.fromkeys([*options, current])),
+        format_func=lambda name: "untrained (seed 0)" if name == service.UNTRAINED else name,
+        key="routers",
+        accept_new_options=True,
+        help="The learned part: which group a token joins. Choose the shipped ones, a run of the Train page, "
+        "untrained ones for comparison, or type the path of a folder that focus train wrote.",
+        persist_state="session",
+    )
+
+
+def _untrained_groups() -> int:
+    state.clamp("groups", 2, 64, 8)
+    return int(
+        st.number_input(
+            "Groups, K",
+            2,
+            64,
+            key="groups",
+            help="How many groups the untrained routers have. Saved routers bring their own number.",
+            persist_state="session",
+        )
+    )

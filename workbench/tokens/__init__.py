@@ -1,0 +1,1 @@
+"""View models of tokens: cells of the strip, and what a token reaches."""

@@ -1,0 +1,132 @@
+"""Who can read whom: relations of one token, its far partners, and the shares of all pairs in a layer."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+
+from focus_core.analysis import Trace
+from focus_core.attention import kept_pairs
+from workbench.tokens.cells import context, token_text
+
+LATER, SELF, LOCAL, SINK, SAME_GROUP, DROPPED = range(6)
+RELATIONS = ("later", "self", "local", "sink", "same group", "dropped")
+"""Names of the relations of a token to the others, in the order of their codes."""
+
+_MIN_LETTERS = 4
+
+
+@dataclass(frozen=True)
+class PairShares:
+    """What happens to the causal pairs of a text in one layer; the four shares add up to 1.
+
+    Attributes:
+        local: at most `window` apart.
+        sink: further apart, and the key is a sink token.
+        same_group: further apart, kept because the two tokens share a group.
+        dropped: never computed.
+        distant_sharing: of the distant pairs whose key is no sink, the share that is kept; None if there
+        are none.
+    """
+
+    local: float
+    sink: float
+    same_group: float
+    dropped: float
+    distant_sharing: float | None
+
+
+def pair_shares(trace: Trace, layer: int) -> PairShares:
+    """Shares of causal pairs in one traced layer (row of the trace)."""
+    counts = kept_pairs(
+        torch.tensor(trace.membership[layer])[None],
+        query_membership=torch.tensor(trace.reads[layer])[None],
+        window=trace.config.window,
+        sink_tokens=trace.config.sink_tokens,
+    )
+    causal, local, distant, kept, sink = (int(count[0]) for count in counts)
+    free = distant - sink
+    return PairShares(
+        local=local / causal,
+        sink=sink / causal,
+        same_group=(kept - sink) / causal,
+        dropped=(distant - kept) / causal,
+        distant_sharing=(kept - sink) / free if free else None,
+    )
+
+
+def relations(trace: Trace, layer: int, token: int) -> np.ndarray:
+    """(T,) int8 codes into `RELATIONS`: how the token may read every other token in one traced layer."""
+    position = np.arange(len(trace.tokens))
+    shares = (trace.membership[layer] & trace.reads[layer, token]).any(axis=1)
+    codes = np.where(shares, SAME_GROUP, DROPPED)
+    codes[position < trace.config.sink_tokens] = SINK
+    codes[token - position <= trace.config.window] = LOCAL
+    codes[position > token] = LATER
+    codes[token] = SELF
+    return codes.astype(np.int8)
+
+
+def partners(trace: Trace, layer: int, token: int, count: int = 5) -> pd.DataFrame:
+    """Same-group tokens beyond the window that a token reads: the farthest and the nearest ones.
+
+    Affinity is the dot product of what the token reads, softly, and the other's soft assignment, 0 to 1 (a_ij of the
+    paper's eq. 2, where both are assignments).
+
+    Returns:
+        Columns which, token, text, distance, affinity, shared groups, in context; empty if there are none.
+    """
+    reachable = np.flatnonzero(relations(trace, layer, token) == SAME_GROUP)
+    far, near = reachable[:count], reachable[::-1][:count]
+    near = near[~np.isin(near, far)]
+    chosen = np.concatenate([far, near])
+    affinity = trace.assignment[layer, chosen] @ trace.wants[layer, token]
+    shared = trace.membership[layer, chosen] & trace.reads[layer, token]
+    return pd.DataFrame(
+        {
+            "which": ["farthest"] * len(far) + ["nearest"] * len(near),
+            "token": chosen,
+            "text": [token_text(trace, int(i)) for i in chosen],
+            "distance": token - chosen,
+            "affinity": affinity,
+            "shared groups": [" ".join(map(str, np.flatnonzero(row))) for row in shared],
+            "in context": [context(trace, int(i), 14) for i in chosen],
+        }
+    )
+
+
+def repeated_words(trace: Trace, layer: int) -> pd.DataFrame:
+    """First and last mention of every word that returns beyond the window: can the last one read the first?
+
+    A word is four letters or more, compared without case; its token is the last one that ends inside it,
+    the only one that has seen the whole word. Words whose first mention is a sink token are left out. Words
+    that are never written in lower case, mostly names, come first.
+
+    Returns:
+        Columns word, name, mentions, first, last, distance, affinity, kept; names first, then the farthest.
+    """
+    ends = trace.offsets[:, 1]
+    mentions: dict[str, list[int]] = {}
+    lower: set[str] = set()
+    for match in re.finditer(rf"[^\W\d_]{{{_MIN_LETTERS},}}", trace.text):
+        token = int(np.searchsorted(ends, match.end(), side="right")) - 1
+        word = match.group().casefold()
+        if token >= 0 and ends[token] > match.start():
+            mentions.setdefault(word, []).append(token)
+        if match.group()[0].islower():
+            lower.add(word)
+    rows = []
+    for word, tokens in mentions.items():
+        first, last = tokens[0], tokens[-1]
+        if last - first <= trace.config.window or first < trace.config.sink_tokens:
+            continue
+        affinity = float(trace.assignment[layer, first] @ trace.wants[layer, last])
+        kept = bool((trace.membership[layer, first] & trace.reads[layer, last]).any())
+        name = word not in lower and word[0].upper() != word[0]
+        rows.append((word.title() if name else word, name, len(tokens), first, last, last - first, affinity, kept))
+    columns = ["word", "name", "mentions", "first", "last", "distance", "affinity", "kept"]
+    return pd.DataFrame(rows, columns=columns).sort_values(["name", "distance"], ascending=False, ignore_index=True)

@@ -1,0 +1,1 @@
+"""View models and charts, one folder for each page."""

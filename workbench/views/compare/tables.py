@@ -1,0 +1,189 @@
+"""View models and verdicts of the Compare page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from focus_core.analysis import Trace
+from focus_core.analysis.matching import WithinText, match_groups, matched_share, overlap, renumbered
+from workbench.engine.service import Analysis
+from workbench.tokens.cells import context, token_text
+from workbench.tokens.reach import pair_shares
+
+FEW_TOKENS = 100
+"""Below this many tokens no agreement is claimed."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two things compared.
+
+    Attributes:
+        analysis: the routing of its text.
+        row: row of the traced layers that is compared.
+    """
+
+    analysis: Analysis
+    row: int
+
+    @property
+    def trace(self) -> Trace:
+        """Its trace."""
+        return self.analysis.trace
+
+    @property
+    def layer(self) -> int:
+        """Its layer's number in the model."""
+        return self.trace.layers[self.row]
+
+
+def same_tokens(first: Side, second: Side) -> bool:
+    """Whether both sides route the same tokens, so that tokens can be compared one by one."""
+    return np.array_equal(first.trace.input_ids, second.trace.input_ids)
+
+
+def origin(first: Side, second: Side) -> dict[str, Any]:
+    """Where the numbers come from: A's origin, and B's under names that start with b_."""
+    both = {**first.analysis.origin, "compared_layer": first.layer}
+    other = {**second.analysis.origin, "compared_layer": second.layer}
+    return both | {f"b_{name}": value for name, value in other.items()}
+
+
+def side_table(first: Side, second: Side) -> pd.DataFrame:
+    """One row per property, columns A and B: what is compared, and the sizes and kept share of each."""
+    columns = {}
+    for name, side in (("A", first), ("B", second)):
+        trace, config = side.trace, side.trace.config
+        counts = np.bincount(trace.groups[side.row], minlength=config.num_groups)
+        shares = pair_shares(trace, side.row)
+        kept = 1 - shares.dropped
+        sharing = shares.distant_sharing
+        columns[name] = {
+            "text": side.analysis.text_name,
+            "tokens": f"{len(trace.tokens):,}",
+            "routers": trace.provenance.routers if trace.provenance.trained else "untrained",
+            "layer": str(side.layer),
+            "groups K, of which a token joins k": _groups_of(side),
+            "window, sinks": f"{config.window}, {config.sink_tokens}",
+            "largest group": f"{counts.max() / counts.sum():.1%}",
+            "smallest group": f"{counts.min() / counts.sum():.1%}",
+            "kept share of causal pairs": f"{kept:.1%}",
+            "bound on the speed-up, 1 / kept": f"{1 / kept:.2f}×",
+            "distant pairs that share a group": "none distant" if sharing is None else f"{sharing:.1%}",
+        }
+    return pd.DataFrame(columns).rename_axis("property").reset_index()
+
+
+def _groups_of(side: Side) -> str:
+    config = side.trace.config
+    text = f"{config.num_groups}, {config.joined(side.row)}"
+    return text if side.trace.head is None else f"{text} (reads {config.top_k_of(side.row)}; head {side.trace.head})"
+
+
+def matched(first: Side, second: Side) -> tuple[np.ndarray, np.ndarray, Trace]:
+    """Pair the groups of B with those of A on the same tokens.
+
+    Returns:
+        (K_A, K_B) counts with B's groups in the order of their partners, (K_B,) B's number of each column, and B's
+        layer with its groups under A's numbers.
+    """
+    counts = overlap(first.trace, first.row, second.trace, second.row)
+    partner = match_groups(counts)
+    columns = np.argsort(partner)
+    return counts[:, columns], columns, renumbered(second.trace, second.row, partner)
+
+
+def overlap_table(counts: np.ndarray, columns: np.ndarray) -> pd.DataFrame:
+    """One row per pair of groups: tokens in both, and the share of A's group."""
+    first, second = np.indices(counts.shape).reshape(2, -1)
+    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    return pd.DataFrame(
+        {
+            "group of A": first,
+            "group of B": columns[second],
+            "tokens": counts.ravel(),
+            "share of A's group": share.ravel(),
+            "matched": first == second,
+        }
+    )
+
+
+def differing(first: Side, second: Trace) -> np.ndarray:
+    """(n,) tokens whose matched first group differs, the least alike first.
+
+    Args:
+        first: A.
+        second: B's layer under A's numbers, from `matched`.
+    """
+    moved = np.flatnonzero(first.trace.groups[first.row] != second.groups[0])
+    return moved[np.argsort(_affinity(first, second, moved), kind="stable")]
+
+
+def _affinity(first: Side, second: Trace, tokens: np.ndarray) -> np.ndarray:
+    ours, theirs = first.trace.assignment[first.row, tokens], second.assignment[0, tokens]
+    width = min(ours.shape[1], theirs.shape[1])
+    return (ours[:, :width] * theirs[:, :width]).sum(1)
+
+
+def differing_table(first: Side, second: Trace, moved: np.ndarray) -> pd.DataFrame:
+    """One row per token that differs.
+
+    Args:
+        first: A.
+        second: B's layer under A's numbers, from `matched`.
+        moved: the tokens, from `differing`.
+
+    Returns:
+        Columns token, text, in context, group in A, group in B (A's numbers), affinity: the dot product of the two
+        soft assignments, 1 if both are sure of the same group.
+    """
+    here, there = first.trace.groups[first.row], second.groups[0]
+    return pd.DataFrame(
+        {
+            "token": moved,
+            "text": [token_text(first.trace, int(i)) for i in moved],
+            "in context": [context(first.trace, int(i)) for i in moved],
+            "group in A": here[moved],
+            "group in B": there[moved],
+            "affinity": _affinity(first, second, moved),
+        }
+    )
+
+
+def same_text_verdict(counts: np.ndarray, agreement: WithinText) -> str:
+    """How much A and B agree on the same tokens."""
+    total = int(counts.sum())
+    share = matched_share(counts)
+    if total < FEW_TOKENS:
+        return (
+            f"{share:.0%} of the {total} tokens are in matched groups, but so few match by luck alone: "
+            f"take a text of {FEW_TOKENS} tokens or more."
+        )
+    low, high = agreement.interval
+    score = agreement.ami
+    if score > 0.999:
+        words = "A and B form the same groups"
+    elif low <= 0:
+        words = "A and B agree no more than chance would"
+    else:
+        words = "A and B agree " + ("closely" if score > 0.7 else "in part" if score > 0.3 else "only a little")
+    return (
+        f"{words}: AMI {score:.2f} (95% interval {low:.2f} to {high:.2f} within this text; 0 is chance, 1 the same "
+        f"groups), {share:.0%} of the tokens in matched groups."
+    )
+
+
+def different_texts_verdict(first: Side, second: Side) -> str:
+    """The sizes and kept share of both."""
+    parts = []
+    for name, side in (("A", first), ("B", second)):
+        counts = np.bincount(side.trace.groups[side.row], minlength=side.trace.config.num_groups)
+        kept = 1 - pair_shares(side.trace, side.row).dropped
+        parts.append(
+            f"{name} keeps {kept:.0%} of its causal pairs, its largest group holds {counts.max() / counts.sum():.0%}"
+        )
+    return "; ".join(parts) + "."

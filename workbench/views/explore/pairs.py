@@ -1,0 +1,58 @@
+"""What happens to the causal pairs of a layer."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from workbench.charts.theme import ink, style
+from workbench.tokens.reach import PairShares
+
+_COLORS = {"local": "#0072B2", "sink": "#E69F00", "same group": "#009E73", "dropped": "#BBBBBB"}
+
+
+def pair_bar(shares: PairShares, layer: int, *, dark: bool) -> go.Figure:
+    """One stacked bar: local, sink, same group, dropped.
+
+    Args:
+        shares: of one layer.
+        layer: the layer's number in the model.
+        dark: colours for a dark page.
+    """
+    values = {
+        "local": shares.local,
+        "sink": shares.sink,
+        "same group": shares.same_group,
+        "dropped": shares.dropped,
+    }
+    figure = go.Figure()
+    for name, value in values.items():
+        color = _COLORS[name]
+        figure.add_bar(
+            x=[value],
+            y=[""],
+            orientation="h",
+            name=f"{name} {value:.1%}",
+            marker={"color": color},
+            text=f"{value:.0%}" if value >= 0.04 else "",
+            textfont={"color": ink(color)},
+            insidetextanchor="middle",
+            textangle=0,
+            hovertemplate=f"{name}: %{{x:.2%}} of causal pairs<extra></extra>",
+        )
+    figure.update_layout(
+        barmode="stack",
+        title=f"Causal pairs in layer {layer}",
+        legend={"orientation": "h", "y": -0.95, "x": 0, "traceorder": "normal"},
+        bargap=0,
+    )
+    figure.update_xaxes(
+        title="share of causal pairs",
+        tickformat=".0%",
+        range=[0, 1],
+        tickvals=[0, 0.25, 0.5, 0.75, 1],
+        showgrid=False,
+    )
+    figure.update_yaxes(showticklabels=False, showgrid=False)
+    style(figure, dark=dark, height=215)
+    figure.update_layout(margin={"r": 24})
+    return figure

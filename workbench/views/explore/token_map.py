@@ -1,0 +1,108 @@
+"""Token by layer map: the first group of every token in every layer."""
+
+from __future__ import annotations
+
+import html
+
+import numpy as np
+import plotly.graph_objects as go
+
+from focus_core.analysis import Trace
+from workbench.charts.theme import group_color, ink, style
+from workbench.tokens.cells import token_text
+
+MAX_COLUMNS = 512
+_NUMBERED_COLUMNS = 40
+
+
+def pool_groups(groups: np.ndarray, num_groups: int, columns: int = MAX_COLUMNS) -> tuple[np.ndarray, np.ndarray, int]:
+    """Reduce (L, T) groups to at most so many columns by majority.
+
+    Args:
+        groups: (L, T) int, first group of each token.
+        num_groups: K.
+        columns: the most columns wanted.
+
+    Returns:
+        (L, C) the most frequent group of each run of tokens, ties to the lower number; (L, C) its share in
+        the run; and the pooling factor, tokens per column (the last column may hold fewer).
+    """
+    tokens = groups.shape[1]
+    factor = max(1, -(-tokens // columns))
+    starts = np.arange(0, tokens, factor)
+    one_hot = groups[..., None] == np.arange(num_groups)
+    counts = np.add.reduceat(one_hot, starts, axis=1, dtype=np.int64)
+    return counts.argmax(axis=-1), counts.max(axis=-1) / counts.sum(axis=-1), factor
+
+
+def token_map(trace: Trace, *, dark: bool, layer: int | None = None, token: int | None = None) -> go.Figure:
+    """Heatmap of groups, layers down, tokens across, one flat colour per group.
+
+    Args:
+        trace: the routing.
+        dark: colours for a dark page.
+        layer: row of the trace to point out.
+        token: token to point out.
+    """
+    num_groups, num_tokens = trace.config.num_groups, len(trace.tokens)
+    groups, share, factor = pool_groups(trace.groups, num_groups)
+    starts = np.arange(groups.shape[1]) * factor
+    edges = np.linspace(0, 1, num_groups + 1)
+    scale = [[edge, group_color(group)] for group in range(num_groups) for edge in (edges[group], edges[group + 1])]
+    if factor == 1:
+        names = [html.escape(token_text(trace, i)) for i in range(num_tokens)]
+        hover = "token %{x} %{text}<br>layer %{y}<br>group %{z}<extra></extra>"
+        text = np.broadcast_to(np.array(names, dtype=object), groups.shape)
+    else:
+        names = [f"{start}–{min(start + factor, num_tokens) - 1}" for start in starts]
+        hover = "tokens %{text}<br>layer %{y}<br>most frequent group %{z} (%{customdata:.0%} of "
+        "them)<extra></extra>"
+        text = np.broadcast_to(np.array(names, dtype=object), groups.shape)
+    figure = go.Figure(
+        go.Heatmap(
+            z=groups,
+            x=starts,
+            y=[str(number) for number in trace.layers],
+            text=text.tolist(),
+            customdata=np.round(share, 3) if factor > 1 else None,
+            hovertemplate=hover,
+            colorscale=scale,
+            zmin=-0.5,
+            zmax=num_groups - 0.5,
+            xgap=1 if groups.shape[1] <= 128 else 0,
+            ygap=1,
+            colorbar={"title": "group", "tickvals": list(range(num_groups)), "thickness": 14, "len": 1},
+        )
+    )
+    pooled = "" if factor == 1 else f", pooled: each column is the most frequent group of {factor} tokens"
+    figure.update_layout(title=f"First group of every token in every layer{pooled}")
+    figure.update_xaxes(title="token (index in the text)", showgrid=False)
+    figure.update_yaxes(title="layer", autorange="reversed", showgrid=False, type="category", dtick=2)
+    if groups.shape[1] <= _NUMBERED_COLUMNS:
+        _print_numbers(figure, groups, starts, trace)
+    _point_out(figure, trace, factor, layer, token, dark=dark)
+    return style(figure, dark=dark, height=max(300, 110 + 15 * len(trace.layers)))
+
+
+def _print_numbers(figure: go.Figure, groups: np.ndarray, starts: np.ndarray, trace: Trace) -> None:
+    rows, columns = np.indices(groups.shape)
+    figure.add_scatter(
+        x=starts[columns.ravel()],
+        y=[str(trace.layers[row]) for row in rows.ravel()],
+        text=groups.ravel().astype(str),
+        textfont={"color": [ink(group_color(int(group))) for group in groups.ravel()], "size": 9},
+        mode="text",
+        hoverinfo="skip",
+        showlegend=False,
+    )
+
+
+def _point_out(
+    figure: go.Figure, trace: Trace, factor: int, layer: int | None, token: int | None, *, dark: bool
+) -> None:
+    line = {"color": "#FFFFFF" if dark else "#000000", "width": 2}
+    if layer is not None:
+        figure.add_shape(type="rect", xref="paper", x0=0, x1=1, yref="y", y0=layer - 0.5, y1=layer + 0.5, line=line)
+    if token is not None:
+        left = token // factor * factor - factor / 2
+        figure.add_shape(type="rect", xref="x", x0=left, x1=left + factor, yref="paper", y0=0, y1=1, line=line)

@@ -1,0 +1,54 @@
+"""Attention mass of an analysis: one more pass of the untouched model, kept between reruns."""
+
+from __future__ import annotations
+
+import numpy as np
+import streamlit as st
+
+from focus_core.analysis.sparsity import attention_mass
+from workbench.engine import cached, service
+from workbench.engine.plans import chosen_k
+from workbench.engine.service import Analysis, Settings
+from workbench.views.sparsity.tables import MAX_QUERIES, Swept, memberships, reads, swept_k
+
+
+def measured(analysis: Analysis, model: str, routers: str) -> tuple[Swept, np.ndarray]:
+    """Attention mass on each class of pairs at the window and sinks of an analysis.
+
+    States of the untouched model give the groups of every k at once; those of the routed model only of its own.
+
+    Args:
+        analysis: the routing.
+        model: as in `service.Settings`.
+        routers: as in `service.Settings`.
+
+    Returns:
+        The values of k, the plan among them if it is in force, and (len, L, 4) shares.
+    """
+    config = analysis.trace.config
+    untouched, chosen = analysis.states == "untouched", chosen_k(config)
+    swept = swept_k(config.num_groups, chosen) if untouched else (chosen,)
+    settings = service.settings_of(analysis, model, routers)
+    return swept, _measured(cached.groups_key(analysis), config.window, config.sink_tokens, swept, settings, analysis)
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _measured(
+    key: str, window: int, sink_tokens: int, swept: Swept, _settings: Settings, _analysis: Analysis
+) -> np.ndarray:
+    base, trace = service.load_base(_settings.model), _analysis.trace
+    with base.lock:
+        return service.routed(
+            base,
+            _settings,
+            lambda focus: attention_mass(
+                focus,
+                trace.input_ids,
+                memberships(trace, swept),
+                reads=reads(trace, swept),
+                head=trace.head,
+                window=window,
+                sink_tokens=sink_tokens,
+                max_queries=MAX_QUERIES,
+            ),
+        )

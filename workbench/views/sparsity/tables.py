@@ -1,0 +1,115 @@
+"""View models and verdicts of the Sparsity page."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from focus_core.analysis import Trace
+from focus_core.analysis.sparsity import CLASSES, PooledMask
+from workbench.engine.plans import chosen_k
+
+MAX_QUERIES = 256
+"""Queries whose attention is measured; evenly spaced over longer texts."""
+_ALL_K = 8
+
+
+Swept = tuple[int | str, ...]
+"""Values of k, and `PLANNED` where the routers' plan is in force."""
+
+
+def swept_k(num_groups: int, chosen: int | str) -> Swept:
+    """The values of k measured in one pass: all of few, else powers of two, and the chosen one; a plan comes last."""
+    few = range(1, num_groups + 1) if num_groups <= _ALL_K else (2**i for i in range(num_groups.bit_length()))
+    if isinstance(chosen, str):
+        return (*sorted({*few, num_groups}), chosen)
+    return tuple(sorted({*few, chosen, num_groups}))
+
+
+def reads(trace: Trace, swept: Swept) -> list[np.ndarray]:
+    """(L, T, K) bool groups that tokens read at each k: those of the k largest weights, ties to the lower number; a
+    plan's as traced."""
+    rank = np.argsort(np.argsort(-trace.wants, axis=-1, kind="stable"), axis=-1)
+    return [trace.reads if isinstance(k, str) else rank < k for k in swept]
+
+
+def memberships(trace: Trace, swept: Swept) -> list[np.ndarray]:
+    """(L, T, K) bool groups that tokens are in at each k: those they read, or one with routers per head."""
+    return reads(trace, swept) if trace.reading is None else [trace.membership] * len(swept)
+
+
+def mask_table(mask: PooledMask, num_tokens: int) -> pd.DataFrame:
+    """One row per cell of a pooled mask that has causal pairs: its tokens and the share of each class."""
+    rows, columns = np.nonzero(np.isfinite(mask.shares[..., 0]))
+
+    def span(cell: np.ndarray, name: str) -> dict[str, np.ndarray]:
+        return {
+            f"first {name}": cell * mask.factor,
+            f"last {name}": np.minimum((cell + 1) * mask.factor, num_tokens) - 1,
+        }
+
+    shares = {name: mask.shares[rows, columns, kind] for kind, name in enumerate(CLASSES)}
+    return pd.DataFrame({**span(rows, "query"), **span(columns, "key"), **shares})
+
+
+def mass_table(trace: Trace, swept: Swept, mass: np.ndarray) -> pd.DataFrame:
+    """One row per k and layer: share of attention mass on each class of pairs, and on kept pairs.
+
+    Args:
+        trace: the routing.
+        swept: the values of k.
+        mass: (len(swept), L, 4), from `focus_core.analysis.sparsity.attention_mass`.
+    """
+    flat = mass.reshape(-1, len(CLASSES))
+    table = pd.DataFrame({"k": np.repeat(swept, len(trace.layers)), "layer": np.tile(trace.layers, len(swept))})
+    for kind, name in enumerate(CLASSES):
+        table[name] = flat[:, kind]
+    table["mass kept"] = 1 - flat[:, CLASSES.index("dropped")]
+    return table
+
+
+def verdict(trace: Trace, pairs: pd.DataFrame) -> str:
+    """What is computed over all layers, and what that can bring at most.
+
+    Args:
+        trace: the routing.
+        pairs: from `focus_core.analysis.sparsity.pair_table`.
+    """
+    mean = {name: float(pairs[name].to_numpy().mean()) for name in ("kept", "exposure", "random kept")}
+    if mean["exposure"] == 0:
+        return (
+            f"Everything is computed: {len(trace.tokens)} tokens fit into the window of {trace.config.window}, so no "
+            "pair is distant and routing has nothing to decide. Take a longer text or a smaller window."
+        )
+    return (
+        f"{mean['kept']:.0%} of the causal pairs are computed, mean over layers: attention can get at most "
+        f"{1 / mean['kept']:.1f} times faster, which is a bound and not a measurement. Random groups would keep "
+        f"{mean['random kept']:.0%}. {mean['exposure']:.0%} of the pairs are beyond the window, where routing decides."
+    )
+
+
+def _way(trace: Trace) -> str:
+    return "sharing a group" if trace.reading is None else "the groups that tokens read"
+
+
+def layer_verdict(trace: Trace, row: int, pairs: pd.DataFrame) -> str:
+    """What is computed in one layer."""
+    values = {name: float(pairs[name].to_numpy()[row]) for name in pairs.columns}
+    return (
+        f"Layer {trace.layers[row]}: **{values['kept']:.1%}** of the causal pairs are kept ({values['local']:.1%} "
+        f"local, {values['sink']:.1%} sinks, {values['same group']:.1%} by {_way(trace)}), so the bound is "
+        f"**{values['bound']:.2f}×**; {trace.config.top_k_of(row)} of {trace.config.num_groups} random groups would "
+        f"keep {values['random kept']:.1%}."
+    )
+
+
+def mass_verdict(trace: Trace, row: int, swept: Swept, mass: np.ndarray, pairs: pd.DataFrame) -> str:
+    """How much of the untouched model's attention the kept pairs hold."""
+    chosen = chosen_k(trace.config)
+    at, name = swept.index(chosen), "the planned k" if isinstance(chosen, str) else f"k = {chosen}"
+    kept, here = 1 - mass[at, :, -1].mean(), mass[at, row]
+    return (
+        f"At {name} the kept pairs, {float(pairs['kept'].to_numpy().mean()):.0%} of all, hold "
+        f"**{kept:.1%}** of the untouched model's attention, mean over layers. In layer {trace.layers[row]}: "
+        f"{here[0]:.1%} local, {here[1]:.1%} on sinks, {here[2]:.1%} in shared groups, **{here[3]:.1%} dropped**."
+    )

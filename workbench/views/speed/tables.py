@@ -1,0 +1,309 @@
+"""Speed measurements as tables: read from any file, believed only where they say how exact they were."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from focus_core.bench.attention import DTYPES, SCHEMA
+from focus_core.errors import FocusError
+from focus_core.resources import data_dir
+
+MAX_BYTES = 20_000_000
+MODEL_SCHEMA = "focus-bench-model/1"
+TASKS = {"prefill": "reading", "decode": "writing"}
+_MAX_POINTS = 5_000
+_MAX_WORD = 120
+_ROUTING_PARTS = ("projection", "calibrated", "top_k", "sort")
+"""What causal routing costs at inference; Sinkhorn runs in training only."""
+
+PUBLISHED_TOKENS = (1024, 4096, 16384, 32768, 65536, 262144, 1048576)
+PUBLISHED = {4: (0.2, 0.5, 1.5, 2.2, 3.0, 4.0, 4.1), 8: (0.2, 0.6, 1.8, 3.1, 4.7, 7.6, 8.6)}
+"""Published speed-up over full attention by K, at k = 1, on an H100 80 GB (arXiv 2604.03260)."""
+
+
+@dataclass(frozen=True)
+class SpeedRecord:
+    """A measurement file.
+
+    Attributes:
+        name: of the file or run.
+        machine: device, threads and versions, plain words.
+        settings: heads, window and so on, plain words.
+        points: one row per measured point; times in seconds, memory in bytes.
+        failures: points that could not be measured, with the reason.
+    """
+
+    name: str
+    machine: dict[str, str]
+    settings: dict[str, str]
+    points: pd.DataFrame
+    failures: pd.DataFrame
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What identifies the measurement, for downloads."""
+        return {"measurement": self.name, **self.machine, **self.settings}
+
+
+def read_speed(data: bytes, name: str) -> SpeedRecord:
+    """Read what `focus bench` wrote. Ratios are computed here again; those in the file are not believed.
+
+    Args:
+        data: content of the file.
+        name: what to call it.
+
+    Raises:
+        FocusError: it is too large, no benchmark, or has a value that cannot be.
+    """
+    record = _record(data, name, SCHEMA)
+    with _damage(name):
+        points = _listed(record["points"])
+        measured = [_point(point) for point in points if "failure" not in point]
+        failed = [_identity(point) | {"reason": _word(point["failure"])} for point in points if "failure" in point]
+        machine, settings = _words(record["machine"]), _words(record["settings"])
+        return SpeedRecord(name, machine, settings, _table(measured), pd.DataFrame(failed))
+
+
+def _record(data: bytes, name: str, schema: str) -> dict[str, Any]:
+    if len(data) > MAX_BYTES:
+        raise FocusError(f"{name} is larger than {MAX_BYTES / 1e6:.0f} MB: give a file that focus bench wrote.")
+    with _damage(name):
+        record = json.loads(data)
+    if not isinstance(record, dict) or record.get("schema") != schema:
+        raise FocusError(f"{name} is no speed measurement of schema {schema}: give a file that focus bench wrote.")
+    return record
+
+
+def _listed(points: Any) -> list[dict[str, Any]]:
+    if not isinstance(points, list) or len(points) > _MAX_POINTS:
+        raise ValueError("its points")
+    return points
+
+
+@contextmanager
+def _damage(name: str) -> Iterator[None]:
+    """Turn whatever a spoilt file causes into one sentence."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise FocusError(f"{name} is damaged or was changed by hand ({_reason(error)}): measure again.") from error
+
+
+def shipped_speeds() -> dict[str, Path]:
+    """The measurements that come with the project, by name."""
+    found = {}
+    for path in sorted((data_dir() / "results").rglob("*.json")):
+        with path.open(encoding="utf-8", errors="replace") as file:
+            start = file.read(200)
+        if SCHEMA in start or MODEL_SCHEMA in start:
+            found[path.stem] = path
+    return found
+
+
+def apart(points: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The points to draw and those that only a table has: unequal groups stand back where equal ones were measured."""
+    unequal = points["unequal"].to_numpy(dtype=bool)
+    if unequal.all():
+        return points, points.iloc[:0]
+    return points.loc[~unequal].reset_index(drop=True), points.loc[unequal].reset_index(drop=True)
+
+
+def noise(points: pd.DataFrame) -> float:
+    """How many times as long as the fastest run the slowest took, at the median point."""
+    return statistics.median(high / low for high, low in zip(points["sparse max s"], points["sparse min s"]))
+
+
+def is_whole_model(data: bytes) -> bool:
+    """Whether a file says that it measured a whole model."""
+    return MODEL_SCHEMA.encode() in data[:200]
+
+
+def read_model_speed(data: bytes, name: str) -> SpeedRecord:
+    """Read what `focus bench --model` wrote; ``points`` has one row per task, length and routing.
+
+    Args:
+        data: content of the file.
+        name: what to call it.
+
+    Raises:
+        FocusError: it is too large, another file, or has a value that cannot be.
+    """
+    record = _record(data, name, MODEL_SCHEMA)
+    with _damage(name):
+        settings = record["settings"]
+        said = {"model": record["model"]["name"], "routers": settings["routers"], "dtype": settings["dtype"]}
+        config = {key: settings["config"][key] for key in ("num_groups", "window", "sink_tokens", "balance")}
+        rows = [_model_row(row) for row in _listed(record["results"])]
+        return SpeedRecord(name, _words(record["machine"]), _words(said | config), pd.DataFrame(rows), pd.DataFrame())
+
+
+def _model_row(row: dict[str, Any]) -> dict[str, Any]:
+    if row["task"] not in TASKS:
+        raise ValueError("task")
+    seconds, kept = _spread(row["seconds"]), _positive(row["kept_share"])
+    if kept > 1:
+        raise ValueError("kept_share")
+    memory, error = row.get("memory_bytes"), row.get("error")
+    top_k = None if row["top_k"] is None else _whole(row["top_k"])
+    return {
+        "task": TASKS[row["task"]],
+        "tokens": _whole(row["tokens"]),
+        "routing": "untouched" if top_k is None else f"k={top_k}",
+        "k": top_k,
+        "kept share": kept,
+        **dict(zip(("seconds", "min s", "max s"), seconds)),
+        "tokens per second": _positive(row["tokens_per_second"]),
+        "speedup": _positive(row["speedup"]),
+        "working bytes": math.nan if memory is None else _not_negative(memory),
+        "largest logit error": math.nan if error is None else _not_negative(error),
+    }
+
+
+def series_name(num_groups: int, top_k: int, dtype: str, backend: str = "", share: float | None = None) -> str:
+    """What to call the points of one routing, dtype and backend; with the share of distant pairs of unequal groups."""
+    unequal = "" if share is None else f", unequal groups ({share:.0%})"
+    return f"K={num_groups}, k={top_k}{unequal}, {dtype}" + (f", {backend}" if backend else "")
+
+
+def crossovers(points: pd.DataFrame) -> pd.DataFrame:
+    """Per series, from which measured length on sparse attention is faster, and what it reaches.
+
+    ``faster from`` is the shortest measured length from which every longer one is faster too, or None;
+    ``slower at`` lists the measured lengths at which it is not. Nothing between measured lengths is guessed.
+    """
+    rows = []
+    groups: Any = points.groupby("series", sort=False)
+    for series, group in groups:
+        ordered = group.sort_values("tokens")
+        best = ordered.loc[ordered["speedup"].idxmax()]
+        rows.append(
+            {
+                "series": series,
+                "faster from": _crossover(ordered, "speedup"),
+                "with routing, from": _crossover(ordered, "speedup with routing"),
+                "slower at": ", ".join(f"{tokens:,}" for tokens in ordered.loc[ordered["speedup"] <= 1, "tokens"]),
+                "best speed-up": best["speedup"],
+                "bound there": best["bound"],
+                "at tokens": int(best["tokens"]),
+                "largest error": ordered["error output"].max(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _crossover(ordered: pd.DataFrame, column: str) -> int | None:
+    """The shortest length from which on every value is above 1."""
+    start = None
+    for tokens, value in zip(ordered["tokens"], ordered[column]):
+        if math.isnan(value) or value <= 1:
+            start = None
+        elif start is None:
+            start = int(tokens)
+    return start
+
+
+def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    table = pd.DataFrame(rows, columns=list(_COLUMNS))
+    return table.sort_values(["dtype", "K", "k", "tokens"], kind="stable", ignore_index=True)
+
+
+_COLUMNS = (
+    *("series", "tokens", "K", "k", "unequal", "dtype", "backend", "full s", "full min s", "full max s"),
+    *("sparse s", "sparse min s", "sparse max s", "speedup", "bound", "share of bound", "kept share"),
+    *("routing s", "speedup with routing", "error output", "error logsumexp", "working bytes", "input bytes", "date"),
+)
+
+
+def _identity(point: dict[str, Any]) -> dict[str, Any]:
+    num_groups, top_k = _whole(point["num_groups"]), _whole(point["top_k"])
+    dtype = point["dtype"]
+    if dtype not in DTYPES or not 1 <= top_k <= num_groups:
+        raise ValueError("dtype or k")
+    return {"tokens": _whole(point["tokens"]), "K": num_groups, "k": top_k, "dtype": dtype}
+
+
+def _point(point: dict[str, Any]) -> dict[str, Any]:
+    known = _identity(point)
+    backend = _word(point["backend_used"])
+    share = None if point.get("share") is None else _positive(point["share"])
+    full, sparse = _spread(point["full_s"]), _spread(point["sparse_s"])
+    kept = _positive(point["kept_share"])
+    if kept > 1:
+        raise ValueError("kept_share")
+    costs = point.get("routing_s") or {}
+    routing = sum(_positive(costs[part]) for part in _ROUTING_PARTS) if costs else math.nan
+    memory = point.get("working_bytes")
+    speedup = full[0] / sparse[0]
+    return {
+        "series": series_name(known["K"], known["k"], known["dtype"], backend, share),
+        **known,
+        "unequal": share is not None,
+        "backend": backend,
+        **dict(zip(("full s", "full min s", "full max s"), full)),
+        **dict(zip(("sparse s", "sparse min s", "sparse max s"), sparse)),
+        "speedup": speedup,
+        "bound": 1 / kept,
+        "share of bound": speedup * kept,
+        "kept share": kept,
+        "routing s": routing,
+        "speedup with routing": full[0] / (sparse[0] + routing),
+        "error output": _not_negative(point["error_output"]),
+        "error logsumexp": _not_negative(point["error_logsumexp"]),
+        "working bytes": math.nan if memory is None else _not_negative(memory),
+        "input bytes": _not_negative(point["input_bytes"]),
+        "date": _word(point.get("date", "")),
+    }
+
+
+def _spread(times: dict[str, Any]) -> tuple[float, float, float]:
+    median, low, high = (_positive(times[name]) for name in ("median", "min", "max"))
+    if not low <= median <= high:
+        raise ValueError("times")
+    return median, low, high
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError("a value that is no number")
+    return float(value)
+
+
+def _positive(value: Any) -> float:
+    if _number(value) <= 0:
+        raise ValueError("a value that is not above 0")
+    return float(value)
+
+
+def _not_negative(value: Any) -> float:
+    if _number(value) < 0:
+        raise ValueError("a value below 0")
+    return float(value)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 10**10:
+        raise ValueError("a count that is none")
+    return value
+
+
+def _word(value: Any) -> str:
+    return str(value).replace("\x00", "")[:_MAX_WORD]
+
+
+def _words(values: dict[str, Any]) -> dict[str, str]:
+    return {_word(name): _word(value) for name, value in list(values.items())[:40]}
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"{_word(error.args[0])} is missing"
+    return "no JSON" if isinstance(error, json.JSONDecodeError) else _word(error)[:60]
