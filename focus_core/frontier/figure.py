@@ -22,11 +22,13 @@ NOTES = (
     "Filled: routers. Open: baselines.",
     "Lines through points: 95% intervals.",
     "At the upper edge: worse, with its value.",
+)
+SPEED_NOTES = (
     "Speeds: one attention call, float32,",
-    "choice of pairs not included; baselines",
+    "selection time excluded; baselines",
     "executed exactly, not by their kernels;",
-    "those that choose by content on heads of",
-    "the default model that reads a book.",
+    "content-based ones on heads of the",
+    "default model while it reads a book.",
 )
 
 
@@ -66,7 +68,7 @@ def figure(record: dict[str, Any], speeds: Speeds) -> str:
 
     Args:
         record: as `focus frontier` writes it.
-        speeds: what was measured.
+        speeds: what was measured; without any there is one panel, of the kept pairs.
 
     Returns:
         An SVG document; all names in it are escaped.
@@ -81,7 +83,7 @@ def figure(record: dict[str, Any], speeds: Speeds) -> str:
                 lambda row, n=size: row.speedups.get(n),
                 "{:g}x".format,
             )
-            for size in SIZES
+            for size in (SIZES if speeds.points else ())
         ),
     ]
     panels = [
@@ -97,9 +99,9 @@ def figure(record: dict[str, Any], speeds: Speeds) -> str:
         subtitle=f"{record['model']['name']}, {blocks} blocks; {made['device']}, {made['date'][:10]}",
         panels=panels,
         legend=list(legend.values()),
-        notes=NOTES,
+        notes=NOTES + (SPEED_NOTES if speeds.points else ()),
         width=WIDTH,
-        height=TOP + len(panels) * APART,
+        height=TOP + max(len(panels) * APART, 21 * len(legend) + 17 * len(NOTES) + 40),
         left=LEFT,
         panel_width=PANEL_WIDTH,
         panel_height=PANEL_HEIGHT,

@@ -173,6 +173,12 @@ def test_the_figure_is_one_drawing_without_scripts_and_with_every_point():
     assert list(tree.iter(f"{SVG}script")) == []
 
 
+def test_without_speeds_the_figure_has_one_panel_and_says_nothing_of_speed():
+    tree = ElementTree.fromstring(figure(RECORD, Speeds()))
+    assert sum(group.find(f"{SVG}polyline") is not None for group in tree.findall(f"{SVG}g")) == 1
+    assert "speed" not in " ".join(tree.itertext()).lower()
+
+
 @given(low=st.floats(-100, 100), span=st.floats(1e-3, 1e3))
 def test_ticks_are_round_and_inside(low, span):
     ticks = Axis(low, low + span, 500.0).ticks(repr)
