@@ -1,60 +1,229 @@
-"""Write tables and figures beside the recorded runs of `focus frontier`, and the list of them in docs/frontier.md.
+"""Write docs/tables/frontier-*.md, the figures beside the records, and the figures of docs/frontier.md.
 
-    python tools/frontier_card.py
+    python tools/frontier_card.py [--check]
 
-Only what stands between the marks is replaced; the text around it is written by hand.
+Every figure comes from `data/results/frontier-*.json` (focus frontier) and `plan-*.json` (focus plan). Speeds are left
+out: they were measured at other lengths than perplexity.
 """
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from typing import Any
 
-from focus_core.frontier.files import write_beside
-from focus_core.frontier.speeds import read_speeds
-from focus_core.frontier.table import title
+import cards
+from cards import RESULTS, ROOT, Pages, read, records, table
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "data" / "results"
-PAGE = ROOT / "docs" / "frontier.md"
-START, END = "<!-- frontier: python tools/frontier_card.py -->", "<!-- end of frontier -->"
+from focus_core.frontier.figure import figure
+from focus_core.frontier.speeds import Speeds
+from focus_core.frontier.table import Row, frontier_rows, title
+
+TOOL = "frontier_card.py"
+BOOKS, WEB = "frontier-2048.json", "frontier-2048-web.json"
+HEADS, FIRST_STAGE = "smollm2-135m-k8-heads-lm", "smollm2-135m-k8-heads"
+BUDGETS = (0.10, 0.18, 0.32, 0.45)
+METHODS = {
+    "routers per head, also trained on next tokens": HEADS,
+    "the same with 16 groups": "smollm2-135m-k16-heads-lm",
+    "routers per head, attention mass alone": FIRST_STAGE,
+    "routers per head, untrained": "untrained, per head",
+    "routers per layer, also trained on next tokens": "smollm2-135m-k8-layer-lm",
+    "routers per layer, attention mass alone": "smollm2-135m-k8-layer",
+    "routers per layer, published recipe, 100 steps": "published",
+    "SparQ": "sparq",
+    "Quest": "quest",
+    "MoBA": "moba",
+    "MagicPIG": "magicpig",
+    "LSH (Reformer)": "lsh",
+    "window + sinks": "streaming",
+    "k-means (Routing Transformer)": "kmeans",
+    "strided (Sparse Transformer)": "strided",
+    "random blocks (BigBird)": "bigbird",
+}
+FEW = 16
+"""A percentile bootstrap over fewer blocks than this excludes a true zero too often."""
+
+
+def full_table(record: dict[str, Any]) -> str:
+    """Every point of a record, the fewest pairs first."""
+    rows = sorted(frontier_rows(record, Speeds()), key=lambda row: (row.kept_share is None, row.kept_share))
+    cells = [
+        (
+            f"**{row.label}**" if row.kind == "routers" else row.label,
+            row.source if row.kind == "baseline" else "",
+            *("approximate" if each is None else f"{each:.1%}" for each in (row.kept_share, row.causal_kept_share)),
+            f"{row.perplexity:.2f}",
+            f"{row.relative - 1:+.2%}",
+            "" if row.low is None or row.high is None else f"{row.low:+.2f} to {row.high:+.2f}",
+            "" if row.largest_group_share is None else f"{row.largest_group_share:.1%}",
+        )
+        for row in rows
+    ]
+    columns = (
+        "method", "source", "distant pairs kept", "all pairs kept", "perplexity", "against untouched",
+        "difference in perplexity, 95%", "largest group",
+    )  # fmt: skip
+    return table(columns, cells)
+
+
+def setting(record: dict[str, Any]) -> str:
+    """Model, blocks, machine and what the intervals are worth."""
+    settings, made = record["settings"], record["made"]
+    versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
+    blocks = settings["blocks"]
+    worth = ""
+    if blocks < FEW:
+        worth = (
+            f" Over {blocks} blocks such an interval excludes a true zero in more than 5% of cases. The methods are many "
+            "and uncorrected. So a difference about as large as its interval is not established."
+        )
+    return (
+        f"{record['model']['name']}, {blocks} evenly spaced blocks, calibrated routing; {made['device']}, {versions}, "
+        f"{made['date'][:10]}.\n\nIntervals: 95% percentile bootstrap over blocks, paired with the untouched "
+        f"model.{worth}"
+    )
 
 
 def plan_lines() -> str:
-    """What each recorded plan chose, and what its layers were expected to cost together."""
+    """The k of every layer in each recorded plan, and the expected loss of the layers together."""
     lines = []
-    for path in sorted(RESULTS.glob("plan-*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
+    for name, record in records("plan-*.json").items():
         chosen, settings = record["plan"], record["settings"]
-        name = path.stem.replace("plan-", "planned-")
         lines.append(
-            f"- `{name}`: budget {chosen['budget']:.1%}, k by layer {chosen['layer_top_k']}, expected "
-            f"{chosen['loss']:+.4f} nats if layers add up ({settings['blocks']} training blocks of "
-            f"{settings['length']:,} tokens, w = {settings['window']})."
+            f"- `{name.removesuffix('.json').replace('plan-', 'planned-')}`: budget {chosen['budget']:.1%}, k by layer "
+            f"{chosen['layer_top_k']}, expected {chosen['loss']:+.4f} nats if layers add up ({settings['blocks']} "
+            f"training blocks of {settings['length']:,} tokens, w = {settings['window']})."
         )
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Replace what stands between the marks."""
-    speeds = read_speeds(sorted(RESULTS.glob("bench-*.json")))
-    found = [(path, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(RESULTS.glob("frontier-*.json"))]
-    found.sort(key=lambda pair: (-len(pair[1]["data"]), pair[1]["settings"]["length"], pair[1]["settings"]["window"]))
-    parts = []
-    for path, record in found:
-        write_beside(path, record, speeds)
-        table, figure = (f"../data/results/{path.with_suffix(ending).name}" for ending in (".md", ".svg"))
-        parts.append(
-            f"### {title(record)}\n\n{record['settings']['blocks']} blocks, {len(record['points'])} points: "
-            f"[table]({table}), [record](../data/results/{path.name}).\n\n![{title(record)}]({figure})"
+def relative(record: dict[str, Any], method: str, top_k: int | None, share: float | None = None) -> Row:
+    """The row of routers at some k, or of a baseline nearest to a share."""
+    rows = frontier_rows(record, Speeds())
+    found = [
+        row
+        for row, point in zip(rows, record["points"], strict=True)
+        if point["method"] == method and point["top_k"] == top_k
+    ]
+    return min(found, key=lambda row: 0.0 if share is None else abs((row.kept_share or 0.0) - share))
+
+
+def budgets_table(record: dict[str, Any]) -> str:
+    """Change of perplexity by method and budget, with the share that was kept."""
+    rows = [
+        (point["method"], row.kept_share, f"{row.relative - 1:+.1%} ({row.kept_share:.0%})")
+        for row, point in zip(frontier_rows(record, Speeds()), record["points"], strict=True)
+        if row.kept_share is not None
+    ]
+    lines = []
+    for name, method in METHODS.items():
+        cells = dict.fromkeys(BUDGETS, (1.0, ""))
+        for _, share, text in (each for each in rows if each[0] == method):
+            budget = min(BUDGETS, key=lambda each: abs(each - share))
+            if abs(budget - share) < 0.06:
+                cells[budget] = min(cells[budget], (abs(budget - share), text))
+        lines.append((name, *(text for _, text in cells.values())))
+    return table(("method", *(f"about {budget:.0%}" for budget in BUDGETS)), lines)
+
+
+def web_table(record: dict[str, Any]) -> str:
+    """Routers per head, SparQ and Quest on web text."""
+    chosen = [
+        *((f"routers per head, also trained on next tokens, k = {k}", relative(record, HEADS, k)) for k in (1, 2, 3)),
+        *((f"routers per head, attention mass alone, k = {k}", relative(record, FIRST_STAGE, k)) for k in (1, 2, 3)),
+        ("SparQ", relative(record, "sparq", None)),
+        ("Quest", relative(record, "quest", None)),
+    ]
+    lines = [
+        (
+            name,
+            f"{row.kept_share:.1%}",
+            f"{row.relative - 1:+.2%}",
+            "" if row.largest_group_share is None else f"{row.largest_group_share:.0%}",
         )
-    plans = plan_lines()
-    if plans:
-        parts.append("### Plans\n\n" + plans)
-    page = PAGE.read_text(encoding="utf-8")
-    before, after = page.index(START) + len(START), page.index(END)
-    PAGE.write_text(page[:before] + "\n" + "\n\n".join(parts) + "\n" + page[after:], encoding="utf-8")
+        for name, row in chosen
+    ]
+    return table(("method", "distant pairs kept", "against untouched", "largest group"), lines)
+
+
+def answer(record: dict[str, Any]) -> str:
+    """The first lines of docs/frontier.md."""
+    share = 0.18
+    costs = [
+        ("SparQ", relative(record, "sparq", None, share)),
+        ("routers per head trained on attention mass", relative(record, FIRST_STAGE, 1)),
+        ("a window with sinks", relative(record, "streaming", None, share)),
+    ]
+    told = ", ".join(f"{name} {row.relative - 1:+.1%}" for name, row in costs)
+    second = relative(record, HEADS, 1)
+    return (
+        f"At about {share:.0%} of the distant pairs, perplexity of held-out books changes by: {told}.\n"
+        f"The shipped routers per head are at {second.relative - 1:+.1%}. They were also trained on next tokens of "
+        "such books, so part of that is adaptation.\n"
+        f"These are {record['settings']['blocks']} blocks of two books: small differences are not established."
+    )
+
+
+def eight_blocks() -> str:
+    """The same routers over twice as many blocks."""
+    record = read("frontier-2048-8-blocks.json")
+    rows = [relative(record, HEADS, 1), relative(record, HEADS, 2), relative(record, "sparq", None)]
+    first, second, sparq = (f"{row.relative - 1:+.2%} at {row.kept_share:.1%}" for row in rows)
+    return (
+        f"Over {record['settings']['blocks']} blocks the shipped routers per head are at {first} (k = 1) and {second} "
+        f"(k = 2), SparQ at {sparq}."
+    )
+
+
+def adaptation() -> str:
+    """How far adapters alone lower perplexity, with full attention."""
+    record = read("reproduce-lora.json")
+    scale, rows = record["settings"]["scale"], record["results"]
+    untouched = next(row["perplexity"] for row in rows if row["cell"] == "untouched")
+    best = min((row for row in rows if row["cell"].startswith("LoRA")), key=lambda row: row["perplexity"])
+    return (
+        f"Full attention with LoRA adapters (rank 16, {scale['steps']} steps on the same seven books) is at "
+        f"{best['perplexity'] / untouched - 1:+.1%}, on other blocks with T = {scale['length']}. Its learning-rate "
+        "grid stops at 1e-4, where perplexity was still falling."
+    )
+
+
+def pages() -> Pages:
+    """Everything that this tool makes."""
+    made: Pages = {}
+    lines = []
+    found = sorted(
+        records("frontier-*.json").items(),
+        key=lambda pair: (
+            -len(pair[1]["data"]),
+            pair[1]["settings"]["length"],
+            pair[1]["settings"]["window"],
+            pair[1]["settings"]["blocks"],
+        ),
+    )
+    for name, record in found:
+        stem, blocks = name.removesuffix(".json"), record["settings"]["blocks"]
+        heading = f"{title(record)}, {blocks} blocks"
+        made[RESULTS / f"{stem}.svg"] = figure(record, Speeds()) + "\n"
+        image = f"![Perplexity against kept pairs: {heading}](../../data/results/{stem}.svg)"
+        cards.page(made, f"{stem}.md", TOOL, heading, setting(record), image, full_table(record))
+        lines.append((f"[{title(record)}](tables/{stem}.md)", f"{blocks}", f"{len(record['points'])}"))
+    cards.page(
+        made,
+        "plans.md",
+        TOOL,
+        "Plans: a k for every layer under one budget",
+        "Chosen by `focus plan` from the loss of each layer alone. The tables of the frontier have their perplexities.",
+        plan_lines(),
+    )
+    doc, books = ROOT / "docs" / "frontier.md", read(BOOKS)
+    cards.fill(made, doc, "answer", answer(books))
+    cards.fill(made, doc, "budgets", budgets_table(books))
+    cards.fill(made, doc, "eight blocks", eight_blocks())
+    cards.fill(made, doc, "web", web_table(read(WEB)))
+    cards.fill(made, doc, "adaptation", adaptation())
+    cards.fill(made, doc, "list", table(("measured at", "blocks", "points"), lines))
+    return made
 
 
 if __name__ == "__main__":
-    main()
+    cards.main(pages)

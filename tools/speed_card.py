@@ -230,8 +230,8 @@ are tiles of 16, 128 or 512 queries with the keys that any of them keeps, and bl
 keep any of them. Windows also ran in the backend of the routers, without groups. Kernels of the papers are not
 measured. The same points an hour apart differed by up to 40% where a call takes tens of milliseconds."""
 
-CONTENT_NOTE = """They are timed on heads of the model during prefill of a text, at a quarter, half and three quarters of its
-layers and heads. Neighbouring queries want the same keys there, more than among random tensors (last column).
+CONTENT_NOTE = """They are timed on heads of the model during prefill of a text, at a quarter, half and three quarters
+of its layers and heads. Neighbouring queries want the same keys there, more than among random tensors (last column).
 "Speed-up" is that of the heads together, selection time excluded. Selection is reference code that ranks every key for
 every query, also where the method ranks blocks. LSH sampling keeps another share than it is asked for, so it was asked
 for more shares; it is fitted on 2,048 other tokens."""

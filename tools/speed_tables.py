@@ -35,7 +35,8 @@ def baseline_setting(record: dict[str, Any]) -> str:
     return (
         f"{machine['device']}, {machine['threads']} threads, {machine['instructions']}, torch {machine['torch']}, "
         f"{' and '.join(dates)}; {heads}; float32, w = {settings['window']}, "
-        f"{settings['sink_tokens']} sinks, at least {settings['repetitions']} alternating runs a point, selection timed once."
+        f"{settings['sink_tokens']} sinks, at least {settings['repetitions']} alternating runs a point, selection "
+        "timed once."
     )
 
 
