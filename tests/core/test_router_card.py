@@ -1,0 +1,51 @@
+"""The model cards and the README's table are those that the recorded runs give."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def card() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("router_card", ROOT / "tools" / "router_card.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_pages_are_up_to_date(card: ModuleType):
+    for path, text in card.pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"run python tools/router_card.py: {path}"
+
+
+def test_the_table_pairs_speed_and_quality_at_one_length(card: ModuleType):
+    """Where no call was timed at a row's own length, groups and share, the row says so."""
+    rows = [line.split(" | ") for line in card.summary().splitlines()[2:]]
+    assert {"per head", "per layer", "SparQ"} <= {row[0].removeprefix("| ") for row in rows}
+    for row in rows:
+        speed = row[-1].removesuffix(" |")
+        assert speed == card.MISSING or re.fullmatch(r"\d+\.\d\dx", speed)
+    timed = {(row[0], row[1], row[3]): row[-1] for row in rows if "x |" in row[-1]}
+    assert timed["| per layer", "1", "8,192"].startswith("3.72x")
+    assert not any(method == "| per head" and length == "2,048" for method, _, length in timed)
+
+
+def test_speeds_of_another_share_are_not_taken(card: ModuleType):
+    point = {"top_k": 1, "perplexity": 11.0, "kept_share": 0.9, "method": card.NAME, "kind": "routers"}
+    untouched = {"perplexity": 10.0, "kind": "untouched", "method": "untouched", "top_k": None}
+    record = {"settings": {"length": 2048, "blocks": 4}, "points": [untouched, point]}
+    speeds = card.read_speeds(sorted(card.RESULTS.glob("bench-*.json")))
+    (line,) = card.frontier_rows(record, card.NAME, "novels", speeds)
+    assert card.MISSING in line and "+10.0%" in line
+    (line,) = card.frontier_rows(
+        {**record, "points": [untouched, {**point, "kept_share": 0.14}]}, card.NAME, "", speeds
+    )
+    assert "1.80x" in line

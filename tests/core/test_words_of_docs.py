@@ -1,0 +1,49 @@
+"""README and docs: short sentences, a README of two screens, links and module paths that lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+WRITTEN = [ROOT / "README.md", *DOCS, *sorted((ROOT / "data" / "routers").glob("*/README.md"))]
+NOT_PROSE = r"```.*?```|<!--.*?-->|^\|[^\n]*$|^#[^\n]*$|!\[[^]]*\]\([^)]*\)"
+LATER = {"benchmarks.md", "frontier.md", "linguistics.md", "speed.md"}
+
+
+def sentences(text: str) -> list[int]:
+    """Words of each sentence, without tables, code, comments, headings and pictures."""
+    prose = re.sub(NOT_PROSE, "", text, flags=re.DOTALL | re.MULTILINE)
+    parts = re.split(r"(?<=[.!?])\s+|\n\s*\n|\n- ", prose)
+    return [len(part.split()) for part in parts if len(part.split()) > 3]
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", [path for path in WRITTEN if path.name not in LATER], ids=name_of)
+def test_sentences_have_twenty_words_or_fewer_on_average(path: Path):
+    words = sentences(path.read_text(encoding="utf-8"))
+    if words:
+        assert sum(words) / len(words) <= 20
+
+
+def test_the_readme_fits_two_screens():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=name_of)
+def test_relative_links_lead_to_files(path: Path):
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    assert [link for link in links if link and not (path.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=name_of)
+def test_paths_in_code_spans_exist(path: Path):
+    named = re.findall(
+        r"`((?:focus_core|workbench|pages|tools|tests|docs)/[\w./-]*)`", path.read_text(encoding="utf-8")
+    )
+    assert [name for name in named if not (ROOT / name).exists()] == []
