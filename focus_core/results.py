@@ -16,6 +16,7 @@ import torch
 import transformers
 
 from focus_core.errors import FocusError
+from focus_core.files import write_atomic
 
 
 def text_records(files: Iterable[Path]) -> list[dict[str, Any]]:
@@ -46,17 +47,14 @@ def stamp(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def record_run(path: Path, report: dict[str, Any]) -> dict[str, Any]:
-    """Stamp a report and write it as JSON, whole or not at all; returns it."""
+    """Stamp a report and write it as JSON, atomically; returns it."""
     record = stamp(report)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(path.suffix + ".partial")
-    partial.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_atomic(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     return record
 
 
 def stored_or_run(path: Path, identity: dict[str, Any], run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The result in a file if it was made with these settings; else make it and write it, whole or not at all.
+    """The result in a file if it was made with these settings; else make it and write it atomically.
 
     Raises:
         FocusError: the file holds a result of other settings.

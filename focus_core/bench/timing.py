@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from focus_core.errors import FocusError
+from focus_core.files import write_atomic
 
 STEADY_SECONDS = 1.0  # short calls repeat for about this long
 MOST_REPETITIONS = 64
@@ -118,10 +119,7 @@ def save_record(path: Path, record: dict[str, Any]) -> None:
     Raises:
         FocusError: it cannot be written.
     """
-    temporary = path.with_name(path.name + ".part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(record, indent=1), encoding="utf-8")
-        temporary.replace(path)
+        write_atomic(path, json.dumps(record, indent=1))
     except OSError as error:
         raise FocusError(f"{path} cannot be written: choose a file in a folder you may write to.") from error

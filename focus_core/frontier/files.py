@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from focus_core.files import write_atomic
 from focus_core.frontier.figure import figure
 from focus_core.frontier.speeds import Speeds
 from focus_core.frontier.table import markdown
 
 
 def write_beside(out: Path, record: dict[str, Any], speeds: Speeds) -> None:
-    """Write the table and the figure of a record beside its file, with the endings .md and .svg, each in one step."""
+    """Write the table and the figure of a record beside its file, with the endings .md and .svg, each atomically."""
     for ending, text in ((".md", markdown(record, speeds) + "\n"), (".svg", figure(record, speeds) + "\n")):
-        path = out.with_suffix(ending)
-        partial = path.with_suffix(ending + ".partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        write_atomic(out.with_suffix(ending), text)

@@ -1,10 +1,11 @@
-"""A report as files: what it consists of, and a folder of them."""
+"""A report as files: their names and contents, and how they are written to a folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from focus_core.analysis.tables import to_csv, to_parquet
+from focus_core.files import write_atomic
 from focus_core.report.frames import report_frames
 from focus_core.report.html import to_html, to_json
 from focus_core.report.model import Report
@@ -31,11 +32,5 @@ def report_files(report: Report) -> dict[str, bytes]:
 
 
 def write_files(files: dict[str, bytes], folder: Path) -> list[Path]:
-    """Write files to a folder, each whole or not at all; returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, data in files.items():
-        partial = folder / f"{name}.partial"
-        partial.write_bytes(data)
-        written.append(partial.replace(folder / name))
-    return written
+    """Write files to a folder, each atomically; returns their paths."""
+    return [write_atomic(folder / name, data) for name, data in files.items()]

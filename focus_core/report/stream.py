@@ -17,6 +17,7 @@ from torch import Tensor
 
 from focus_core.analysis.trace import memberships
 from focus_core.errors import FocusError
+from focus_core.files import atomic_path
 from focus_core.progress import Progress, silent
 from focus_core.report.corpus import Corpus, Section, sections
 from focus_core.report.statistics import Block, Statistics
@@ -234,8 +235,7 @@ def _routed(
 
 
 def _save(path: Path, key: str, statistics: Statistics, sections_done: int) -> None:
-    """Write the state, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write the state atomically."""
     metadata = {
         "format": _FORMAT,
         "made_from": key,
@@ -243,9 +243,8 @@ def _save(path: Path, key: str, statistics: Statistics, sections_done: int) -> N
         "samples": statistics.samples(),
     }
     arrays = {name: array for name, array in statistics.arrays().items() if array.size}
-    partial = path.with_name(path.name + ".partial")
-    save_file(arrays, partial, metadata=metadata)
-    partial.replace(path)
+    with atomic_path(path) as temporary:
+        save_file(arrays, temporary, metadata=metadata)
 
 
 def _load(path: Path, key: str, statistics: Statistics) -> int:

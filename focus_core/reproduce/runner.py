@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.errors import FocusError
+from focus_core.files import write_atomic
 from focus_core.reproduce.context import Context, Scale
 from focus_core.resources import runs_dir
 from focus_core.results import record_run, stamp, stored_or_run
@@ -175,10 +176,7 @@ def _claim(folder: Path, identity: dict[str, Any]) -> None:
     if known is not None and known != identity:
         raise FocusError(f"{folder} holds a run with other settings: repeat those, or choose another with --out.")
     if known is None:
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f"{SETTINGS}.partial"
-        partial.write_text(json.dumps(identity, indent=2) + "\n", encoding="utf-8")
-        partial.replace(folder / SETTINGS)
+        write_atomic(folder / SETTINGS, json.dumps(identity, indent=2) + "\n")
 
 
 def _settings(folder: Path) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from focus_core.errors import FocusError
+from focus_core.files import atomic_path, write_atomic
 from focus_core.routing.config import FocusConfig
 from focus_core.shipped import CONFIG
 
@@ -102,7 +103,7 @@ class SavedRouters:
 def write_routers(
     folder: Path, model: PreTrainedModel, config: FocusConfig, routers: nn.Module, *, trained: bool, write: bool = True
 ) -> None:
-    """Write routers to a folder; each file appears whole or not at all.
+    """Write routers to a folder; each file is written atomically.
 
     Args:
         folder: created if needed.
@@ -124,13 +125,9 @@ def write_routers(
     tensors = {name: whole(tensor.detach()).cpu().contiguous() for name, tensor in routers.state_dict().items()}
     if not write:
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"{WEIGHTS}.partial"
-    save_file(tensors, partial, metadata={"format": "pt"})
-    partial.replace(folder / WEIGHTS)
-    partial = folder / f"{CONFIG}.partial"
-    partial.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    partial.replace(folder / CONFIG)
+    with atomic_path(folder / WEIGHTS) as temporary:
+        save_file(tensors, temporary, metadata={"format": "pt"})
+    write_atomic(folder / CONFIG, json.dumps(record, indent=2) + "\n")
 
 
 def read_routers(folder: Path, model: PreTrainedModel) -> SavedRouters:

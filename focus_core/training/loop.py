@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from focus_core.errors import FocusError
+from focus_core.files import atomic_path
 from focus_core.routing.model import FocusModel, Observer
 from focus_core.routing.router import group_sizes
 from focus_core.training.calibrate import calibrate
@@ -206,10 +207,9 @@ def _save(path: Path, focus: FocusModel, optimizer: torch.optim.Optimizer, run: 
     tensors = {f"router.{name}": tensor for name, tensor in focus.routers.state_dict().items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors.update({f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()})
-    partial = path.with_suffix(".partial")
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(tensors, partial, metadata={"run": run, "step": str(done)})
-    partial.replace(path)
+    with atomic_path(path) as temporary:
+        save_file(tensors, temporary, metadata={"run": run, "step": str(done)})
 
 
 def _resume(path: Path, focus: FocusModel, optimizer: torch.optim.Optimizer, run: str) -> int:

@@ -24,6 +24,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from transformers.trainer_utils import get_last_checkpoint
 
 from focus_core.errors import FocusError
+from focus_core.files import write_atomic
 from focus_core.routing.model import FocusModel
 from focus_core.routing.storage import CONFIG, whole
 from focus_core.training.calibrate import calibrate
@@ -265,10 +266,7 @@ def _checkpoint_to_resume(
     if last is not None and path.is_file() and json.loads(path.read_text(encoding="utf-8")) != run:
         raise FocusError(f"{checkpoints} belongs to a run with other settings: repeat those, or give another folder.")
     if is_main_process():
-        checkpoints.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
-        partial.replace(path)
+        write_atomic(path, json.dumps(run, indent=2) + "\n")
     return last
 
 

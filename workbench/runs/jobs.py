@@ -25,6 +25,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from focus_core.errors import FocusError
+from focus_core.files import write_atomic
 from focus_core.resources import runs_dir
 from focus_core.routing.storage import CONFIG
 from workbench.runs.worker import JOB, OUTCOME, TEXT
@@ -289,6 +290,4 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
-    partial.replace(path)
+    write_atomic(path, json.dumps(content, indent=1, ensure_ascii=False))

@@ -13,6 +13,8 @@ import signal
 import sys
 from pathlib import Path
 
+from focus_core.files import write_atomic
+
 JOB, OUTCOME, TEXT = "job.json", "outcome.json", "text"
 """Files of a job's folder: what to do, how it went, and the copy of the user's text while it is needed."""
 
@@ -36,9 +38,7 @@ def main(folder: Path) -> int:
     if status == 0:
         shutil.rmtree(folder / TEXT, ignore_errors=True)
     with contextlib.suppress(OSError):  # a full disk: the job then counts as ended without a word
-        partial = folder / f"{OUTCOME}.partial"
-        partial.write_text(json.dumps({"status": status}), encoding="utf-8")
-        partial.replace(folder / OUTCOME)
+        write_atomic(folder / OUTCOME, json.dumps({"status": status}))
     return status
 
 
