@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from focus_core.files import write_atomic
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "data" / "results"
 TABLES = ROOT / "docs" / "tables"
@@ -67,14 +69,6 @@ def differing(pages: Pages) -> list[Path]:
     return [path for path, text in pages.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
 
 
-def write(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-
-
 def main(make: Callable[[], Pages], arguments: Sequence[str] | None = None) -> None:
     """Write what a tool makes, or with --check name the files that differ and exit with 1."""
     parser = argparse.ArgumentParser()
@@ -85,6 +79,6 @@ def main(make: Callable[[], Pages], arguments: Sequence[str] | None = None) -> N
     for path in changed:
         print(("differs: " if check else "written: ") + str(path.relative_to(ROOT)))
         if not check:
-            write(path, pages[path])
+            write_atomic(path, pages[path])
     if check and changed:
         sys.exit(1)

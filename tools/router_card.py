@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from focus_core.files import write_atomic
 from focus_core.frontier.speeds import Speeds, read_speeds
 
 ROOT = Path(__file__).parents[1]
@@ -338,7 +339,7 @@ def pages() -> dict[Path, str]:
 def main() -> None:
     """Write both cards and the README's table."""
     for path, text in pages().items():
-        path.write_text(text, encoding="utf-8")
+        write_atomic(path, text)
 
 
 if __name__ == "__main__":
