@@ -1,6 +1,6 @@
 """Write the model cards of the shipped routers, and the README's table, from the recorded runs.
 
-    python tools/router_card.py
+    python tools/router_card.py [--check]
 
 Every figure comes from `data/routers/*/training.json` (focus train) and `data/results/*.json` (focus eval, focus
 frontier, focus reproduce and focus bench).
@@ -9,59 +9,55 @@ frontier, focus reproduce and focus bench).
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
-from focus_core.files import write_atomic
+import cards
+from cards import RESULTS, ROOT, Pages, read, table
+
 from focus_core.frontier.speeds import Speeds, read_speeds
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "data" / "results"
+ROUTERS = ROOT / "data" / "routers"
 NAME = "smollm2-135m-k8"
 HEADS = "smollm2-135m-k8-heads-lm"
 FIRST_STAGE = "smollm2-135m-k8-heads"
 """The name in the records of routers per head after the first stage alone, which are not shipped."""
-MARKS = ("<!-- summary: python tools/router_card.py -->", "<!-- end of summary -->")
 MISSING = "not measured yet"
 PLACES = (
-    (HEADS, "frontier-2048-8-blocks", "novels"),
-    (HEADS, "frontier-2048-web", "web English"),
-    (NAME, "frontier-2048", "novels"),
-    (NAME, "frontier-2048-web", "web English"),
+    (HEADS, "frontier-2048-8-blocks.json", "novels"),
+    (HEADS, "frontier-2048-web.json", "web English"),
+    (NAME, "frontier-2048.json", "novels"),
+    (NAME, "frontier-2048-web.json", "web English"),
 )
 """Routers, record of `focus frontier` and kind of text of the README's rows."""
+Row = tuple[str, ...]
 KINDS = {HEADS: "per head", NAME: "per layer"}
 
 
-def read(name: str) -> dict[str, Any]:
-    """A record of `data/results`."""
-    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+def beside(name: str, file: str) -> dict[str, Any]:
+    """A JSON file of shipped routers."""
+    return json.loads((ROUTERS / name / file).read_text(encoding="utf-8"))
 
 
 def form(name: str, k: int) -> tuple[str, int, int]:
     """Under which speeds of shipped routers are recorded: kind of router, K and k."""
-    path = ROOT / "data" / "routers" / name / "focus_config.json"
-    routing = json.loads(path.read_text(encoding="utf-8"))["routing"]
+    routing = beside(name, "focus_config.json")["routing"]
     return routing.get("router", "layer"), routing["num_groups"], k
 
 
 def summary() -> str:
     """The README's table: each kind of text with perplexity, kept share, balance, and speed at the same length."""
     speeds = read_speeds(sorted(RESULTS.glob("bench-*.json")))
-    lines = [
-        "| method | k | text | T | blocks | pairs kept | perplexity | largest group | speed at T |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    columns = ("method", "k", "text", "T", "blocks", "pairs kept", "perplexity", "largest group", "speed at T")
+    rows: list[Row] = []
     for name, record, text in PLACES:
-        lines += frontier_rows(read(record), name, text, speeds)
-    lines += routed_rows(read("reproduce-lengths"), "8192", "novels", speeds)
-    lines += routed_rows(read("reproduce-domains"), "code.py.txt", "Python", speeds)
-    lines.append(adapted_row(read("reproduce-lora")))
-    return "\n".join(lines)
+        rows += frontier_rows(read(record), name, text, speeds)
+    rows += routed_rows(read("reproduce-lengths.json"), "8192", "novels", speeds)
+    rows += routed_rows(read("reproduce-domains.json"), "code.py.txt", "Python", speeds)
+    rows.append(adapted_row(read("reproduce-lora.json")))
+    return table(columns, rows)
 
 
-def frontier_rows(record: dict[str, Any], name: str, text: str, speeds: Speeds) -> list[str]:
+def frontier_rows(record: dict[str, Any], name: str, text: str, speeds: Speeds) -> list[Row]:
     """The rows of shipped routers at k = 1 and 2, and of SparQ at the share of k = 1 where it was measured."""
     settings, points = record["settings"], record["points"]
     untouched = next(point["perplexity"] for point in points if point["kind"] == "untouched")
@@ -77,7 +73,7 @@ def frontier_rows(record: dict[str, Any], name: str, text: str, speeds: Speeds) 
     return rows
 
 
-def routed_rows(record: dict[str, Any], cell: str, text: str, speeds: Speeds) -> list[str]:
+def routed_rows(record: dict[str, Any], cell: str, text: str, speeds: Speeds) -> list[Row]:
     """The rows of one cell of `focus reproduce lengths` or `domains`: shipped routers per layer at k = 1 and 2."""
     found = [result for result in record["results"] if result["cell"] == cell]
     untouched = next(result["perplexity"] for result in found if result["routing"] == "off")
@@ -90,7 +86,7 @@ def routed_rows(record: dict[str, Any], cell: str, text: str, speeds: Speeds) ->
     return rows
 
 
-def adapted_row(record: dict[str, Any]) -> str:
+def adapted_row(record: dict[str, Any]) -> Row:
     """The row of full attention adapted to the training books, the best of the recorded LoRA runs."""
     scale, results = record["settings"]["scale"], record["results"]
     untouched = next(result["perplexity"] for result in results if result["cell"] == "untouched")
@@ -107,61 +103,66 @@ def row(
     length: int,
     blocks: int,
     speed: float | None,
-) -> str:
+) -> Row:
     """One line of the README's table."""
     largest = point.get("largest_group_share")
     return (
-        f"| {method} | {point.get('top_k') or ''} | {text} | {length:,} | {blocks} | {point['kept_share']:.1%} "
-        f"| {point['perplexity'] / untouched - 1:+.1%} | {'' if largest is None else f'{largest:.1%}'} "
-        f"| {MISSING if speed is None else f'{speed:.2f}x'} |"
+        method,
+        str(point.get("top_k") or ""),
+        text,
+        f"{length:,}",
+        str(blocks),
+        f"{point['kept_share']:.1%}",
+        f"{point['perplexity'] / untouched - 1:+.1%}",
+        "" if largest is None else f"{largest:.1%}",
+        MISSING if speed is None else f"{speed:.2f}x",
     )
 
 
 def trained_table(record: dict[str, Any], baseline: dict[str, Any]) -> str:
     """Perplexities of trained routers beside those of untrained ones at the same setting, as Markdown."""
     untrained = {(line["routing"], line["top_k"], line["balance"]): line for line in baseline["results"]}
-    lines = [
-        "| routing | k | balance | perplexity | distant pairs kept | all pairs kept | largest group "
-        "| untrained: perplexity | untrained: distant kept |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    rows: list[Row] = []
     for line in record["results"]:
         other = untrained[line["routing"], line["top_k"], line["balance"]]
-        largest = "" if line["largest_group_share"] is None else f"{line['largest_group_share']:.1%}"
-        lines.append(
-            f"| {line['routing']} | {line['top_k'] or ''} | {line['balance']} | {line['perplexity']:.2f} | "
-            f"{line['kept_share']:.1%} | {line['causal_kept_share']:.1%} | {largest} | "
-            f"{other['perplexity']:.2f} | {other['kept_share']:.1%} |"
+        rows.append(
+            (
+                line["routing"],
+                str(line["top_k"] or ""),
+                line["balance"],
+                f"{line['perplexity']:.2f}",
+                f"{line['kept_share']:.1%}",
+                f"{line['causal_kept_share']:.1%}",
+                "" if line["largest_group_share"] is None else f"{line['largest_group_share']:.1%}",
+                f"{other['perplexity']:.2f}",
+                f"{other['kept_share']:.1%}",
+            )
         )
-    return "\n".join(lines)
+    columns = ("routing", "k", "balance", "perplexity", "distant pairs kept", "all pairs kept", "largest group")
+    return table((*columns, "untrained: perplexity", "untrained: distant kept"), rows)
 
 
 def frontier_table(record: dict[str, Any]) -> str:
     """Perplexities of both kinds of routers at each k, and of untrained ones, as Markdown."""
     untouched = next(point["perplexity"] for point in record["points"] if point["kind"] == "untouched")
     found = {(point["method"], point["top_k"]): point for point in record["points"] if point["kind"] == "routers"}
-    lines = [
-        "| routers | k | distant pairs kept | perplexity | change | largest group |",
-        "|---|---|---|---|---|---|",
-        f"| untouched model |  | 100.0% | {untouched:.2f} |  |  |",
-    ]
     labels = {HEADS: HEADS, FIRST_STAGE: "first stage alone", "untrained, per head": "untrained, per head", NAME: NAME}
+    rows: list[Row] = [("untouched model", "", "100.0%", f"{untouched:.2f}", "", "")]
     for name, label in labels.items():
         for (method, k), point in sorted(found.items(), key=lambda item: item[0][1] or 0):
             if method == name:
-                lines.append(
-                    f"| {label} | {k} | {point['kept_share']:.1%} | {point['perplexity']:.2f} | "
-                    f"{point['perplexity'] / untouched - 1:+.1%} | {point['largest_group_share']:.1%} |"
-                )
-    return "\n".join(lines)
+                change = f"{point['perplexity'] / untouched - 1:+.1%}"
+                kept, largest = f"{point['kept_share']:.1%}", f"{point['largest_group_share']:.1%}"
+                rows.append((label, str(k), kept, f"{point['perplexity']:.2f}", change, largest))
+    return table(("routers", "k", "distant pairs kept", "perplexity", "change", "largest group"), rows)
 
 
-def facts(*pairs: tuple[str, Any]) -> str:
+def facts(*pairs: Row) -> str:
     """A table of settings, one line each."""
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in pairs)])
+    return table(("setting", "value"), pairs)
 
 
-def measured(record: dict[str, Any]) -> list[tuple[str, Any]]:
+def measured(record: dict[str, Any]) -> list[Row]:
     """On what, with what, where and when a record was measured."""
     settings, made = record["settings"], record["made"]
     config = settings.get("config", settings)
@@ -175,17 +176,19 @@ def measured(record: dict[str, Any]) -> list[tuple[str, Any]]:
     ]
 
 
-def base(folder: Path, training: dict[str, Any]) -> list[tuple[str, Any]]:
+def base(name: str, training: dict[str, Any]) -> list[Row]:
     """The model by both of its names: of the file it came from, and of the weights in memory, which the app shows."""
-    weights = json.loads((folder / "focus_config.json").read_text(encoding="utf-8"))["base"]["fingerprint"]
     model = training["model"]
-    return [("base model", f"{model['name']}, revision {model['revision']}, unchanged"), ("weights", weights)]
+    return [
+        ("base model", f"{model['name']}, revision {model['revision']}, unchanged"),
+        ("weights", beside(name, "focus_config.json")["base"]["fingerprint"]),
+    ]
 
 
 def book_table(training: dict[str, Any]) -> str:
     """The training texts with their sizes and checksums, as Markdown."""
-    lines = [f"| {item['name']} | {item['bytes']:,} | `{item['sha256']}` |" for item in training["data"]]
-    return "\n".join(["| file | bytes | SHA-256 |", "|---|---|---|", *lines])
+    rows = [(item["name"], f"{item['bytes']:,}", f"`{item['sha256']}`") for item in training["data"]]
+    return table(("file", "bytes", "SHA-256"), rows)
 
 
 def options(training: dict[str, Any]) -> str:
@@ -199,22 +202,19 @@ def options(training: dict[str, Any]) -> str:
 
 def stage_table(*stages: dict[str, Any]) -> str:
     """The stages of training, as Markdown."""
-    lines = ["| stage | objective | steps | tokens a step | final loss, nats | minutes |", "|---|---|---|---|---|---|"]
+    rows: list[Row] = []
     for number, training in enumerate(stages, 1):
         run, length = training["settings"]["training"], training["settings"]["length"]
         minutes = f"{training['step_seconds'] / 60:.1f}" if "step_seconds" in training else "not recorded"
-        lines.append(
-            f"| {number} | `{run['objective']}` | {run['steps']} | {run['batch_size']} x {length:,} | "
-            f"{training['final_loss']:.3f} | {minutes} |"
-        )
-    return "\n".join(lines)
+        tokens, loss = f"{run['batch_size']} x {length:,}", f"{training['final_loss']:.3f}"
+        rows.append((str(number), f"`{run['objective']}`", str(run["steps"]), tokens, loss, minutes))
+    return table(("stage", "objective", "steps", "tokens a step", "final loss, nats", "minutes"), rows)
 
 
 def layer_card() -> str:
     """The card of the published form."""
-    folder = ROOT / "data" / "routers" / NAME
-    training = json.loads((folder / "training.json").read_text(encoding="utf-8"))
-    trained, untrained = read(f"{NAME}-trained"), read(f"{NAME}-untrained")
+    training = beside(NAME, "training.json")
+    trained, untrained = read(f"{NAME}-trained.json"), read(f"{NAME}-untrained.json")
     run, first = training["settings"]["training"], trained["results"][0]
     held = " ".join(f"--data {item['name']}" for item in trained["data"])
     setting = facts(
@@ -228,7 +228,7 @@ def layer_card() -> str:
 One router for each layer, as published. A token attends to its neighbours and to the groups it is in.
 `python tools/router_card.py` writes this page from the recorded runs.
 
-{facts(*base(folder, training), ("seed", run["seed"]))}
+{facts(*base(NAME, training), ("seed", str(run["seed"])))}
 
 ## Training
 
@@ -262,10 +262,9 @@ focus eval {held} --blocks {trained["settings"]["blocks"]} --untrained --out dat
 
 def heads_card() -> str:
     """The card of the routers per head."""
-    folder = ROOT / "data" / "routers" / HEADS
-    training = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    training = beside(HEADS, "training.json")
     first = training["started_from"]
-    long, short = read("frontier-2048"), read("frontier-512")
+    long, short = read("frontier-2048.json"), read("frontier-512.json")
     held = " ".join(f"-d {item['name']}" for item in long["data"])
     measure = "-k 1 -k 2 -k 3 -k 4 --baseline none --length 2048 --window 128"
     measure += f" --blocks {long['settings']['blocks']} --out frontier.json"
@@ -275,7 +274,7 @@ One router for each key/value head. A key is in one group; a query reads k group
 [docs/method.md](../../../docs/method.md) has the formulas. `python tools/router_card.py` writes this page from the
 recorded runs.
 
-{facts(*base(folder, training), ("seed", first["settings"]["training"]["seed"]))}
+{facts(*base(HEADS, training), ("seed", str(first["settings"]["training"]["seed"])))}
 
 ## Training
 
@@ -320,27 +319,12 @@ def limits(balance: str) -> str:
 - {balance}"""
 
 
-def fill(page: str, text: str) -> str:
-    """A page with what stands between the marks replaced."""
-    pattern = re.compile(f"{re.escape(MARKS[0])}.*{re.escape(MARKS[1])}", re.DOTALL)
-    return pattern.sub(lambda _: f"{MARKS[0]}\n{text}\n{MARKS[1]}", page)
-
-
-def pages() -> dict[Path, str]:
-    """Every file that this script writes, with its text."""
-    readme = ROOT / "README.md"
-    return {
-        ROOT / "data" / "routers" / NAME / "README.md": layer_card(),
-        ROOT / "data" / "routers" / HEADS / "README.md": heads_card(),
-        readme: fill(readme.read_text(encoding="utf-8"), summary()),
-    }
-
-
-def main() -> None:
-    """Write both cards and the README's table."""
-    for path, text in pages().items():
-        write_atomic(path, text)
+def pages() -> Pages:
+    """Both model cards, and the README with its table."""
+    found: Pages = {ROUTERS / NAME / "README.md": layer_card(), ROUTERS / HEADS / "README.md": heads_card()}
+    cards.fill(found, ROOT / "README.md", "summary", summary())
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    cards.main(pages)

@@ -1,8 +1,7 @@
-"""The model cards and the README's table are those that the recorded runs give."""
+"""The README's table pairs quality with speed at the same length, and says where one of them is missing."""
 
 import importlib.util
 import re
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -11,12 +10,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def card() -> ModuleType:
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
     spec = importlib.util.spec_from_file_location("router_card", ROOT / "tools" / "router_card.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -44,8 +43,8 @@ def test_speeds_of_another_share_are_not_taken(card: ModuleType):
     record = {"settings": {"length": 2048, "blocks": 4}, "points": [untouched, point]}
     speeds = card.read_speeds(sorted(card.RESULTS.glob("bench-*.json")))
     (line,) = card.frontier_rows(record, card.NAME, "novels", speeds)
-    assert card.MISSING in line and "+10.0%" in line
+    assert line[-1] == card.MISSING and "+10.0%" in line
     (line,) = card.frontier_rows(
         {**record, "points": [untouched, {**point, "kept_share": 0.14}]}, card.NAME, "", speeds
     )
-    assert "1.80x" in line
+    assert line[-1] == "1.80x"
