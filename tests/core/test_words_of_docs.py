@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,3 +50,11 @@ def test_paths_in_code_spans_exist(path: Path):
         r"`((?:focus_core|workbench|pages|tools|tests|docs)/[\w./-]*)`", path.read_text(encoding="utf-8")
     )
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.usefixtures("default_model")
+def test_the_python_example_runs():
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "using.md").read_text(encoding="utf-8"), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(code, "docs/using.md", "exec"), names)
+    assert names["base"] is names["model"]
