@@ -9,6 +9,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from focus_core.analysis import Trace
+from focus_core.analysis.display.cells import paginate
 from focus_core.analysis.matching import agreement_within
 from workbench.charts.group_sizes import layer_sizes, size_table
 from workbench.charts.theme import is_dark
@@ -16,7 +17,6 @@ from workbench.engine import service
 from workbench.engine.service import Analysis
 from workbench.shell import state
 from workbench.shell.frame import open_page
-from workbench.tokens.cells import paginate
 from workbench.tokens.reach import pair_shares
 from workbench.views.compare import side as b_side
 from workbench.views.compare.tables import (

@@ -6,13 +6,15 @@ from functools import partial
 
 import streamlit as st
 
+from focus_core.analysis.display.cells import page_of, paginate
+from focus_core.analysis.tokens import context
 from workbench.charts.group_sizes import all_sizes, layer_sizes, size_table
 from workbench.charts.theme import is_dark
 from workbench.engine.service import Analysis
 from workbench.shell import state
 from workbench.shell.frame import open_page
-from workbench.tokens.cells import ambiguous, context, groups_by_layer, page_of, paginate, token_table
 from workbench.tokens.reach import PairShares, pair_shares, partners, relations, repeated_words
+from workbench.tokens.tables import ambiguous, groups_by_layer, token_table
 from workbench.views.explore.pairs import pair_bar
 from workbench.views.explore.token_map import token_map
 from workbench.views.explore.verdicts import layer_verdict, reach_verdict, repeats_verdict

@@ -17,8 +17,9 @@ from workbench.engine import cached
 from workbench.engine.service import Analysis
 from workbench.shell import state
 from workbench.shell.frame import open_page
-from workbench.views.linguistics import tables as linguistics
+from workbench.views.linguistics import cached as kept
 from workbench.views.linguistics.charts import ami_by_layer, residual_map
+from workbench.views.linguistics.tables import cell_table, layer_table, word_lists
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
@@ -49,13 +50,13 @@ def _linguistics(analysis: Analysis) -> None:
     with guarded():
         tag_set, rule, compare = _choices()
         with st.spinner("Tagging words …", show_time=True):
-            words = linguistics.sample(analysis, st.session_state["model"], rule)
+            words = kept.sample(analysis, st.session_state["model"], rule)
         wanted = (cached.groups_key(analysis), rule)
         ready = compare and st.session_state.get(READY) == wanted
         waiting = st.empty()
         grouped = _clusterings(analysis, words, waiting) if ready else None
         with st.spinner("Comparing every layer with its references …", show_time=True):
-            found = linguistics.alignment(analysis, words, tag_set, grouped)
+            found = kept.alignment(analysis, words, tag_set, grouped)
         _verdict(analysis, words, found, waiting=compare and not ready)
         row = layer_slider(
             analysis.trace, "The layer whose groups are shown below; the verdict above is about all of them."
@@ -116,7 +117,7 @@ def _clusterings(analysis: Analysis, words: WordSample, place: DeltaGenerator) -
 
     chosen = st.session_state
     try:
-        return linguistics.clusterings(analysis, words, chosen["model"], chosen["routers"], show)
+        return kept.clusterings(analysis, words, chosen["model"], chosen["routers"], show)
     finally:
         place.empty()
 
@@ -128,7 +129,7 @@ def _verdict(analysis: Analysis, words: WordSample, found: Alignment, *, waiting
         st.markdown("\n".join(f"- {sentence}" for sentence in others))
     if waiting:
         st.caption("Untrained routers and k-means are on their way.")
-    text = linguistics.tagged(analysis)
+    text = kept.tagged(analysis)
     share = english_share(text)
     if share < ENGLISH_SHARE:
         st.warning(
@@ -166,7 +167,7 @@ def _layers(analysis: Analysis, found: Alignment, row: int) -> None:
     best = max(found.layers, key=lambda layer: layer.measures.ami)
     chart(
         ami_by_layer(found, dark=is_dark(), row=row),
-        lambda: linguistics.layer_table(found),
+        lambda: layer_table(found),
         analysis.origin | {"tags": found.tag_set},
         name="alignment",
         file=f"alignment-{found.tag_set}",
@@ -176,8 +177,8 @@ def _layers(analysis: Analysis, found: Alignment, row: int) -> None:
 
 
 def _cells(analysis: Analysis, words: WordSample, row: int, tag_set: str) -> None:
-    tests = linguistics.cells(analysis, words, tag_set)
-    table = linguistics.cell_table(tests, words, row, tag_set)
+    tests = kept.cells(analysis, words, tag_set)
+    table = cell_table(tests, words, row, tag_set)
     chart(
         residual_map(table, dark=is_dark(), tag_set=tag_set),
         table,
@@ -225,7 +226,7 @@ def _words(analysis: Analysis, words: WordSample, row: int) -> None:
     top = top_words(words, row)
     st.markdown(f"**Words of each group of layer {layer}** (in brackets: how often in the group)")
     st.dataframe(
-        linguistics.word_lists(top),
+        word_lists(top),
         hide_index=True,
         key="top_words",
         column_config={
@@ -240,7 +241,7 @@ def _words(analysis: Analysis, words: WordSample, row: int) -> None:
 
 
 def _measures(analysis: Analysis, found: Alignment) -> None:
-    table = linguistics.layer_table(found)
+    table = layer_table(found)
     with st.expander("All measures of every layer"):
         st.markdown(
             "Only AMI and ARI are corrected for chance. Homogeneity, V and many-to-one accuracy grow with the number "

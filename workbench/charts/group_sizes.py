@@ -8,7 +8,8 @@ import plotly.graph_objects as go
 
 from focus_core.analysis import Trace
 from focus_core.analysis.balance import group_counts
-from workbench.charts.theme import diverging, group_color, ink, style
+from focus_core.analysis.display.palette import group_color, ink
+from workbench.charts.theme import diverging, style
 
 
 def size_table(trace: Trace) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Colours of groups and the look of charts, for light and dark."""
+"""The look of charts, for light and dark; they import without Streamlit, so that a notebook draws them too."""
 
 from __future__ import annotations
 
@@ -6,62 +6,12 @@ from functools import cache
 
 import plotly.graph_objects as go
 import plotly.io as pio
-import streamlit as st
-
-PALETTE = (
-    "#0072B2",
-    "#F0E442",
-    "#CC6677",
-    "#56B4E9",
-    "#999933",
-    "#FFAABB",
-    "#882255",
-    "#332288",
-    "#117733",
-    "#E69F00",
-    "#D55E00",
-    "#CC79A7",
-    "#663333",
-    "#ACD39E",
-    "#99DDFF",
-    "#762A83",
-)
-"""Colours of the first 16 groups, from Okabe and Ito's and Paul Tol's schemes; later groups repeat them.
-
-Chosen so that the smallest CIE76 difference of any two, under normal, protan, deutan and tritan vision, is
-large (22 among the first eight, 12 among all). The group number is printed beside every colour, so that
-colour is never the only channel.
-"""
 
 FONT = '"Source Sans", "Source Sans Pro", "Segoe UI", sans-serif'
 """The app's own font, so that charts and text match."""
 
 _KINDS = ("bar", "heatmap", "scatter")
 _OTHER_CHARTS = ("polar", "ternary", "scene", "geo", "mapbox", "map")
-DARK_INK, LIGHT_INK = "#000000", "#FFFFFF"
-
-
-def group_color(group: int) -> str:
-    """Fill colour of a group, "#RRGGBB"."""
-    return PALETTE[group % len(PALETTE)]
-
-
-def luminance(color: str) -> float:
-    """Relative luminance, 0 to 1, of an "#RRGGBB" colour (WCAG 2.2)."""
-    channels = [int(color[start : start + 2], 16) / 255 for start in (1, 3, 5)]
-    red, green, blue = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(first: str, second: str) -> float:
-    """Contrast ratio of two colours, 1 to 21 (WCAG 2.2)."""
-    low, high = sorted((luminance(first), luminance(second)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def ink(fill: str) -> str:
-    """Black or white, whichever reads better on the fill; never below a contrast of 4.5."""
-    return max((DARK_INK, LIGHT_INK), key=lambda color: contrast(color, fill))
 
 
 def diverging(*, dark: bool) -> tuple[str, str, str]:
@@ -71,6 +21,8 @@ def diverging(*, dark: bool) -> tuple[str, str, str]:
 
 def is_dark() -> bool:
     """Whether the user's theme is dark; light until the browser has said so."""
+    import streamlit as st
+
     return st.context.theme.type == "dark"
 
 

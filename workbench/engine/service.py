@@ -21,6 +21,7 @@ import torch
 
 from focus_core import FocusConfig, FocusModel, analyze, load_model, retrofit
 from focus_core.analysis import Trace
+from focus_core.analysis.display.cells import Cell, build_cells
 from focus_core.analysis.tables import origin, text_hash
 from focus_core.analysis.trace import memberships
 from focus_core.errors import FocusError
@@ -30,7 +31,6 @@ from focus_core.routing.storage import saved_config, saved_heads
 from focus_core.shipped import routers_folder
 from focus_core.text import encode, token_bytes
 from workbench.runs import jobs
-from workbench.tokens.cells import Cell, build_cells
 
 UNTRAINED = "untrained"
 STATES = {"untouched": "untouched model", "routed": "routed model"}

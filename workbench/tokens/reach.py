@@ -10,8 +10,8 @@ import pandas as pd
 import torch
 
 from focus_core.analysis import Trace
+from focus_core.analysis.tokens import context, token_text
 from focus_core.attention import kept_pairs
-from workbench.tokens.cells import context, token_text
 
 LATER, SELF, LOCAL, SINK, SAME_GROUP, DROPPED = range(6)
 RELATIONS = ("later", "self", "local", "sink", "same group", "dropped")

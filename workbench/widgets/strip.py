@@ -15,8 +15,9 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from focus_core.analysis import Trace
-from workbench.charts.theme import group_color, ink
-from workbench.tokens.cells import Cell, group_order, margins, visible
+from focus_core.analysis.display.cells import Cell
+from focus_core.analysis.display.palette import group_color, ink
+from focus_core.analysis.tokens import group_order, margins, visible
 from workbench.tokens.reach import DROPPED, LATER, RELATIONS, SELF, relations
 
 _MAX_LISTED = 4

@@ -11,14 +11,16 @@ import pytest
 from opening import TEXT, open_page, shown
 from synthetic import synthetic_trace
 
+from focus_core.analysis.display.cells import build_cells
 from focus_core.analysis.tables import described
+from focus_core.analysis.tokens import margins
 from focus_core.models import default_model
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.storage import CONFIG, saved_config
 from focus_core.shipped import shipped_routers
 from workbench.engine import service
 from workbench.engine.plans import PLANNED, chosen_k, k_name, plan_in_words
-from workbench.tokens.cells import ambiguous, build_cells, groups_by_layer, margins, token_table
+from workbench.tokens.tables import ambiguous, groups_by_layer, token_table
 from workbench.views.sparsity.charts import frontier
 from workbench.views.sparsity.tables import mass_table, mass_verdict, memberships, swept_k
 from workbench.widgets.strip import strip_data

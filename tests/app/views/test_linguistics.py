@@ -15,6 +15,7 @@ from focus_core.analysis.linguistics.cells import cell_tests
 from focus_core.analysis.linguistics.sample import word_sample
 from focus_core.analysis.linguistics.tagging import tag_text
 from focus_core.models import default_model
+from workbench.views.linguistics import cached
 from workbench.views.linguistics import tables as linguistics
 from workbench.views.linguistics.charts import ami_by_layer, residual_map
 
@@ -86,7 +87,7 @@ def test_hostile_and_tiny_texts_are_shown():
 def test_without_spacy_there_is_one_sentence(monkeypatch):
     monkeypatch.setattr(tagging, "MODELS", ("no_such_model",))
     tagging.load_tagger.cache_clear()
-    linguistics._tagged.clear()
+    cached._tagged.clear()
     try:
         app = start("A text that nobody has tagged before. " * 3)
         assert not app.exception

@@ -9,9 +9,10 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from focus_core.analysis.display.cells import build_cells
+from focus_core.analysis.display.palette import PALETTE, contrast, ink, luminance
 from workbench.charts.group_sizes import all_sizes, layer_sizes, size_table
-from workbench.charts.theme import PALETTE, contrast, diverging, ink, luminance
-from workbench.tokens.cells import build_cells
+from workbench.charts.theme import diverging
 from workbench.tokens.reach import pair_shares
 from workbench.views.explore.pairs import pair_bar
 from workbench.views.explore.token_map import MAX_COLUMNS, pool_groups, token_map

@@ -10,8 +10,8 @@ import pandas as pd
 
 from focus_core.analysis import Trace
 from focus_core.analysis.matching import WithinText, match_groups, matched_share, overlap, renumbered
+from focus_core.analysis.tokens import context, token_text
 from workbench.engine.service import Analysis
-from workbench.tokens.cells import context, token_text
 from workbench.tokens.reach import pair_shares
 
 FEW_TOKENS = 100

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from workbench.charts.theme import ink, style
+from focus_core.analysis.display.palette import ink
+from workbench.charts.theme import style
 from workbench.tokens.reach import PairShares
 
 _COLORS = {"local": "#0072B2", "sink": "#E69F00", "same group": "#009E73", "dropped": "#BBBBBB"}

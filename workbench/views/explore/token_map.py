@@ -8,8 +8,9 @@ import numpy as np
 import plotly.graph_objects as go
 
 from focus_core.analysis import Trace
-from workbench.charts.theme import group_color, ink, style
-from workbench.tokens.cells import token_text
+from focus_core.analysis.display.palette import group_color, ink
+from focus_core.analysis.tokens import token_text
+from workbench.charts.theme import style
 
 MAX_COLUMNS = 512
 _NUMBERED_COLUMNS = 40

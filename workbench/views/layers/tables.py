@@ -8,7 +8,7 @@ import pandas as pd
 from focus_core.analysis import Trace
 from focus_core.analysis.matching import match_groups, overlap
 from focus_core.analysis.persistence import Churn
-from workbench.tokens.cells import context, token_text
+from focus_core.analysis.tokens import context, token_text
 
 FEW_TOKENS = 100
 """Below this many tokens agreement of layers is noise; the page says so."""

@@ -1,87 +1,14 @@
-"""What the Linguistics page computes and keeps, and the tables it shows."""
+"""The tables of the Linguistics page."""
 
 from __future__ import annotations
 
-import functools
-import threading
-from dataclasses import dataclass, field
-
 import numpy as np
 import pandas as pd
-import streamlit as st
 
-from focus_core.analysis.agreement import contingency
-from focus_core.analysis.linguistics.alignment import KMEANS, UNTRAINED, Alignment, align
-from focus_core.analysis.linguistics.cells import CellTests, cell_tests
-from focus_core.analysis.linguistics.sample import WordSample, word_sample
-from focus_core.analysis.linguistics.tagging import load_tagger, tag_text
-from focus_core.analysis.linguistics.words import TAG_SETS, TaggedText
-from focus_core.analysis.states import StateGroups, state_groups
-from focus_core.analysis.tables import text_hash
-from focus_core.progress import Progress, silent
-from workbench.engine import cached, service
-from workbench.engine.lasting import keep
-from workbench.engine.service import Analysis, Settings
-
-_ENTRIES = 16
-
-
-def tagged(analysis: Analysis) -> TaggedText:
-    """The words of the text.
-
-    Raises:
-        FocusError: spaCy or its model is not installed.
-    """
-    return _tagged(text_hash(analysis.trace.text), analysis.trace.text)
-
-
-def sample(analysis: Analysis, model: str, rule: str) -> WordSample:
-    """The words with their groups at the setting.
-
-    Raises:
-        FocusError: the text has no words.
-    """
-    special = service.load_base(model).tokenizer.all_special_ids
-    return word_sample([analysis.trace], [tagged(analysis)], rule=rule, special_ids=special)
-
-
-def clusterings(
-    analysis: Analysis, words: WordSample, model: str, routers: str, progress: Progress = silent
-) -> StateGroups:
-    """Balanced k-means and untrained routers on the hidden states that the routers read; runs the model again.
-
-    Args:
-        analysis: of the text.
-        words: the words to group.
-        model: the model's name in `service.load_base`.
-        routers: the routers' name there.
-        progress: told what is done, if this session is the first to ask; the others wait for it.
-    """
-    config = analysis.trace.config
-    setting = service.settings_of(analysis, model, routers)
-    if analysis.states == "untouched":
-        setting = Settings(model, routers, config.num_groups, config.num_groups, 0, 0)
-    made = _clusterings(cached.groups_key(analysis), words.rule, setting)
-    with made.lock:
-        if made.groups is None:
-            chosen = [(np.array(analysis.trace.input_ids), words.tokens)]
-            base = service.load_base(setting.model)
-            with base.lock:
-                made.groups = service.routed(
-                    base, setting, lambda focus: state_groups(focus, chosen, progress=progress)
-                )
-        return made.groups
-
-
-def alignment(analysis: Analysis, words: WordSample, tag_set: str, grouped: StateGroups | None) -> Alignment:
-    """Every measure and reference but the lift of pairs, which depends on k."""
-    more = None if grouped is None else {UNTRAINED: grouped.untrained, KMEANS: grouped.kmeans}
-    return _alignment(cached.groups_key(analysis), words.rule, tag_set, grouped is not None, words, more)
-
-
-def cells(analysis: Analysis, words: WordSample, tag_set: str) -> CellTests:
-    """Tests of every cell of every layer."""
-    return _cells(cached.groups_key(analysis), words.rule, tag_set, words)
+from focus_core.analysis.linguistics.alignment import Alignment
+from focus_core.analysis.linguistics.cells import CellTests
+from focus_core.analysis.linguistics.sample import WordSample
+from focus_core.analysis.linguistics.words import TAG_SETS
 
 
 def layer_table(found: Alignment) -> pd.DataFrame:
@@ -150,46 +77,3 @@ def word_lists(top: pd.DataFrame) -> pd.DataFrame:
         }
         rows.append((group, ", ".join(by.get("PMI", [])), ", ".join(by.get("count", []))))
     return pd.DataFrame(rows, columns=["group", "most associated (PMI)", "most frequent"])
-
-
-@st.cache_resource(max_entries=_ENTRIES, show_spinner=False)
-def _tagged(text_sha256: str, _text: str) -> TaggedText:
-    _load_tagger()
-    return tag_text(_text)
-
-
-@functools.cache
-def _load_tagger() -> None:
-    load_tagger()
-    keep()
-
-
-@dataclass
-class _Made:
-    """A result that is made outside of the cache, where the maker can show progress."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    groups: StateGroups | None = None
-
-
-@st.cache_resource(max_entries=_ENTRIES, show_spinner=False)
-def _clusterings(key: str, rule: str, setting: Settings) -> _Made:
-    return _Made()
-
-
-@st.cache_resource(max_entries=_ENTRIES, show_spinner=False)
-def _alignment(
-    key: str,
-    rule: str,
-    tag_set: str,
-    with_clusterings: bool,
-    _sample: WordSample,
-    _more: dict[str, np.ndarray] | None,
-) -> Alignment:
-    return align(_sample, tag_set=tag_set, more=_more, sharing=False)
-
-
-@st.cache_resource(max_entries=_ENTRIES, show_spinner=False)
-def _cells(key: str, rule: str, tag_set: str, _sample: WordSample) -> CellTests:
-    tags, num_tags = _sample.codes(tag_set), len(TAG_SETS[tag_set])
-    return cell_tests(contingency(tags, _sample.groups, num_tags, _sample.num_groups))

@@ -1,0 +1,1 @@
+"""A trace drawn as HTML, and the cells of text that every drawing shares."""

@@ -1,0 +1,59 @@
+"""Tokens of a trace as people read them: visible text, groups in order, margins."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from focus_core.analysis.trace import Trace
+
+
+def visible(text: str) -> str:
+    """A short text with its blanks and control characters made visible, for tables and titles."""
+    if text.isprintable():  # most are, and looking at every character takes long for thousands of them
+        return text.replace(" ", "·")
+    marks = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
+    return "".join(
+        marks.get(c) or (f"⟨U+{ord(c):04X}⟩" if unicodedata.category(c) in ("Cc", "Cf", "Co") else c) for c in text
+    )
+
+
+def token_text(trace: Trace, token: int) -> str:
+    """The characters of a token as they can be shown, or the vocabulary's spelling if it has none."""
+    start, end = trace.offsets[token]
+    return visible(trace.text[start:end]) if end > start else trace.tokens[token]
+
+
+def context(trace: Trace, token: int, around: int = 28) -> str:
+    """A token between brackets, with the text around it on one line."""
+    start, end = (int(edge) for edge in trace.offsets[token])
+    while start < end - 1 and trace.text[start] == " ":
+        start += 1
+    before, after = trace.text[max(0, start - around) : start], trace.text[end : end + around]
+    return visible(f"{before}[{trace.text[start:end]}]{after}").replace("·", " ")
+
+
+def group_order(trace: Trace, layer: int) -> np.ndarray:
+    """(T, K) int64 groups of each token from the largest to the smallest weight, ties to the lower number."""
+    return np.argsort(-trace.assignment[layer], axis=-1, kind="stable")
+
+
+def margins(trace: Trace, layer: int) -> np.ndarray:
+    """(T,) float32 weight of the last group joined minus that of the first group not joined.
+
+    Zero means that a coin could have decided. Where all K groups are joined, or none, nothing is: infinity.
+    """
+    k = trace.config.joined(layer)
+    weights = -np.sort(-trace.assignment[layer], axis=-1)
+    if not 0 < k < weights.shape[1]:
+        return np.full(weights.shape[0], np.inf, dtype=np.float32)
+    return weights[:, k - 1] - weights[:, k]
+
+
+def numbers(groups: Sequence[int] | np.ndarray) -> str:
+    """Group numbers as one string, "3 5"."""
+    return " ".join(str(int(group)) for group in groups)

@@ -1,0 +1,68 @@
+"""Tables of tokens: close calls, groups over the layers, and the whole text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from focus_core.analysis import Trace
+from focus_core.analysis.tokens import context, group_order, margins, numbers, token_text
+
+
+def ambiguous(trace: Trace, layer: int, count: int = 50) -> pd.DataFrame:
+    """Tokens whose groups were decided by the smallest margins in a layer, the closest call first."""
+    k, order, margin = trace.config.joined(layer), group_order(trace, layer), margins(trace, layer)
+    if not 0 < k < order.shape[1]:
+        return pd.DataFrame(columns=["token", "text", "in context", "groups", "runner-up", "margin"])
+    chosen = np.argsort(margin, kind="stable")[:count]
+    return pd.DataFrame(
+        {
+            "token": chosen,
+            "text": [token_text(trace, int(i)) for i in chosen],
+            "in context": [context(trace, int(i)) for i in chosen],
+            "groups": [numbers(order[i, :k]) for i in chosen],
+            "runner-up": order[chosen, k],
+            "margin": margin[chosen],
+        }
+    )
+
+
+def groups_by_layer(trace: Trace, token: int) -> pd.DataFrame:
+    """The groups of one token in every layer, with the weight of the first and the margin."""
+    rows = []
+    for row, layer in enumerate(trace.layers):
+        k = trace.config.joined(row)
+        weights = trace.assignment[row, token]
+        order = np.argsort(-weights, kind="stable")
+        rest = weights[order[k - 1]] - weights[order[k]] if 0 < k < len(order) else np.inf
+        rows.append((layer, numbers(order[:k]), float(weights[order[0]]), float(rest)))
+    return pd.DataFrame(rows, columns=["layer", "groups", "weight of the first", "margin"])
+
+
+def token_table(trace: Trace, token_bytes: Sequence[bytes], rows: Sequence[int] | None = None) -> pd.DataFrame:
+    """One row per token: what it is, its groups and margin in every layer.
+
+    Args:
+        trace: the routing.
+        token_bytes: the bytes of each token.
+        rows: rows of the trace to list, all by default.
+    """
+    columns: dict[str, object] = {
+        "token": np.arange(len(trace.tokens)),
+        "spelling": list(trace.tokens),
+        "text": [trace.text[start:end] for start, end in trace.offsets.tolist()],
+        "id": trace.input_ids,
+        "bytes": [raw.hex(" ") for raw in token_bytes],
+        "start": trace.offsets[:, 0],
+        "end": trace.offsets[:, 1],
+    }
+    for row in range(len(trace.layers)) if rows is None else rows:
+        layer = trace.layers[row]
+        order = group_order(trace, row)
+        columns[f"layer_{layer}_groups"] = [numbers(groups) for groups in order[:, : trace.config.joined(row)]]
+        first = np.take_along_axis(trace.assignment[row], order[:, :1], axis=1)[:, 0]
+        columns[f"layer_{layer}_weight"] = np.round(first, 4)
+        columns[f"layer_{layer}_margin"] = np.round(margins(trace, row), 4)
+    return pd.DataFrame(columns)
