@@ -73,8 +73,8 @@ def setting(record: dict[str, Any]) -> str:
     worth = ""
     if blocks < FEW:
         worth = (
-            f" Over {blocks} blocks such an interval excludes a true zero in more than 5% of cases. The methods are many "
-            "and uncorrected. So a difference about as large as its interval is not established."
+            f" Over {blocks} blocks such an interval excludes a true zero in more than 5% of cases. The methods are "
+            "many and uncorrected. So a difference about as large as its interval is not established."
         )
     return (
         f"{record['model']['name']}, {blocks} evenly spaced blocks, calibrated routing; {made['device']}, {versions}, "
