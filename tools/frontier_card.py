@@ -8,6 +8,7 @@ out: they were measured at other lengths than perplexity.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import cards
@@ -83,17 +84,36 @@ def setting(record: dict[str, Any]) -> str:
     )
 
 
-def plan_lines() -> str:
-    """The k of every layer in each recorded plan, and the expected loss of the layers together."""
-    lines = []
-    for name, record in records("plan-*.json").items():
-        chosen, settings = record["plan"], record["settings"]
-        lines.append(
-            f"- `{name.removesuffix('.json').replace('plan-', 'planned-')}`: budget {chosen['budget']:.1%}, k by layer "
-            f"{chosen['layer_top_k']}, expected {chosen['loss']:+.4f} nats if layers add up ({settings['blocks']} "
-            f"training blocks of {settings['length']:,} tokens, w = {settings['window']})."
+def plans() -> str:
+    """Budget, expected loss and measured loss of each plan, and the k of every layer."""
+    books = read(BOOKS)
+    rows, layers = [], []
+    for file, record in records("plan-*.json").items():
+        name, chosen = file.removesuffix(".json").replace("plan-", "planned-"), record["plan"]
+        row = relative(books, name, None)
+        rows.append(
+            (
+                f"`{name}`",
+                f"{chosen['budget']:.1%}",
+                f"{row.kept_share:.1%}",
+                f"{chosen['loss']:+.4f}",
+                f"{math.log(row.relative):+.4f}",
+            )
         )
-    return "\n".join(lines)
+        layers.append((f"`{name}`", " ".join(f"{k}" for k in chosen["layer_top_k"])))
+    settings = next(iter(records("plan-*.json").values()))["settings"]
+    return "\n\n".join(
+        (
+            f"Expected: the sum of what each layer costs alone, on {settings['blocks']} training blocks of "
+            f"{settings['length']:,} tokens, w = {settings['window']}. Measured: held-out books, "
+            f"T = {books['settings']['length']:,}. Both in nats a token. The measured loss is larger each time: the "
+            "sum does not predict it.",
+            table(("plan", "budget", "kept on held-out books", "expected loss", "measured loss"), rows),
+            "## k of every layer",
+            "8 is full attention.",
+            table(("plan", "k, layer 0 to 29"), layers),
+        )
+    )
 
 
 def relative(record: dict[str, Any], method: str, top_k: int | None, share: float | None = None) -> Row:
@@ -212,8 +232,8 @@ def pages() -> Pages:
         "plans.md",
         TOOL,
         "Plans: a k for every layer under one budget",
-        "Chosen by `focus plan` from the loss of each layer alone. The tables of the frontier have their perplexities.",
-        plan_lines(),
+        "Chosen by `focus plan` from the loss of each layer alone, for the shipped routers per layer.",
+        plans(),
     )
     doc, books = ROOT / "docs" / "frontier.md", read(BOOKS)
     cards.fill(made, doc, "answer", answer(books))
