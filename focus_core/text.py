@@ -76,8 +76,8 @@ def read_text(path: str | Path) -> str:
     return decode_text(data, str(path))
 
 
-def find_texts(paths: Iterable[str | Path]) -> list[Path]:
-    """The text files meant by a list of files and folders.
+def find_texts(paths: str | Path | Iterable[str | Path]) -> list[Path]:
+    """The text files meant by a list of files and folders, or by a single one.
 
     Args:
         paths: files, taken as they are; and folders, searched through for `*.txt` and `*.md` in sorted order,
@@ -90,7 +90,7 @@ def find_texts(paths: Iterable[str | Path]) -> list[Path]:
         FocusError: a path does not exist, or there is no text at all.
     """
     found: dict[Path, None] = {}
-    for path in map(Path, paths):
+    for path in map(Path, [paths] if isinstance(paths, (str, Path)) else paths):
         if path.is_dir():
             inside = sorted(entry for entry in path.rglob("*") if _is_text_file(entry, path))
             if not inside:

@@ -37,8 +37,8 @@ class Source:
     dataset: str = ""
 
 
-def find_sources(names: Iterable[str | Path]) -> list[Source]:
-    """What a list of files, folders and data set names means.
+def find_sources(names: str | Path | Iterable[str | Path]) -> list[Source]:
+    """The sources meant by a list of files, folders and data set names, or by a single one.
 
     Args:
         names: text, JSONL or Parquet files; folders, searched through in sorted order; "hf:org/name" data sets.
@@ -47,7 +47,7 @@ def find_sources(names: Iterable[str | Path]) -> list[Source]:
         FocusError: a path that does not exist, or a folder without a corpus.
     """
     sources: dict[Source, None] = {}
-    for name in names:
+    for name in [names] if isinstance(names, (str, Path)) else names:
         if str(name).startswith(HUB_PREFIX):
             sources[Source(None, str(name)[len(HUB_PREFIX) :])] = None
             continue

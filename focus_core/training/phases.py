@@ -1,0 +1,176 @@
+"""A whole run through Transformers' Trainer: every training mode, several processes, streamed corpora."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from focus_core.errors import FocusError
+from focus_core.evaluation import Evaluation, evaluate, standard_settings
+from focus_core.models import LoadedModel, load_model
+from focus_core.progress import silent
+from focus_core.results import record_run, text_records
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.model import FocusModel, retrofit
+from focus_core.routing.storage import CONFIG
+from focus_core.text import read_text, token_blocks
+from focus_core.training import trainer as training
+from focus_core.training.log import RunLog
+from focus_core.training.memory import estimate_memory
+from focus_core.training.modes import Phase, phases, scratch_model
+from focus_core.training.run import RECORD, TrainedRun
+from focus_core.training.stream import Source, TokenStream, find_sources
+from focus_core.training.trainer import FocusTrainer, TrainerSettings
+from focus_core.training.watch import Watch, watched
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def train_phases(
+    data: str | Path | Iterable[str | Path],
+    out: str | Path = "runs/routers",
+    *,
+    mode: str = "two-phase",
+    model: str | Path = "default",
+    architecture: str | Path | None = None,
+    config: FocusConfig | None = None,
+    objective: str = "mass",
+    steps: int = 300,
+    full_steps: int = 300,
+    settings: TrainerSettings | None = None,
+    held_out: str | Path | Iterable[str | Path] | None = None,
+    length: int = 512,
+    dtype: str = "float32",
+    eval_blocks: int = 8,
+    eval_top_k: Sequence[int] = (1, 2),
+    watch: Watch | None = None,
+) -> TrainedRun | None:
+    """Train the phases of a mode in this process and in those started beside it; the main process records the run.
+
+    A run that was interrupted resumes from its last checkpoint when it is called again with the same arguments.
+
+    Args:
+        data: text, JSONL and Parquet files, folders, or `hf:NAME` for a data set of the hub.
+        out: folder for the routers, the model where it was trained, `training.json` and `progress.jsonl`.
+        mode: one of `focus_core.training.modes.MODES`.
+        model: as `load_model` takes it; for training from scratch only its tokenizer is used.
+        architecture: for training from scratch: a folder or JSON file with a Transformers configuration.
+        config: settings of the routers; the defaults of `FocusConfig` when None.
+        objective: of the routers' phase.
+        steps: of the routers' phase.
+        full_steps: with all weights.
+        settings: see `TrainerSettings`.
+        held_out: files and folders to evaluate on; no evaluation when None.
+        length: T, tokens per block.
+        dtype: of the loaded weights, float32 or bfloat16.
+        eval_blocks: held-out blocks to evaluate, evenly spaced; 0 for no evaluation.
+        eval_top_k: k to evaluate at.
+        watch: told of every phase and step; bars on standard error when None.
+
+    Returns:
+        The run; None in processes other than the main one.
+
+    Raises:
+        FocusError: settings or data that cannot be used.
+    """
+    plan = phases(mode, objective, steps, full_steps)
+    if (plan[0].name == "everything") != (architecture is not None):
+        raise FocusError("Training from scratch needs mode scratch and an architecture: give both, or neither.")
+    if dtype not in DTYPES:
+        raise FocusError(f"dtype is {dtype!r}: choose one of {', '.join(DTYPES)}.")
+    config, settings, out = config or FocusConfig(), settings or TrainerSettings(), Path(out)
+    sources, held = find_sources(data), [] if held_out is None else find_sources(held_out)
+    # Joins the other processes first: sharded loading of weights depends on it.
+    training.training_arguments(plan[0], settings, out)
+    main = training.is_main_process()
+    log = RunLog(out, fresh=not (out / training.CHECKPOINTS).is_dir()) if main else None
+    with watched(log, watch) as told:
+        loaded = load_model(model, dtype=DTYPES[dtype], progress=None if main else silent)
+        if architecture is not None:
+            base = scratch_model(architecture, len(loaded.tokenizer), seed=settings.seed, dtype=DTYPES[dtype])
+            loaded = loaded._replace(model=base)
+        for phase in plan:
+            told.note(f"{phase.name}: {_estimate(loaded, config, phase, settings, length, DTYPES[dtype])}")
+        stream = TokenStream(sources, loaded.tokenizer, length, seed=settings.seed)
+        focus = retrofit(loaded.model, config, seed=settings.seed)
+        trainer = _train(focus, stream, plan, settings, out, told)
+        training.save(trainer, out, loaded.tokenizer)
+        if not main:
+            return None
+        rows = []
+        if held and eval_blocks and not trainer.is_fsdp_enabled:
+            rows = _measure(trainer, loaded, held, length, eval_blocks, eval_top_k)
+        record = record_run(
+            out / RECORD,
+            {
+                "model": {"name": str(architecture or loaded.info.name), "revision": loaded.info.revision},
+                "settings": {
+                    "config": config,
+                    "phases": [asdict(phase) for phase in plan],
+                    "training": settings,
+                    "length": length,
+                    "stride": length,
+                    "processes": training.world_size(),
+                },
+                "data": text_records(source.path for source in sources if source.path is not None),
+                "datasets": [source.dataset for source in sources if source.dataset],
+                "held_out": text_records(source.path for source in held if source.path is not None),
+                "results": rows,
+            },
+        )
+        training.remove_checkpoints(out)
+    return TrainedRun(out, loaded, trainer.task.focus, tuple(rows), (), record)
+
+
+def _train(
+    focus: FocusModel,
+    stream: TokenStream,
+    plan: tuple[Phase, ...],
+    settings: TrainerSettings,
+    out: Path,
+    told: Watch,
+) -> FocusTrainer:
+    """All phases of the plan; one that an earlier run finished is loaded instead."""
+    for phase in plan[:-1]:
+        done = out / phase.name
+        if (done / CONFIG).is_file():
+            focus = FocusModel.from_pretrained(focus.detach(), done)
+            continue
+        told.phase(phase.name, 0, phase.steps)
+        training.save(training.train_phase(focus, stream, phase, settings, out, told.step), done)
+    told.phase(plan[-1].name, 0, plan[-1].steps)
+    return training.train_phase(focus, stream, plan[-1], settings, out, told.step)
+
+
+def _measure(
+    trainer: FocusTrainer, loaded: LoadedModel, held: list[Source], length: int, eval_blocks: int, top_k: Sequence[int]
+) -> list[Evaluation]:
+    focus = trainer.task.focus
+    texts = [read_text(source.path) for source in held if source.path is not None]
+    blocks = token_blocks(loaded.tokenizer, texts, length, max_blocks=eval_blocks)
+    focus.eval()
+    plan = standard_settings(focus.config.num_groups, tuple(top_k))
+    return [evaluate(focus, blocks, routing=mode, top_k=k, balance=balance) for mode, k, balance in plan]
+
+
+def _estimate(
+    loaded: LoadedModel, config: FocusConfig, phase: Phase, settings: TrainerSettings, length: int, dtype: torch.dtype
+) -> str:
+    processes = training.world_size()
+    model_config: Any = loaded.model.config
+    return estimate_memory(
+        model_config,
+        config,
+        phase,
+        length=length,
+        micro_batch=settings.micro_batch or settings.batch_size // processes,
+        world_size=processes,
+        sharded=os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true",
+        dtype=dtype,
+        precision=settings.precision,
+    ).sentence()

@@ -1,0 +1,204 @@
+"""A whole training run: texts in, routers and a record out. `focus train` and notebooks call the same function."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from focus_core.errors import FocusError
+from focus_core.evaluation import Evaluation, evaluate, standard_settings
+from focus_core.models import LoadedModel, load_model
+from focus_core.results import record_run, text_records
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.model import FocusModel, Mode, retrofit
+from focus_core.routing.storage import routers_hash
+from focus_core.shipped import routers_folder
+from focus_core.text import find_texts, read_text, token_blocks
+from focus_core.training.calibrate import calibrate
+from focus_core.training.log import RunLog, read_log
+from focus_core.training.loop import CHECKPOINT, Step, TrainSettings, calibration_blocks, train
+from focus_core.training.watch import Watch, watched
+
+RECORD = "training.json"
+"""The record of a run, in its folder beside the routers."""
+
+_STAGE = ("settings", "data", "final_loss", "step_seconds", "started_from", "made")
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run.
+
+    Attributes:
+        folder: with the routers, the record and the log.
+        loaded: the model that was trained on, with its tokenizer.
+        focus: that model with the trained routers attached.
+        results: held-out text under the trained routers, one entry per setting.
+        untrained: the same in hard routing with untrained routers that were calibrated alike.
+        record: everything as plain values, as in `training.json`.
+    """
+
+    folder: Path
+    loaded: LoadedModel
+    focus: FocusModel
+    results: tuple[Evaluation, ...]
+    untrained: tuple[Evaluation, ...]
+    record: dict[str, Any]
+
+
+def train_routers(
+    texts: str | Path | Iterable[str | Path],
+    out: str | Path = "runs/routers",
+    *,
+    model: str | Path | LoadedModel = "default",
+    config: FocusConfig | None = None,
+    start_from: str | Path | None = None,
+    held_out: str | Path | Iterable[str | Path] | None = None,
+    length: int = 512,
+    steps: int = 300,
+    batch_size: int = 2,
+    learning_rate: float = 0.01,
+    objective: str = "mass",
+    seed: int = 0,
+    eval_blocks: int = 8,
+    eval_top_k: Sequence[int] | None = None,
+    watch: Watch | None = None,
+) -> TrainedRun:
+    """Train routers on texts, calibrate them, evaluate them on held-out text, and record it all in a folder.
+
+    The model's own weights do not change. A run that was interrupted resumes when it is called again with the same
+    arguments.
+
+    Args:
+        texts: text files and folders.
+        out: folder for the routers, `training.json` and `progress.jsonl`.
+        model: a loaded model, or a name as `load_model` takes it.
+        config: settings of new routers; the defaults of `FocusConfig` when None.
+        start_from: continue with these routers instead, a folder or a shipped name; their own settings hold.
+        held_out: files and folders to evaluate on; None to hold out the last 5% of the blocks.
+        length: T, tokens per block.
+        steps: optimiser steps.
+        batch_size: blocks per step.
+        learning_rate: peak rate.
+        objective: a key of `focus_core.training.objectives.OBJECTIVES`.
+        seed: of routers and block order.
+        eval_blocks: held-out blocks to evaluate, evenly spaced; 0 for no evaluation.
+        eval_top_k: k to evaluate at; 1 to K when None.
+        watch: told of every phase and step; bars on standard error when None.
+
+    Raises:
+        FocusError: texts, settings or a folder that cannot be used.
+        OSError: the folder cannot be written.
+    """
+    if start_from is not None and config is not None:
+        raise FocusError("Routers to start from keep their own settings: leave out config or start_from.")
+    settings = TrainSettings(
+        steps=steps, batch_size=batch_size, learning_rate=learning_rate, objective=objective, seed=seed
+    )
+    out, files = Path(out), find_texts(texts)
+    held_files = [] if held_out is None else find_texts(held_out)
+    contents, held_contents = ([read_text(path) for path in group] for group in (files, held_files))
+    with watched(RunLog(out, fresh=not (out / CHECKPOINT).is_file()), watch) as told:
+        told.phase("loading")
+        loaded = model if isinstance(model, LoadedModel) else load_model(model)
+        blocks, held = _blocks(loaded, contents, held_contents, length)
+        focus, started_from = _start(loaded.model, config, start_from, seed)
+        try:
+            train(
+                focus,
+                blocks,
+                settings,
+                out,
+                told.step,
+                on_phase=lambda name: told.phase(name, 0, steps),
+                keep_checkpoint=True,
+            )
+            results, untrained = [], []
+            if eval_blocks > 0:
+                sample = held[:: max(1, len(held) // eval_blocks)][:eval_blocks]
+                results, untrained = _measure(focus, sample, eval_top_k, calibration_blocks(blocks, seed), told, seed)
+        finally:
+            focus.detach()
+        done = read_log(out).steps
+        report = {
+            "model": {"name": loaded.info.name, "revision": loaded.info.revision},
+            "settings": {"config": focus.config, "training": settings, "length": length, "stride": length},
+            "started_from": started_from,
+            "data": text_records(files),
+            "held_out": text_records(held_files),
+            "held_out_blocks": min(len(held), eval_blocks),
+            "final_loss": done[-1].loss,
+            "step_seconds": _seconds(done, batch_size * length),
+            "results": results,
+            "untrained": untrained,
+        }
+        record = record_run(out / RECORD, report)
+        (out / CHECKPOINT).unlink(missing_ok=True)
+        told.phase("finished")
+    focus = FocusModel.from_pretrained(loaded.model, out)
+    return TrainedRun(out, loaded, focus, tuple(results), tuple(untrained), record)
+
+
+def _blocks(loaded: LoadedModel, texts: list[str], held_out: list[str], length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Blocks to train on and held-out ones, both (N, T) int64; without held-out texts these are the last 5%."""
+    blocks = token_blocks(loaded.tokenizer, texts, length)
+    if held_out:
+        return blocks, token_blocks(loaded.tokenizer, held_out, length)
+    cut = max(1, len(blocks) // 20)
+    return blocks[:-cut], blocks[-cut:]
+
+
+def _start(
+    model: PreTrainedModel, config: FocusConfig | None, start_from: str | Path | None, seed: int
+) -> tuple[FocusModel, dict[str, Any] | None]:
+    """New routers, or those to start from with a record of how they were trained."""
+    if start_from is None:
+        return retrofit(model, config, seed=seed), None
+    focus = FocusModel.from_pretrained(model, start_from)
+    return focus, {"routers": routers_hash(focus.routers), **_stage(routers_folder(start_from))}
+
+
+def _stage(folder: Path) -> dict[str, Any]:
+    """Settings, texts, loss and time of an earlier run, as it recorded them; empty if it has no record."""
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        return {key: record.get(key) for key in _STAGE}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def _measure(
+    focus: FocusModel, sample: np.ndarray, top_ks: Sequence[int] | None, pool: Tensor, told: Watch, seed: int
+) -> tuple[list[Evaluation], list[Evaluation]]:
+    """Every setting with the trained routers, then the hard ones with untrained routers calibrated on the same pool.
+
+    The untrained rows say how good balanced groups are without training. All routers are detached at the end.
+    """
+    config = focus.config
+    plan = standard_settings(config.num_groups, tuple(top_ks or range(1, config.num_groups + 1)))
+    hard = [row for row in plan if row[0] == "hard"]
+
+    def rows(focus: FocusModel, settings: list[tuple[Mode, int | None, str | None]], done: int) -> Iterator[Evaluation]:
+        for number, (mode, k, balance) in enumerate(settings, done):
+            told.phase("evaluating", number, len(plan) + len(hard))
+            yield evaluate(focus, sample, routing=mode, top_k=k, balance=balance)
+
+    results = list(rows(focus, plan, 0))
+    untrained = retrofit(focus.detach(), config, seed=seed)
+    try:
+        calibrate(untrained, pool)
+        return results, list(rows(untrained, hard, len(plan)))
+    finally:
+        untrained.detach()
+
+
+def _seconds(steps: Sequence[Step], tokens: int) -> float:
+    """Time of the steps themselves, those before an interruption included."""
+    return sum(tokens / step.tokens_per_second for step in steps)
