@@ -14,11 +14,10 @@ from focus_core.commands.align import align
 from focus_core.commands.analyze import analyze
 from focus_core.commands.app import app as app_command
 from focus_core.commands.bench import bench
-from focus_core.commands.benchmark import benchmark
 from focus_core.commands.evaluate import evaluate
 from focus_core.commands.fetch import fetch
 from focus_core.commands.frontier import frontier
-from focus_core.commands.lora import lora
+from focus_core.commands.harness import harness
 from focus_core.commands.plan import plan
 from focus_core.commands.report import report
 from focus_core.commands.reproduce import reproduce
@@ -27,10 +26,20 @@ from focus_core.errors import FocusError
 
 USER_ERROR = 2
 INTERRUPTED = 130
+MOVED = {
+    "benchmark": "focus benchmark is now: focus harness, with the same options.",
+    "lora": "focus lora is now: focus reproduce lora, with the same options; see focus reproduce --help.",
+}
+"""Old names of commands, and the sentence that answers them."""
 
 
 class _OneSentencePerError(TyperGroup):
-    """Turns what a user can cause into one sentence on stderr; only programming errors show a traceback."""
+    """Turns errors that a user can cause into one sentence on stderr; only programming errors show a traceback."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in MOVED:
+            raise FocusError(MOVED[args[0]])
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -50,7 +59,7 @@ class _OneSentencePerError(TyperGroup):
 
 
 def os_sentence(error: OSError) -> str:
-    """What the operating system refused, in one sentence."""
+    """The refusal of the operating system, in one sentence."""
     where = f" {error.filename}" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"The disk is full{' at' + where if where else ''}: free some space and try again."
@@ -78,8 +87,7 @@ def main(
     neighbours and to its own groups. Start with "focus app" to see the groups
     in the browser, or "focus fetch" to get the default model first.
 
-    Exit status: 0 done, 2 something in the input was wrong (one sentence
-    says what), 130 stopped.
+    Exit status: 0 done, 2 wrong input (one sentence names it), 130 stopped.
     """
 
 
@@ -88,11 +96,10 @@ app.command("train")(train)
 app.command("eval")(evaluate)
 app.command("analyze")(analyze)
 app.command("align")(align)
-app.command("bench")(bench)
-app.command("benchmark")(benchmark)
+app.add_typer(bench, name="bench")
+app.command("harness")(harness)
 app.command("plan")(plan)
 app.command("frontier")(frontier)
-app.command("lora")(lora)
 app.command("report")(report)
 app.command("reproduce")(reproduce)
 app.command("app")(app_command)

@@ -8,8 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from focus_core.bench.attention import BenchSettings
-from focus_core.commands.bench import HEADS, PRESETS
+from focus_core.bench.attention import HEADS, PRESETS, BenchSettings
 from workbench.charts.theme import is_dark
 from workbench.runs import jobs
 from workbench.runs.jobs import Job
@@ -300,7 +299,7 @@ def _measure() -> None:
         folder = jobs.new_folder(f"speed-{preset}-{heads}")
         options = [f"--preset={preset}", f"--heads={heads}", f"--window={window}", f"--out={folder / BENCH_FILE}"]
         about = {"preset": preset, "heads": heads, "window": window, "points": points[preset]}
-        job = jobs.start(folder, ["bench", *options], json.loads(json.dumps(about)))
+        job = jobs.start(folder, ["bench", "attention", *options], json.loads(json.dumps(about)))
         st.session_state[NEXT] = f"{jobs.RUN}{job.name}"
         st.rerun()
 

@@ -1,13 +1,11 @@
 """Speed curves of the attention backends against full attention, measured on the machine at hand.
 
-`run_bench` writes one JSON file, replaced after every measured point, so that an interrupted run goes on
-where it stopped. Sparse and full attention alternate within a point: their ratio survives a busy machine.
+`run_bench` writes one JSON file, replaced after every measured point, so that an interrupted run resumes.
+Sparse and full attention alternate within a point: their ratio survives a busy machine.
 """
 
 from __future__ import annotations
 
-import json
-import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -23,29 +21,43 @@ from focus_core.attention.inputs import AttentionInputs
 from focus_core.attention.registry import BACKENDS, resolve
 from focus_core.attention.validate import checked_inputs
 from focus_core.bench.memory import working_bytes
-from focus_core.bench.timing import alternate, load_record, save_record, spread
+from focus_core.bench.timing import alternate, spread
 from focus_core.errors import FocusError
-from focus_core.routing.config import ROUTERS
+from focus_core.results import record_run, resume_record
+from focus_core.routing.config import FocusConfig
 
 SCHEMA = "focus-bench/1"
 CHECKED_QUERIES = 64
 SAMPLE = 2048  # tokens, to find groups of a wanted share
 STEEPEST = 40.0
 _LISTS = ("sizes", "routings", "dtypes", "backends", "shares")
+HEADS = {"small": (9, 3, 64), "gpt2": (12, 12, 64), "llama": (32, 8, 128)}
+"""Query heads, key/value heads and head size by name: SmolLM2-135M, GPT-2 124M, Llama 3 8B or Mistral 7B."""
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "quick": {"sizes": (512, 1024, 2048, 4096), "routings": ((8, 1), (8, 2)), "dtypes": ("float32",)},
+    "standard": {"sizes": (512, 1024, 2048, 4096, 8192, 16384, 32768)},
+    "published": {
+        "sizes": (1024, 4096, 16384, 32768, 65536, 262144, 1048576),
+        "routings": ((4, 1), (8, 1), (8, 2), (16, 2)),
+        "dtypes": ("bfloat16",),
+    },
+}
+"""Points by name: a minute on 2 cores, up to 32K tokens, and the published curve for a GPU."""
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """What to measure: every size with every (num_groups, top_k), dtype and backend.
+    """Points to measure: every size with every (num_groups, top_k), dtype and backend.
 
     Attributes:
         sizes: numbers of tokens T.
         routings: pairs (K, k) of groups and memberships per token; routing is random.
         shares: share of distant pairs that each routing keeps, by groups that are unequal; empty for equal groups.
         dtypes: "float32", "bfloat16" or "float16".
-        router: "layer", or "head" for a routing of each key/value head whose queries read k groups and whose keys are
-            in one.
+        router: "layer", or "head" for a routing of each key/value head: a key is in one group, a query reads k.
         backends: names of `focus_core.attention.BACKENDS`, or "auto".
         heads: query heads.
         kv_heads: key/value heads.
@@ -82,14 +94,11 @@ class BenchSettings:
             if not all(value >= 1 for value in (values if isinstance(values, tuple) else (values,))):
                 raise FocusError(f"{name} is {values}: give numbers of at least 1.")
         for num_groups, top_k in self.routings:
-            if not 1 <= top_k <= num_groups:
-                raise FocusError(f"top_k is {top_k} with num_groups {num_groups}: choose 1 to {num_groups}.")
+            self.config(num_groups, top_k)
         if self.shares and len(self.shares) != len(self.routings):
             raise FocusError(
                 f"{len(self.shares)} shares for {len(self.routings)} routings: give one for each, or none."
             )
-        if self.router not in ROUTERS:
-            raise FocusError(f"router is {self.router!r}: choose one of {', '.join(ROUTERS)}.")
         for dtype in self.dtypes:
             if dtype not in DTYPES:
                 raise FocusError(f"dtype is {dtype!r}: choose one of {', '.join(DTYPES)}.")
@@ -98,6 +107,21 @@ class BenchSettings:
                 raise FocusError(f"backend is {backend!r}: choose auto or one of {', '.join(BACKENDS)}.")
         if self.device.split(":")[0] == "cuda" and not torch.cuda.is_available():
             raise FocusError("device is 'cuda' and this machine has no CUDA device: choose cpu.")
+
+    def config(self, num_groups: int, top_k: int) -> FocusConfig:
+        """The settings of one routing.
+
+        Raises:
+            FocusError: they are out of range.
+        """
+        return FocusConfig(
+            router=self.router,
+            num_groups=num_groups,
+            top_k=top_k,
+            window=self.window,
+            sink_tokens=self.sink_tokens,
+            route_dim=self.route_dim,
+        )
 
     def points(self) -> Iterable[dict[str, Any]]:
         """Every combination, short texts first."""
@@ -124,33 +148,33 @@ def run_bench(
 
     Args:
         settings: what to measure.
-        out: the JSON file; it is replaced after every point, never left half written. A file of other
-            settings or of another machine is refused.
+        out: the JSON file, replaced atomically after every point. A file of other settings or of another machine is
+            refused.
         progress: called with points done, points in all, and the point just measured.
 
     Returns:
-        What the file holds: ``schema``, ``machine``, ``settings`` and ``points``. A point gives tokens,
+        The record: ``schema``, ``made``, ``settings`` and ``points``. A point gives tokens,
         num_groups, top_k, share, dtype, backend and ``backend_used``; ``full_s`` and ``sparse_s`` with median,
         minimum, maximum and all runs, in seconds; ``speedup`` of the medians, ``kept_share``, ``bound``
         (1 / kept share), ``share_of_bound``; ``date``; ``working_bytes``, peak memory beyond inputs and output (None
         where it cannot be read), and ``input_bytes`` of query, key and value; ``error_output`` and
         ``error_logsumexp``, the largest deviations from the float32 reference on a subsample of queries;
-        ``routing_s``, seconds for projection, calibrated softmax, Sinkhorn, top-k and the sort. A point that
-        could not be measured has ``failure``, a sentence.
+        ``routing_s``, what `focus_core.bench.routing.routing_seconds` returns. A point that could not be measured
+        has ``failure``, a sentence.
 
     Raises:
-        FocusError: the file cannot be read or written, or holds another run.
+        FocusError: the file holds another run.
+        OSError: the file cannot be written.
     """
-    path = Path(out)
+    path, device = Path(out), settings.device
     wanted = list(settings.points())
-    described: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
-    record = load_record(path, SCHEMA, described, settings.device, free=_LISTS, older={"router": "layer"})
+    report = {"schema": SCHEMA, "settings": asdict(settings)}
+    record = resume_record(path, report, free=_LISTS, older={"router": "layer"}, device=device)
     measured = {_identity(point) for point in record["points"]}
     for done, point in enumerate(wanted):
         if _identity(point) not in measured:
             result = measure_point(settings, **point) | {"date": datetime.now(UTC).date().isoformat()}
-            record["points"].append(result)
-            save_record(path, record)
+            record = record_run(path, {**record, "points": [*record["points"], result]}, device=device)
             if progress is not None:
                 progress(done + 1, len(wanted), result)
     return record
@@ -167,6 +191,8 @@ def measure_point(
     share: float | None = None,
 ) -> dict[str, Any]:
     """One point of `run_bench`."""
+    from focus_core.bench.routing import routing_seconds  # here, so that this module imports with PyTorch alone
+
     point: dict[str, Any] = {
         "tokens": tokens,
         "num_groups": num_groups,
@@ -211,7 +237,15 @@ def measure_point(
         point["share_of_bound"] = point["speedup"] * kept_share
         point["working_bytes"] = working_bytes(sparse, settings.device)
         point |= _errors(inputs, sparse())
-        point["routing_s"] = _routing_cost(settings, tokens, num_groups, top_k)
+        point["routing_s"] = routing_seconds(
+            settings.config(num_groups, top_k),
+            tokens,
+            width=settings.width or settings.heads * settings.head_dim,
+            kv_heads=settings.kv_heads,
+            repetitions=settings.repetitions,
+            device=settings.device,
+            seed=settings.seed,
+        )
     return point
 
 
@@ -310,36 +344,6 @@ def _errors(inputs: AttentionInputs, result: Any) -> dict[str, float]:
             deviation = (ours[:, :, query : query + 1].float() - theirs).abs().max()
             errors[name] = max(errors[name], float(deviation))
     return errors
-
-
-def _routing_cost(settings: BenchSettings, tokens: int, num_groups: int, top_k: int) -> dict[str, float]:
-    """Median seconds of what routing itself costs a layer, in float32."""
-    width = settings.width or settings.heads * settings.head_dim
-    generator = torch.Generator().manual_seed(settings.seed)
-    hidden, project, centroids = (
-        torch.randn(shape, generator=generator).to(settings.device)
-        for shape in ((tokens, width), (width, settings.route_dim), (num_groups, settings.route_dim))
-    )
-    scores = torch.nn.functional.normalize(hidden @ project, dim=-1) @ centroids.T
-    potentials = torch.zeros(num_groups, device=settings.device)
-    groups = scores.topk(top_k, dim=-1).indices.flatten()
-
-    def sinkhorn() -> Tensor:
-        logs = scores / 0.1
-        for _ in range(10):
-            logs = logs - logs.logsumexp(0, keepdim=True)
-            logs = logs - logs.logsumexp(1, keepdim=True)
-        return logs
-
-    calls: dict[str, Callable[[], Any]] = {
-        "projection": lambda: torch.nn.functional.normalize(hidden @ project, dim=-1) @ centroids.T,
-        "calibrated": lambda: torch.softmax(scores / 0.1 + potentials, dim=-1),
-        "sinkhorn_10_rounds": sinkhorn,
-        "top_k": lambda: torch.zeros_like(scores, dtype=torch.bool).scatter_(1, scores.topk(top_k).indices, True),
-        "sort": lambda: groups.sort(stable=True),
-    }
-    runs = alternate(calls, max(3, settings.repetitions), settings.device)
-    return {name: statistics.median(times) for name, times in runs.items()}
 
 
 def _identity(point: dict[str, Any]) -> tuple[Any, ...]:

@@ -1,14 +1,13 @@
-"""How fast published sparse attentions are when executed exactly, beside full attention.
+"""Speed of published sparse attentions, executed exactly, against full attention.
 
-What is timed is one head after another (`focus_core.bench.heads`): choosing the pairs, and attending to them in the
-fastest of the ways of `focus_core.baselines.execution`. Full attention is timed over as many heads as there are
-threads, because one causal head leaves some of them waiting, and divided by their number. No kernel of the papers is
-measured, and not what they save while writing.
+Heads are timed one after another (`focus_core.bench.heads`): selecting the pairs, and attending to them in the fastest
+of the ways of `focus_core.baselines.execution`. Full attention is timed over as many heads as there are threads and
+divided by their number, because one causal head leaves threads waiting. No kernel of the papers is measured, nor what
+the methods save in decode.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -33,8 +32,9 @@ from focus_core.baselines.execution import (
     tiles,
 )
 from focus_core.bench.heads import Head, random_heads
-from focus_core.bench.timing import alternate, load_record, save_record, spread, synchronize
+from focus_core.bench.timing import alternate, spread, synchronize
 from focus_core.errors import FocusError
+from focus_core.results import plain, record_run, resume_record
 
 SCHEMA = "focus-bench-baselines/1"
 CHECKED_QUERIES = 64
@@ -50,7 +50,7 @@ _LISTS = ("sizes", "shares", "baselines", "heads")
 
 @dataclass(frozen=True)
 class BaselineBenchSettings:
-    """What to measure: every size with every share and baseline, float32.
+    """Points to measure: every size with every share and baseline, float32.
 
     Attributes:
         sizes: numbers of tokens T.
@@ -109,42 +109,43 @@ def run_baseline_bench(
     settings: BaselineBenchSettings,
     out: str | Path,
     progress: Callable[[int, int, dict[str, Any]], None] | None = None,
-    heads_of: Callable[[int], list[Head]] | None = None,
+    heads_of: Callable[[int, int], list[Head]] | None = None,
 ) -> dict[str, Any]:
-    """Measure every point that ``out`` does not hold yet; it is replaced after every point.
+    """Measure every point that ``out`` does not hold yet.
 
     Args:
         settings: what to measure.
-        out: the JSON file.
+        out: the JSON file, replaced atomically after every point.
         progress: called with points done, points in all, and the point just measured.
-        heads_of: number of tokens to the heads of the settings, in their order; called once for each number of tokens.
-            Default: `random_heads`.
+        heads_of: from the numbers of tokens to read and to fit on to the heads of the settings, in their order; called
+            once for each number of tokens. Default: `random_heads`.
 
     Returns:
-        ``schema``, ``machine``, ``settings`` and ``points``: ``tokens``, ``baseline``, ``share``, ``head``, what
-        `measure_baseline` returns, and ``date``.
+        The record: ``schema``, ``made``, ``settings`` and ``points``. A point has ``tokens``, ``baseline``,
+        ``share``, ``head``, the values of `measure_baseline`, and ``date``.
 
     Raises:
-        FocusError: the file cannot be read or written, or holds another run.
+        FocusError: the file holds another run.
+        OSError: the file cannot be written.
     """
-    path, wanted = Path(out), settings.points()
-    described: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
-    record = load_record(path, SCHEMA, described, settings.device, free=_LISTS, older={"source": None})
+    path, wanted, device = Path(out), settings.points(), settings.device
+    described: dict[str, Any] = plain(asdict(settings))
+    report = {"schema": SCHEMA, "settings": described}
+    record = resume_record(path, report, free=_LISTS, older={"source": None}, device=device)
     measured = [{name: point.get(name) for name in wanted[0]} for point in record["points"]] if wanted else []
     if heads_of is None:
-        common = {name: described[name] for name in ("fitted_tokens", "head_dim", "device", "seed")}
+        common = {name: described[name] for name in ("head_dim", "device", "seed")}
         heads_of = partial(random_heads, **common)
     heads: list[Head] = []
     size = 0
     for done, point in enumerate(wanted, 1):
         if point not in measured:
             if size != point["tokens"]:
-                heads, size = heads_of(point["tokens"]), point["tokens"]
+                heads, size = heads_of(point["tokens"], settings.fitted_tokens), point["tokens"]
             place = [None if each is None else list(each) for each in settings.heads].index(point["head"])
             result = point | measure_baseline(settings, heads[place], point["baseline"], point["share"])
             result["date"] = datetime.now(UTC).date().isoformat()
-            record["points"].append(result)
-            save_record(path, record)
+            record = record_run(path, {**record, "points": [*record["points"], result]}, device=device)
             if progress is not None:
                 progress(done, len(wanted), result)
     return record

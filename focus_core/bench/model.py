@@ -1,4 +1,4 @@
-"""How fast a whole routed model reads a text and writes the next token, against the untouched model.
+"""Speed of prefill and decode of a whole routed model, against the untouched model.
 
 The routed and the untouched model are the same object in two modes, and take turns within a point.
 """
@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,23 +18,30 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
 
 from focus_core.attention import kept_pairs
+from focus_core.bench.attention import DTYPES
 from focus_core.bench.memory import working_bytes
+from focus_core.bench.reading import text_ids
 from focus_core.errors import FocusError
+from focus_core.models import load_model
 from focus_core.progress import Progress, silent
+from focus_core.results import record_run
+from focus_core.routing.attach import attach
 from focus_core.routing.head_router import heads_in_groups
 from focus_core.routing.model import FocusModel, Observer
 from focus_core.routing.router import memberships
 
+SCHEMA = "focus-bench-model/1"
+
 
 @dataclass(frozen=True)
 class ModelBenchSettings:
-    """What to measure.
+    """Lengths, routings and repetitions of the benchmark.
 
     Attributes:
         prefill: lengths in tokens to read at once.
-        decode: lengths of the cache to write the next tokens after.
+        decode: lengths of the cache before the timed tokens.
         top_k: k of each routed run; the untouched model is always measured.
-        repetitions: timed readings of a length, after one warm-up.
+        repetitions: timed prefills of a length, after one warm-up.
         steps: timed tokens after each cache.
     """
 
@@ -44,13 +52,61 @@ class ModelBenchSettings:
     steps: int = 10
 
 
+def record_model_bench(
+    model: str,
+    out: str | Path,
+    *,
+    routers: str | None = None,
+    data: Path | None = None,
+    dtype: str = "float32",
+    device: str = "cpu",
+    settings: ModelBenchSettings | None = None,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Load a model with routers, time it and write the record.
+
+    Args:
+        model: as in `load_model`.
+        out: the JSON file.
+        routers: folder of routers; those shipped for the model when None.
+        data: text file or folder to read; None for the sample story.
+        dtype: "float32", "bfloat16" or "float16".
+        device: "cpu" or "cuda".
+        settings: what to measure; the defaults when None.
+        progress: told what is being measured.
+
+    Returns:
+        The record: ``schema``, ``made``, ``model``, ``settings``, ``data``, and the rows of `run_model_bench` as
+        ``results``.
+
+    Raises:
+        FocusError: the model, routers, text or dtype is not there, or a k that the routers do not have.
+        OSError: the file cannot be written.
+    """
+    if dtype not in DTYPES:
+        raise FocusError(f"dtype is {dtype!r}: choose one of {', '.join(DTYPES)}.")
+    settings = settings or ModelBenchSettings()
+    loaded = load_model(model, dtype=DTYPES[dtype], device=device, progress=progress)
+    focus = attach(loaded, routers, untrained=False)
+    ids, texts = text_ids(loaded, data)
+    rows = run_model_bench(focus, ids, settings, progress)
+    report = {
+        "schema": SCHEMA,
+        "model": {"name": loaded.info.name, "revision": loaded.info.revision},
+        "settings": {"measured": settings, "config": focus.config, "routers": focus.name, "dtype": dtype},
+        "data": texts,
+        "results": rows,
+    }
+    return record_run(Path(out), report, device=device)
+
+
 @torch.inference_mode()
 def run_model_bench(
     focus: FocusModel, input_ids: Tensor, settings: ModelBenchSettings, progress: Progress = silent
 ) -> list[dict[str, Any]]:
-    """Time reading and writing, routed and untouched.
+    """Time prefill and decode, routed and untouched.
 
-    Beyond the model's own positions the output means nothing, the time does.
+    Beyond the model's own positions the output is meaningless; the time is not.
 
     Args:
         focus: model with routers.
@@ -60,11 +116,10 @@ def run_model_bench(
 
     Returns:
         One row per length and routing: ``task`` ("prefill" or "decode"), ``tokens``, ``routing``, ``top_k``;
-        ``kept_share`` of the causal pairs when reading, of the keys that the written token reads when writing, mean
-        over layers; ``seconds`` with median, minimum and maximum; ``tokens_per_second``; ``speedup`` over the
-        untouched model; for reading ``memory_bytes``, the peak beyond what was held before, cache included; and for
-        the shortest length ``error``, the largest difference of a logit from the same routing through the reference
-        backend.
+        ``kept_share``, mean over layers, of the causal pairs in prefill and of the last token's keys in decode;
+        ``seconds`` with median, minimum and maximum; ``tokens_per_second``; ``speedup`` over the untouched model. In
+        prefill also ``memory_bytes``, the peak beyond what was held before, cache included. The shortest prefill has
+        ``error``, the largest difference of a logit from the same routing through the reference backend.
 
     Raises:
         FocusError: a k that the routers do not have.
@@ -77,10 +132,10 @@ def run_model_bench(
     rows: list[dict[str, Any]] = []
     points = len(settings.prefill) + len(settings.decode)
     for index, tokens in enumerate(settings.prefill):
-        progress(f"Reading {tokens:,} tokens", index / points)
+        progress(f"Prefill of {tokens:,} tokens", index / points)
         rows += _prefill(focus, ids[:, :tokens], settings, check=tokens == min(settings.prefill))
     for index, tokens in enumerate(settings.decode):
-        progress(f"Writing after {tokens:,} tokens", (len(settings.prefill) + index) / points)
+        progress(f"Decode after {tokens:,} tokens", (len(settings.prefill) + index) / points)
         rows += _decode(focus, ids, tokens, settings)
     return rows
 

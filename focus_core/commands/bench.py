@@ -1,46 +1,77 @@
-"""`focus bench`: how fast the sparse attention is on this machine."""
+"""`focus bench`: speed of sparse attention on this machine, of one call, of a whole model, and of baselines."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from focus_core.commands.options import JsonOption, RoutersOption, print_json
+from focus_core.commands.options import JsonOption, ModelOption, RoutersOption, print_json
+from focus_core.errors import FocusError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from rich.table import Table
 
-    from focus_core.bench.attention import BenchSettings
     from focus_core.bench.heads import Head
-    from focus_core.progress import Progress
-    from focus_core.routing.model import FocusModel
-
-HEADS = {"small": (9, 3, 64), "gpt2": (12, 12, 64), "llama": (32, 8, 128)}
-"""Query heads, key/value heads and head size by name: SmolLM2-135M, GPT-2 124M, Llama 3 8B or Mistral 7B."""
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "quick": {"sizes": (512, 1024, 2048, 4096), "routings": ((8, 1), (8, 2)), "dtypes": ("float32",)},
-    "standard": {"sizes": (512, 1024, 2048, 4096, 8192, 16384, 32768)},
-    "published": {
-        "sizes": (1024, 4096, 16384, 32768, 65536, 262144, 1048576),
-        "routings": ((4, 1), (8, 1), (8, 2), (16, 2)),
-        "dtypes": ("bfloat16",),
-    },
-}
 
 
-def bench(
+class _OldSpelling(TyperGroup):
+    """Answers options without a sub-command, as they were spelt once, with the new spelling."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0].startswith("-") and not {"-h", "--help"} & set(args):
+            raise FocusError(_new_spelling(args))
+        return super().parse_args(ctx, args)
+
+
+def _new_spelling(args: list[str]) -> str:
+    names = {argument.partition("=")[0] for argument in args}
+    if "--baseline" in names:
+        return "focus bench --baseline NAME is now: focus bench baseline NAME, with the other options as they were."
+    if names & {"--model", "-m"}:
+        return "focus bench --model MODEL is now: focus bench model --model MODEL, with the other options as they were."
+    return "focus bench with options is now: focus bench attention, with the same options."
+
+
+bench = typer.Typer(cls=_OldSpelling, no_args_is_help=True)
+
+WindowOption = Annotated[int, typer.Option("--window", "-w", min=0, help="Window w.")]
+SinksOption = Annotated[int, typer.Option(min=0, help="Sink tokens.")]
+RepetitionsOption = Annotated[int, typer.Option(min=1, help="Timed runs of a point, after one warm-up.")]
+DeviceOption = Annotated[str, typer.Option(help="cpu or cuda; auto takes a GPU if there is one.")]
+SizesOption = Annotated[list[int] | None, typer.Option("--size", min=1, help="Tokens; repeat for more.")]
+OutOption = Annotated[Path, typer.Option("--out", "-o", help="File to write; repeat the command to resume.")]
+TextOption = Annotated[Path | None, typer.Option("--data", "-d", help="Text to read. Default: the sample story.")]
+
+
+@bench.callback()
+def group() -> None:
+    """Time sparse attention on this machine.
+
+    attention: one call against full attention, at many lengths.
+    model: prefill and decode of a whole model with routers.
+    baseline: published sparse attentions, executed exactly.
+
+    Nothing else should run beside a measurement.
+    """
+
+
+@bench.command()
+def attention(
     preset: Annotated[
-        str, typer.Option(help="What to measure: quick (about a minute on 2 cores), standard, or published (a GPU's).")
+        str, typer.Option(help="Points: quick (a minute on 2 cores), standard, or published (for a GPU).")
     ] = "standard",
-    out: Annotated[Path, typer.Option("--out", "-o", help="File to write; repeat the command to go on.")] = Path(
-        "bench.json"
-    ),
-    sizes: Annotated[list[int] | None, typer.Option("--size", help="Tokens; may be repeated.")] = None,
+    out: OutOption = Path("bench.json"),
+    sizes: SizesOption = None,
     routings: Annotated[
         list[str] | None, typer.Option("--routing", metavar="K/k", help="Groups and groups a token, as 8/2; repeat.")
+    ] = None,
+    shares: Annotated[
+        list[float] | None,
+        typer.Option("--share", min=0, max=1, help="Share of distant pairs, as 0.18; one for each --routing."),
     ] = None,
     dtypes: Annotated[list[str] | None, typer.Option("--dtype", help="float32, bfloat16 or float16; repeat.")] = None,
     backends: Annotated[list[str] | None, typer.Option("--backend", help="Backend; repeat. Default: auto.")] = None,
@@ -48,101 +79,49 @@ def bench(
         str, typer.Option(help="layer, or head: groups per key/value head, of which a query reads k.")
     ] = "layer",
     heads: Annotated[str, typer.Option(help="Shape of the heads: small, gpt2, llama, or as 9/3/64.")] = "small",
-    window: Annotated[int, typer.Option("--window", "-w", help="Window w.")] = 128,
-    sinks: Annotated[int, typer.Option(help="Sink tokens.")] = 4,
-    repetitions: Annotated[int, typer.Option(help="Timed runs of a point, after one warm-up.")] = 5,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", "-m", metavar="MODEL", help="Measure a whole model instead: reading and writing."),
-    ] = None,
-    routers: RoutersOption = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", "-d", help="With --model: the text to read. Default: the sample story.")
-    ] = None,
-    baselines: Annotated[
-        list[str] | None,
-        typer.Option("--baseline", metavar="NAME", help="Measure a published baseline instead; repeat, or all."),
-    ] = None,
-    model_heads: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--head",
-            metavar="LAYER/HEAD",
-            help="With --baseline and --model: whose queries and keys; repeat. Default: one at each quarter.",
-        ),
-    ] = None,
-    shares: Annotated[
-        list[float] | None,
-        typer.Option("--share", help="Share of distant pairs, as 0.18: one for each --routing, or baselines'."),
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda; auto takes a GPU if there is one.")] = "auto",
+    window: WindowOption = 128,
+    sinks: SinksOption = 4,
+    repetitions: RepetitionsOption = 5,
+    device: DeviceOption = "auto",
     seed: Annotated[int, typer.Option(help="Seed of tensors and routing.")] = 0,
     json_output: JsonOption = False,
 ) -> None:
-    """Time sparse attention against full attention, with exactness and memory.
+    """Time one attention call, sparse against full.
 
-    Every point alternates the two, and gives the median and spread, the
-    share of pairs kept, the bound that share sets on the speed-up, and the
-    largest deviation from the definition. Nothing else should run beside it.
-    Groups are of equal size; with --share as unequal as that takes.
+    Every point alternates the two. It gives median and spread, the share
+    of pairs kept, the bound of that share on the speed-up, the largest
+    deviation from the definition, and memory. Groups are of equal size;
+    with --share they are as unequal as that share takes.
 
-    The whole published curve on a GPU, for both shapes of heads:
-    focus bench --preset published --heads gpt2 --out bench-gpt2.json
-    focus bench --preset published --heads llama --out bench-llama.json
-
-    With --model, the model with routers reads 2K to 8K tokens and writes
-    after 4K to 32K, against the untouched model: focus bench --model default
-
-    With --baseline, one head of the sparse attentions that focus frontier
-    compares with, executed exactly, but by no kernel of their papers. Among
-    random tensors neighbours agree on no keys, so give those that choose by
-    content a model that reads a text, of which three heads are measured:
-    focus bench --baseline quest --model default --data book.txt --size 8192
+    The published curve on a GPU, for both shapes of heads:
+    focus bench attention --preset published --heads gpt2 --out gpt2.json
+    focus bench attention --preset published --heads llama --out llama.json
     """
-    import rich
-    import torch
-
-    from focus_core.bench.attention import BenchSettings, run_bench
-    from focus_core.commands.tables import bench_table
-    from focus_core.errors import FocusError
+    from focus_core.bench.attention import HEADS, PRESETS, BenchSettings, run_bench
+    from focus_core.commands.tables.bench import bench_table
     from focus_core.progress import terminal_progress
 
     if preset not in PRESETS:
         raise FocusError(f"preset is {preset!r}: choose one of {', '.join(PRESETS)}.")
-    chosen: dict[str, Any] = dict(PRESETS[preset])
-    given = {"sizes": sizes, "dtypes": dtypes, "backends": backends}
-    chosen |= {name: tuple(values) for name, values in given.items() if values}
+    given = {"sizes": sizes, "dtypes": dtypes, "backends": backends, "shares": shares}
+    chosen: dict[str, Any] = PRESETS[preset] | {name: tuple(values) for name, values in given.items() if values}
     if routings:
         chosen["routings"] = tuple(_numbers(text, 2, "routing", "8/2") for text in routings)
-    if shares and baselines is None:
-        chosen["shares"] = tuple(shares)
-    shape = HEADS[heads] if heads in HEADS else _numbers(heads, 3, "heads", "9/3/64")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    query_heads, kv_heads, head_dim = HEADS[heads] if heads in HEADS else _numbers(heads, 3, "heads", "9/3/64")
     settings = BenchSettings(
         **chosen,
-        heads=shape[0],
-        kv_heads=shape[1],
-        head_dim=shape[2],
+        heads=query_heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
         window=window,
         sink_tokens=sinks,
         router=router,
         repetitions=repetitions,
-        device=device,
+        device=_device(device),
         seed=seed,
     )
-    if baselines is not None:
-        places = tuple(
-            (layer, head) for layer, head in (_numbers(each, 2, "head", "15/4") for each in model_heads or ())
-        )
-        _baselines(settings, baselines, sizes, shares, model, places, data, out, json_output)
-        return
-    if model is not None:
-        _whole_model(model, routers, data, device, dtypes, out, json_output)
-        return
-    total = len(list(settings.points()))
     with terminal_progress() as progress:
-        progress(f"Measuring {total} points on {device} into {out}", 0.0)
+        progress(f"Measuring {len(list(settings.points()))} points on {settings.device} into {out}", 0.0)
 
         def show(done: int, of: int, point: dict[str, Any]) -> None:
             speed = point.get("failure") or f"{point['speedup']:.2f}x of a possible {point['bound']:.2f}x"
@@ -150,165 +129,122 @@ def bench(
             progress(f"{name}: {speed} ({done} of {of})", done / of)
 
         record = run_bench(settings, out, show)
-    if json_output:
-        print_json(record)
-    else:
-        rich.print(bench_table(record))
-        rich.print(f"Written to {out}.")
+    _print(record, bench_table, out, json_output)
 
 
-def _baselines(
-    common: BenchSettings,
-    names: list[str],
-    sizes: list[int] | None,
-    shares: list[float] | None,
-    model: str | None,
-    places: tuple[tuple[int, int], ...],
-    data: Path | None,
-    out: Path,
-    json_output: bool,
+@bench.command()
+def model(
+    model: ModelOption = "default",
+    routers: RoutersOption = None,
+    data: TextOption = None,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    device: DeviceOption = "auto",
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("bench-model.json"),
+    json_output: JsonOption = False,
 ) -> None:
-    import rich
+    """Time prefill and decode of a model with routers.
 
-    from focus_core.baselines import BASELINES
-    from focus_core.bench.baselines import BaselineBenchSettings, run_baseline_bench
-    from focus_core.bench.heads import heads_reading
-    from focus_core.commands.tables import baseline_bench_table
-    from focus_core.errors import FocusError
+    Prefill of 2K to 8K tokens and decode after 4K to 32K, at k = 1 and 2,
+    against the untouched model.
+
+    Example: focus bench model --model default --data book.txt
+    """
+    from focus_core.bench.model import record_model_bench
+    from focus_core.commands.tables.bench import model_bench_table
     from focus_core.progress import terminal_progress
 
-    lists: dict[str, Any] = {
-        "sizes": sizes,
-        "shares": shares,
-        "baselines": list(BASELINES) if names == ["all"] else names,
-    }
-    given: dict[str, Any] = {name: tuple(values) for name, values in lists.items() if values}
     with terminal_progress() as progress:
-        reading: _Reading | None = None
-        if model is not None:
-            reading = _reading(model, places, data, common.device, progress)
-        elif places or data is not None:
-            raise FocusError("--head and --data are read with --model: give the model that reads the text.")
-        settings = BaselineBenchSettings(
-            **given,
-            head_dim=common.head_dim,
-            window=common.window,
-            sink_tokens=common.sink_tokens,
-            repetitions=common.repetitions,
-            device=common.device,
-            seed=common.seed,
-            **({} if reading is None else {"heads": reading.heads, "source": reading.source}),
+        record = record_model_bench(
+            model, out, routers=routers, data=data, dtype=dtype, device=_device(device), progress=progress
         )
+    _print(record, model_bench_table, out, json_output)
 
-        def heads_of(tokens: int) -> list[Head]:
-            assert reading is not None
-            progress(f"Reading {tokens:,} tokens", 0.0)
-            return heads_reading(reading.focus, reading.input_ids, reading.heads, tokens, settings.fitted_tokens)
 
-        progress(f"Measuring {len(settings.points())} points on {settings.device} into {out}", 0.0)
+@bench.command()
+def baseline(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Baselines. Default: all.")] = None,
+    out: OutOption = Path("bench-baselines.json"),
+    sizes: SizesOption = None,
+    shares: Annotated[
+        list[float] | None, typer.Option("--share", help="Share of distant pairs, as 0.18; repeat for more.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", metavar="MODEL", help="Model that reads a text. Default: normal tensors."),
+    ] = None,
+    data: TextOption = None,
+    model_heads: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--head", metavar="LAYER/HEAD", help="Head of the model; repeat. Default: one at each quarter of it."
+        ),
+    ] = None,
+    head_dim: Annotated[int, typer.Option(min=1, help="Size of a head of normal tensors.")] = 64,
+    window: WindowOption = 128,
+    sinks: SinksOption = 4,
+    repetitions: RepetitionsOption = 5,
+    device: DeviceOption = "auto",
+    seed: Annotated[int, typer.Option(help="Seed of tensors and random baselines.")] = 0,
+    json_output: JsonOption = False,
+) -> None:
+    """Time published sparse attentions, one head each.
+
+    They are executed exactly, but by no kernel of their papers. Selection
+    time is given apart. Normal tensors suit fixed patterns alone: their
+    neighbours agree on no keys. Give baselines that choose by content a
+    model that reads a text:
+    focus bench baseline quest --model default --data book.txt --size 8192
+    """
+    from focus_core.baselines import BASELINES
+    from focus_core.bench.baselines import BaselineBenchSettings, run_baseline_bench
+    from focus_core.commands.tables.bench import baseline_bench_table
+    from focus_core.progress import terminal_progress
+
+    if model is None and (model_heads or data is not None):
+        raise FocusError("--head and --data belong to a model that reads a text: name it with --model.")
+    given: dict[str, Any] = {"sizes": sizes, "shares": shares, "baselines": names if names != ["all"] else None}
+    chosen = {name: tuple(values) for name, values in given.items() if values}
+    chosen |= {"head_dim": head_dim, "window": window, "sink_tokens": sinks, "repetitions": repetitions}
+    device = _device(device)
+    with terminal_progress() as progress:
+        heads_of: Callable[[int, int], list[Head]] | None = None
+        if model is not None:
+            from focus_core.bench.reading import read_text_with
+
+            places = [_numbers(each, 2, "head", "15/4") for each in model_heads or ()]
+            reading = read_text_with(model, data=data, heads=places, device=device, progress=progress)
+            chosen |= {"heads": reading.heads, "source": reading.source}
+            heads_of = reading.heads_at
+        settings = BaselineBenchSettings(**chosen, device=device, seed=seed)
+        progress(f"Measuring {len(settings.points())} points on {device} into {out}", 0.0)
 
         def show(done: int, of: int, point: dict[str, Any]) -> None:
             name = f"{point['tokens']:,} tokens, {BASELINES[point['baseline']].label}"
             name += "" if point["head"] is None else ", head {}/{}".format(*point["head"])
             progress(f"{name}: {point['speedup']:.2f}x ({done} of {of})", done / of)
 
-        record = run_baseline_bench(settings, out, show, None if reading is None else heads_of)
-    if json_output:
-        print_json(record)
-    else:
-        rich.print(baseline_bench_table(record))
-        rich.print(f"Written to {out}.")
+        record = run_baseline_bench(settings, out, show, heads_of)
+    _print(record, baseline_bench_table, out, json_output)
 
 
-class _Reading(NamedTuple):
-    """A model, the text that it reads, the heads to look at, and what the record says of them."""
-
-    focus: FocusModel
-    input_ids: Tensor
-    heads: tuple[tuple[int, int], ...]
-    source: dict[str, Any]
-
-
-def _reading(
-    model: str, places: tuple[tuple[int, int], ...], data: Path | None, device: str, progress: Progress
-) -> _Reading:
+def _device(name: str) -> str:
     import torch
 
-    from focus_core.bench.heads import check_heads, spread_heads
-    from focus_core.models import load_model
-    from focus_core.resources import data_dir
-    from focus_core.results import text_records
-    from focus_core.routing.config import FocusConfig
-    from focus_core.routing.model import retrofit
-    from focus_core.text import encode, find_texts, read_text
-
-    loaded = load_model(model, device=device, progress=progress)
-    focus = retrofit(loaded.model, FocusConfig())
-    check_heads(focus, places)
-    files = [data_dir() / "samples" / "story.txt"] if data is None else find_texts([data])
-    text = "\n\n".join(read_text(file) for file in files)
-    ids = torch.from_numpy(encode(loaded.tokenizer, text, opening=True).input_ids)
-    source = {
-        "model": {"name": loaded.info.name, "revision": loaded.info.revision},
-        "data": text_records(files),
-    }
-    return _Reading(focus, ids, places or spread_heads(focus), source)
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
 
 
-def _whole_model(
-    model: str,
-    routers: str | None,
-    data: Path | None,
-    device: str,
-    dtypes: list[str] | None,
-    out: Path,
-    json_output: bool,
-) -> None:
+def _print(record: dict[str, Any], table: Callable[[dict[str, Any]], Table], out: Path, json_output: bool) -> None:
+    if json_output:
+        print_json(record)
+        return
     import rich
-    import torch
 
-    from focus_core.bench.attention import DTYPES
-    from focus_core.bench.model import ModelBenchSettings, run_model_bench
-    from focus_core.bench.timing import describe_machine
-    from focus_core.commands.tables import model_bench_table
-    from focus_core.errors import FocusError
-    from focus_core.models import load_model
-    from focus_core.progress import terminal_progress
-    from focus_core.resources import data_dir
-    from focus_core.results import record_run, text_records
-    from focus_core.routing.attach import attach
-    from focus_core.text import encode, find_texts, read_text
-
-    dtype = dtypes[0] if dtypes else "float32"
-    if dtype not in DTYPES or len(dtypes or [dtype]) > 1:
-        raise FocusError(f"dtype is {' and '.join(dtypes or [])}: choose one of {', '.join(DTYPES)}.")
-    settings = ModelBenchSettings()
-    with terminal_progress() as progress:
-        loaded = load_model(model, dtype=DTYPES[dtype], device=device, progress=progress)
-        focus = attach(loaded, routers, untrained=False)
-        files = [data_dir() / "samples" / "story.txt"] if data is None else find_texts([data])
-        text = "\n\n".join(read_text(file) for file in files)
-        ids = torch.from_numpy(encode(loaded.tokenizer, text, opening=True).input_ids)
-        rows = run_model_bench(focus, ids, settings, progress)
-    report = {
-        "schema": "focus-bench-model/1",
-        "machine": describe_machine(device),
-        "model": {"name": loaded.info.name, "revision": loaded.info.revision},
-        "settings": {"measured": settings, "config": focus.config, "routers": focus.name, "dtype": dtype},
-        "data": text_records(files),
-        "results": rows,
-    }
-    record = record_run(out, report)
-    if json_output:
-        print_json(record)
-    else:
-        rich.print(model_bench_table(record))
-        rich.print(f"Written to {out}.")
+    rich.print(table(record))
+    rich.print(f"Written to {out}.")
 
 
-def _numbers(text: str, count: int, name: str, example: str) -> tuple[int, ...]:
-    from focus_core.errors import FocusError
-
+def _numbers(text: str, count: int, name: str, example: str) -> Any:
+    """A tuple of `count` whole numbers, from text such as "8/2"."""
     parts = text.split("/")
     if len(parts) != count or not all(part.isdigit() for part in parts):
         raise FocusError(f"{name} is {text!r}: write it as {example}.")

@@ -64,6 +64,8 @@ class Context:
         routers: folder of trained routers; those shipped for the model when None.
         bench: folder with benchmark files.
         tasks: benchmarks of the experiment lora, its own when empty.
+        ranks: of its adapters, likewise.
+        rates: learning rates of its adapters, likewise.
         treebank: CoNLL-U file.
         device: "cpu" or "cuda".
         seed: of everything random.
@@ -78,6 +80,8 @@ class Context:
     routers: str | None = None
     bench: Path | None = None
     tasks: Sequence[str] = ()
+    ranks: Sequence[int] = ()
+    rates: Sequence[float] = ()
     treebank: Path | None = None
     device: str = "cpu"
     seed: int = 0

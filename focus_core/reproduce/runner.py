@@ -1,4 +1,4 @@
-"""Runs an experiment cell by cell. A finished cell is a file, so repeating the command goes on where it stopped."""
+"""Runs an experiment cell by cell. A finished cell is a file, so repeating the command resumes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from focus_core.errors import FocusError
 from focus_core.files import write_atomic
 from focus_core.reproduce.context import Context, Scale
 from focus_core.resources import runs_dir
-from focus_core.results import record_run, stamp, stored_or_run
+from focus_core.results import plain, record_run, stored_or_run
 
-SCHEMA = "focus-reproduce/1"
+SCHEMA, CELL_SCHEMA = "focus-reproduce/1", "focus-reproduce-cell/1"
 SETTINGS, RESULT, CELLS = "run.json", "result.json", "cells"
 
 NEEDS = {
@@ -32,14 +32,14 @@ class Experiment:
     """One published table or figure.
 
     Attributes:
-        title: what it shows, for people.
+        title: for people.
         cells: from the context to the cells by name, each with the plain values that identify it.
-        run: (context, name of the cell, its values) to `{"rows": [...]}` and what else the cell found.
+        run: (context, name of the cell, its values) to `{"rows": [...]}` and other findings of the cell.
         columns: of the rows, in the order in which a table shows them.
         scale: small defaults, meant for about 15 minutes on 2 cores.
         needs: inputs it cannot do without, keys of `NEEDS`.
         uses_routers: whether trained routers are measured, whose hash then identifies the run.
-        compare: from the finished cells to rows with what takes more than one cell; rows stay as they are if None.
+        compare: from the finished cells to rows with comparisons between cells; rows stay as they are if None.
     """
 
     title: str
@@ -83,7 +83,7 @@ def run_experiment(
         experiment: what to run.
         context: inputs; its folder is set here.
         out: folder of the run. None for a folder in the app's runs: the one of these very inputs if there is one, so
-            that the run goes on, else a new one.
+            that the run resumes, else a new one.
         only: names of the cells to run; all when None.
 
     Returns:
@@ -94,12 +94,12 @@ def run_experiment(
         FocusError: inputs are missing, a cell that does not exist, or a folder of other settings.
     """
     check_needs(name, experiment, context)
-    identity = _plain({"experiment": name, **context.inputs()})
+    identity = plain({"experiment": name, **context.inputs()})
     if experiment.uses_routers:
         identity["routers"] = context.attached_hash()
     cells = experiment.cells(context)
     # Another version of the program may mean other cells by the same names: its runs get folders of their own.
-    run = {**identity, "cells": hashlib.sha256(json.dumps(_plain(cells)).encode()).hexdigest()[:12]}
+    run = {**identity, "cells": hashlib.sha256(json.dumps(plain(cells)).encode()).hexdigest()[:12]}
     context.folder = out if out is not None else _folder(name, run)
     _claim(context.folder, run)
     unknown = sorted(set(only or ()) - set(cells))
@@ -113,8 +113,8 @@ def run_experiment(
         return {**result, "seconds": round(time.monotonic() - start, 1)}
 
     def measure(cell: str) -> None:
-        path, own = context.folder / CELLS / f"{cell}.json", _plain({**identity, "cell": cells[cell]})
-        found[cell] = stored_or_run(path, own, lambda: timed(cell))
+        path, own = context.folder / CELLS / f"{cell}.json", plain({**identity, "cell": cells[cell]})
+        found[cell] = stored_or_run(path, own, lambda: timed(cell), schema=CELL_SCHEMA)
 
     stored = [cell for cell in cells if (context.folder / CELLS / f"{cell}.json").is_file()]
     for cell in stored:
@@ -142,7 +142,7 @@ def _report(
     rows = {cell: result["rows"] for cell, result in found.items()}
     if experiment.compare is not None:
         rows |= experiment.compare(found)
-    extra = {key for result in found.values() for key in result} - {"settings", "rows", "made"}
+    extra = {key for result in found.values() for key in result} - {"schema", "settings", "rows", "made"}
     return {
         "schema": SCHEMA,
         "experiment": name,
@@ -188,7 +188,3 @@ def _read(path: Path) -> dict[str, Any] | None:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return json.loads(json.dumps({key: value for key, value in stamp(values).items() if key != "made"}))

@@ -41,12 +41,13 @@ COLUMNS = (
 
 def lora_cells(context: Context) -> dict[str, dict[str, Any]]:
     """The untouched model, both recipes of routers, and every rank and rate."""
-    return _cells(context, _chosen(context.tasks) if context.bench is not None else (), RANKS)
+    tasks = _chosen(context.tasks) if context.bench is not None else ()
+    return _cells(context, tasks, context.ranks or RANKS, context.rates or RATES)
 
 
 def alignment_cells(context: Context) -> dict[str, dict[str, Any]]:
     """TruthfulQA and HellaSwag: the untouched model, both recipes of routers, and LoRA of rank 4 at three rates."""
-    return _cells(context, ALIGNMENT_TASKS, RANKS[:1])
+    return _cells(context, ALIGNMENT_TASKS, RANKS[:1], RATES)
 
 
 def _chosen(names: Sequence[str]) -> tuple[str, ...]:
@@ -60,7 +61,9 @@ def _chosen(names: Sequence[str]) -> tuple[str, ...]:
     return known if EVERY_TASK in names else tuple(name for name in known if name in names)
 
 
-def _cells(context: Context, tasks: Sequence[str], ranks: tuple[int, ...]) -> dict[str, dict[str, Any]]:
+def _cells(
+    context: Context, tasks: Sequence[str], ranks: Sequence[int], rates: Sequence[float]
+) -> dict[str, dict[str, Any]]:
     limits = {name: min(context.scale.limit, MOST.get(name, context.scale.limit)) for name in tasks}
     if "gsm8k" in limits:  # an answer of hundreds of tokens costs as much as choosing three times
         limits["gsm8k"] = min(limits["gsm8k"], max(1, context.scale.limit // 3))
@@ -71,7 +74,7 @@ def _cells(context: Context, tasks: Sequence[str], ranks: tuple[int, ...]) -> di
         OUR_RECIPE: {"tasks": limits, "config": FocusConfig(window=window), "objective": OURS},
     }
     for rank in ranks:
-        cells |= {f"LoRA r{rank} lr {rate:g}": {"tasks": limits, "rank": rank, "rate": rate} for rate in RATES}
+        cells |= {f"LoRA r{rank} lr {rate:g}": {"tasks": limits, "rank": rank, "rate": rate} for rate in rates}
     return cells
 
 

@@ -1,4 +1,4 @@
-"""Experiments that other commands already run: speed curves (`focus bench`) and groups (`focus align`)."""
+"""Experiments that other commands already run: speed curves (`focus bench attention`) and groups (`focus align`)."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def run_speed(context: Context, cell: str, values: dict[str, Any]) -> dict[str, 
     return {
         "rows": [
             {key: point[key] for key in (*SPEED_COLUMNS, "failure") if key in point} for point in record["points"]
-        ],
-        "machine": record["machine"],
+        ]
     }
 
 

@@ -1,4 +1,4 @@
-"""Low-rank adapters on the same text and steps as routers: what changing the weights buys, and what it costs.
+"""Low-rank adapters trained on the same text and steps as routers.
 
 Adapters sit on the query, key and value projections, as in the published comparison (147K parameters on GPT-2 at rank 4
 is just that), and are trained by Transformers' Trainer on PEFT's model (https://huggingface.co/docs/peft).
@@ -34,7 +34,7 @@ class LoraSettings:
         steps: optimiser steps.
         batch_size: blocks per step.
         seed: of adapters and order of text.
-        save_every: steps between checkpoints that a stopped run goes on from.
+        save_every: steps between checkpoints, from which a stopped run resumes.
     """
 
     rank: int
@@ -71,7 +71,7 @@ def train_lora(
     *,
     on_step: Callable[[int, float], None] | None = None,
 ) -> tuple[PeftModel, list[float]]:
-    """Train adapters on the language-model loss; a stopped run goes on from its last checkpoint.
+    """Train adapters on the language-model loss; a stopped run resumes from its last checkpoint.
 
     Args:
         model: a decoder without routers. Its projections are replaced by PEFT's; its weights stay.

@@ -1,4 +1,4 @@
-"""The LoRA comparison: every cell trained, measured and stored, so that a stopped run goes on where it was."""
+"""The LoRA comparison: every cell trained, measured and stored, so that a stopped run resumes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from focus_core.results import stored_or_run
 from focus_core.routing.model import retrofit
 from focus_core.training.stream import TokenStream
 
+SCHEMA = "focus-lora-cell/1"
+
 
 @dataclass(frozen=True)
 class Yardstick:
-    """What every model of the comparison is measured with.
+    """Text and tasks that measure every model of the comparison.
 
     Attributes:
         blocks: (N, T) int64 held-out tokens.
@@ -101,12 +103,13 @@ def run_grid(
         return {"trainable_parameters": trained, "losses": losses, **found}
 
     progress("Measuring the untouched model", 0.0)
-    untouched = stored_or_run(out / "untouched.json", common, lambda: yardstick.measure(load()))
+    untouched = stored_or_run(out / "untouched.json", common, lambda: yardstick.measure(load()), schema=SCHEMA)
     rows = []
     for index, cell in enumerate(cells):
         done = index / len(cells)
         identity = {**common, "cell": asdict(cell)}
-        found = stored_or_run(out / f"{cell.name}.json", identity, lambda cell=cell, done=done: run(cell, done))
+        path = out / f"{cell.name}.json"
+        found = stored_or_run(path, identity, lambda cell=cell, done=done: run(cell, done), schema=SCHEMA)
         rows.append(_row(cell, found, untouched, yardstick))
     scores = {name: untouched["benchmarks"][name]["metrics"] for name in yardstick.tasks}
     return {"untouched": {"perplexity": untouched["perplexity"], "benchmarks": scores}, "results": rows}

@@ -11,7 +11,7 @@ import pytest
 from focus_core.errors import FocusError
 from workbench.runs import jobs
 
-BENCH = ["bench", "--size", "64", "--routing", "4/1", "--dtype", "float32", "--repetitions", "1", "--device", "cpu"]
+BENCH = ["bench", "attention", "--size", "64", "--routing", "4/1", "--dtype", "float32", "--repetitions", "1", "--device", "cpu"]
 
 
 @pytest.fixture(autouse=True)

@@ -94,7 +94,7 @@ def records(recorded, tmp_path, monkeypatch):
 
 
 def harness_records(runs, tiny):
-    """What `focus benchmark` and `focus lora` write, from a task without files."""
+    """Records of `focus harness` and of the former `focus lora`, from a task without files."""
     from focus_core.harness.model import FocusLM
     from focus_core.harness.scores import Setting, run_task, summary
     from focus_core.harness.tasks import load_task

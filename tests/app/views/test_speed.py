@@ -16,8 +16,8 @@ from streamlit.testing.v1 import AppTest
 from focus_core import FocusConfig, retrofit
 from focus_core.bench.attention import BenchSettings, run_bench
 from focus_core.bench.model import ModelBenchSettings, run_model_bench
-from focus_core.bench.timing import describe_machine
 from focus_core.errors import FocusError
+from focus_core.results import stamp
 from workbench.runs import jobs
 from workbench.views.speed.charts import error_curves, memory_curves, model_curves, speedup_curves, time_curves
 from workbench.views.speed.tables import (
@@ -79,7 +79,8 @@ def broken(change):
         lambda record: record.update(points={}),
         lambda record: record.update(points=[[]]),
         lambda record: record.update(points=[{}] * 6000),
-        lambda record: record.update(machine=[]),
+        lambda record: record.update(made=[]),
+        lambda record: record.pop("made"),
         broken(lambda point: point.pop("error_output")),  # no speed without exactness
         broken(lambda point: point.update(error_output=math.nan)),
         broken(lambda point: point.update(error_logsumexp=-1)),
@@ -181,17 +182,17 @@ def test_figures_draw_the_measured_points_and_mark_what_was_not_measured(measure
 
 @pytest.fixture
 def whole_model(tiny_llama):
-    """What `focus bench --model` writes, of a small model."""
+    """A record of `focus bench model`, of a small model."""
     focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4, top_k=2, window=4, route_dim=8))
     settings = ModelBenchSettings(prefill=(16, 32), decode=(24,), repetitions=1, steps=2)
     rows = run_model_bench(focus, torch.arange(1, 60), settings)
-    return {
+    report = {
         "schema": "focus-bench-model/1",
-        "machine": describe_machine("cpu"),
         "model": {"name": "tiny", "revision": "0"},
         "settings": {"config": asdict(focus.config), "routers": "untrained", "dtype": "float32"},
         "results": rows,
     }
+    return stamp(report, device="cpu")
 
 
 def test_a_whole_model_is_read_as_it_was_measured_and_drawn(whole_model):

@@ -1,4 +1,4 @@
-"""Timing the baselines: what a point holds, that it is exact, that a run goes on; nothing on how fast anything is."""
+"""Timing the baselines: what a point holds, that it is exact, resuming; no assertion on how fast anything is."""
 
 import json
 
@@ -39,7 +39,7 @@ def test_points_are_exact_and_keep_the_share(tmp_path):
             assert point["share"] is None and point["kept_share"] is None
 
 
-def test_a_run_goes_on_and_other_settings_are_refused(tmp_path):
+def test_a_run_resumes_and_other_settings_are_refused(tmp_path):
     out = tmp_path / "b.json"
     first = bench.run_baseline_bench(bench.BaselineBenchSettings(**SMALL, baselines=("moba",)), out)
     both = bench.run_baseline_bench(bench.BaselineBenchSettings(**SMALL, baselines=("moba", "lsh")), out)
@@ -63,7 +63,7 @@ def test_settings_are_checked(change, message):
 
 def test_the_command_measures_baselines(tmp_path):
     out = tmp_path / "b.json"
-    arguments = ["bench", "--baseline", "streaming", "--baseline", "sparq", "--share", "0.3", "--size", "100"]
+    arguments = ["bench", "baseline", "streaming", "sparq", "--share", "0.3", "--size", "100"]
     result = CliRunner().invoke(app, [*arguments, "--window", "8", "--repetitions", "1", "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert "streaming" in result.output and "sparq" in result.output
@@ -100,7 +100,7 @@ def test_the_command_reads_a_text_with_a_model(tmp_path, tiny_llama):
     tiny_llama.tokenizer.save_pretrained(tmp_path / "model")
     text, out = tmp_path / "text.txt", tmp_path / "b.json"
     text.write_text("The quick brown fox jumps over the lazy dog. " * 4)
-    arguments = ["bench", "--baseline", "moba", "--model", tmp_path / "model", "--data", text, "--share", 0.3]
+    arguments = ["bench", "baseline", "moba", "--model", tmp_path / "model", "--data", text, "--share", 0.3]
     arguments += ["--size", 100, "--window", 8, "--repetitions", 1, "--device", "cpu", "--out", out]
     result = CliRunner().invoke(app, [str(part) for part in arguments])
     assert result.exit_code == 0, result.output
@@ -124,5 +124,5 @@ def test_heads_that_are_not_there_are_refused(tiny_llama):
     for layer, head in ((layers, 0), (0, heads)):
         with pytest.raises(FocusError, match=f"no head {layer}/{head}: layers are 0 to {layers - 1}"):
             bench_head.check_heads(focus, [(layer, head)])
-    result = CliRunner().invoke(app, ["bench", "--baseline", "moba", "--head", "0/0"])
+    result = CliRunner().invoke(app, ["bench", "baseline", "moba", "--head", "0/0"])
     assert result.exit_code == 2 and "--model" in result.output

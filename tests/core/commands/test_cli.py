@@ -9,13 +9,14 @@ import sys
 
 import pytest
 import typer
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from focus_core import cli
 from focus_core.errors import FocusError
 from focus_core.models.default_model import WHEEL, default_model_dir
 
-COMMANDS = [command.name for command in cli.app.registered_commands]
+COMMANDS = list(get_command(cli.app).commands)  # type: ignore[attr-defined]
 
 
 def focus(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -73,20 +74,49 @@ def test_fetch_of_a_folder(tiny_llama, tmp_path):
     assert (found["source"], found["folder"]) == ("folder", str(tmp_path))
 
 
-def test_bench_writes_what_it_measured_and_goes_on_from_there(tmp_path):
+def test_bench_attention_writes_its_record_and_resumes(tmp_path):
     out = tmp_path / "bench.json"
-    command = ("bench", "--size", "64", "--dtype", "float32", "--repetitions", "1", "--out", str(out), "--json")
+    command = ("bench", "attention", "--size", "64", "--dtype", "float32", "--repetitions", "1", "--out", str(out), "--json")
     first = json.loads(focus(*command, "--routing", "4/1").stdout)
     record = json.loads(focus(*command, "--routing", "4/1", "--routing", "4/2").stdout)
     assert record["points"][0] == first["points"][0] and len(record["points"]) == 2
     assert json.loads(out.read_text()) == record
-    assert focus("bench", "--routing", "4").stderr == "routing is '4': write it as 8/2.\n"
+    assert focus("bench", "attention", "--routing", "4").stderr == "routing is '4': write it as 8/2.\n"
 
 
 def test_a_users_error_is_one_sentence_and_status_2():
     result = focus("fetch", "--model", "./nowhere")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "There is no model folder or GGUF file at ./nowhere: check the path.\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (("bench", "--preset", "quick"), "focus bench attention"),
+        (("bench", "--out=b.json", "--router", "head"), "focus bench attention"),
+        (("bench", "--model", "default", "--dtype", "bfloat16"), "focus bench model --model MODEL"),
+        (("bench", "-m", "default"), "focus bench model --model MODEL"),
+        (("bench", "--size", "64", "--baseline", "quest", "--model", "default"), "focus bench baseline NAME"),
+        (("bench", "--baseline=all"), "focus bench baseline NAME"),
+        (("benchmark", "--hub", "-t", "piqa"), "focus harness"),
+        (("benchmark",), "focus harness"),
+        (("lora", "--data", "books", "--rank", "4"), "focus reproduce lora"),
+    ],
+)
+def test_old_spellings_are_answered_with_the_new_one(old, new):
+    result = CliRunner().invoke(cli.app, old)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert result.stderr.count("\n") == 1 and f"is now: {new}" in result.stderr
+
+
+def test_bench_is_three_commands():
+    bench = get_command(cli.app).commands["bench"]  # type: ignore[attr-defined]
+    assert set(bench.commands) == {"attention", "model", "baseline"}
+    for name in bench.commands:
+        result = CliRunner().invoke(cli.app, ["bench", name, "--help"])
+        assert result.exit_code == 0 and f"bench {name}" in result.output
+    assert "--baseline" not in result.output and "--preset" not in result.output
 
 
 def test_unknown_commands_and_options():

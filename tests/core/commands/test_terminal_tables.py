@@ -6,7 +6,8 @@ import json
 import pytest
 from rich.console import Console
 
-from focus_core.commands.tables import baseline_bench_table, bench_table, frontier_table, model_bench_table
+from focus_core.commands.tables.bench import baseline_bench_table, bench_table, model_bench_table
+from focus_core.commands.tables.frontier import frontier_table
 from focus_core.frontier.speeds import recorded_speeds
 from focus_core.frontier.table import frontier_rows
 from focus_core.resources import data_dir

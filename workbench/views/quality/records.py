@@ -89,7 +89,7 @@ def find_records(files: Iterable[Path]) -> list[Record]:
 
 
 def run_files() -> list[Path]:
-    """Results of `focus reproduce`, `focus benchmark` and `focus lora` in the app's folder of runs."""
+    """Results of `focus reproduce` and `focus harness` in the app's folder of runs."""
     folder = runs_dir()
     return sorted([*folder.glob("*/result.json"), *folder.glob("*/summary.json")])
 
@@ -356,14 +356,14 @@ VIEWS: dict[str, View] = {
     "benchmarks": View(
         "Benchmarks",
         "What routing changes in benchmark scores, beside the share of pairs that it could touch",
-        "focus benchmark --data FOLDER",
+        "focus harness --data FOLDER",
         benchmarks,
         metric="score minus untouched",
     ),
     "adapters": View(
         "LoRA",
         "What low-rank adapters do on the routers' text",
-        "focus lora --data FILE --held-out FILE",
+        "focus reproduce lora --data FILE --held-out FILE",
         adapters,
     ),
     "lora": View(

@@ -16,6 +16,7 @@ import pandas as pd
 from focus_core.bench.attention import DTYPES, SCHEMA
 from focus_core.errors import FocusError
 from focus_core.resources import data_dir
+from focus_core.results import machine_of
 
 MAX_BYTES = 20_000_000
 MODEL_SCHEMA = "focus-bench-model/1"
@@ -55,7 +56,7 @@ class SpeedRecord:
 
 
 def read_speed(data: bytes, name: str) -> SpeedRecord:
-    """Read what `focus bench` wrote. Ratios are computed here again; those in the file are not believed.
+    """Read a record of `focus bench attention`. Ratios are computed here again; those in the file are not believed.
 
     Args:
         data: content of the file.
@@ -69,7 +70,7 @@ def read_speed(data: bytes, name: str) -> SpeedRecord:
         points = _listed(record["points"])
         measured = [_point(point) for point in points if "failure" not in point]
         failed = [_identity(point) | {"reason": _word(point["failure"])} for point in points if "failure" in point]
-        machine, settings = _words(record["machine"]), _words(record["settings"])
+        machine, settings = _words(machine_of(record)), _words(record["settings"])
         return SpeedRecord(name, machine, settings, _table(measured), pd.DataFrame(failed))
 
 
@@ -128,7 +129,7 @@ def is_whole_model(data: bytes) -> bool:
 
 
 def read_model_speed(data: bytes, name: str) -> SpeedRecord:
-    """Read what `focus bench --model` wrote; ``points`` has one row per task, length and routing.
+    """Read a record of `focus bench model`; ``points`` has one row per task, length and routing.
 
     Args:
         data: content of the file.
@@ -143,7 +144,7 @@ def read_model_speed(data: bytes, name: str) -> SpeedRecord:
         said = {"model": record["model"]["name"], "routers": settings["routers"], "dtype": settings["dtype"]}
         config = {key: settings["config"][key] for key in ("num_groups", "window", "sink_tokens", "balance")}
         rows = [_model_row(row) for row in _listed(record["results"])]
-        return SpeedRecord(name, _words(record["machine"]), _words(said | config), pd.DataFrame(rows), pd.DataFrame())
+        return SpeedRecord(name, _words(machine_of(record)), _words(said | config), pd.DataFrame(rows), pd.DataFrame())
 
 
 def _model_row(row: dict[str, Any]) -> dict[str, Any]:

@@ -174,10 +174,10 @@ def test_results_are_kept_and_those_of_other_settings_refused(tmp_path):
         calls.append(1)
         return {"items": [1]}
 
-    first = stored_or_run(path, {"limit": 3, "seeds": (1, 2)}, make)
-    assert stored_or_run(path, {"limit": 3, "seeds": (1, 2)}, make) == first and len(calls) == 1
+    first = stored_or_run(path, {"limit": 3, "seeds": (1, 2)}, make, schema="focus-test/1")
+    assert stored_or_run(path, {"limit": 3, "seeds": (1, 2)}, make, schema="focus-test/1") == first and len(calls) == 1
     with pytest.raises(FocusError, match="other settings"):
-        stored_or_run(path, {"limit": 4}, make)
+        stored_or_run(path, {"limit": 4}, make, schema="focus-test/1")
 
 
 def test_different_items_are_not_compared():

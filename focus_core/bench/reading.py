@@ -1,0 +1,78 @@
+"""A model that reads a text, for the benchmarks that need queries, keys and values of real tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from focus_core.bench.heads import Head, check_heads, heads_reading, spread_heads
+from focus_core.models import LoadedModel, load_model
+from focus_core.progress import Progress, silent
+from focus_core.resources import data_dir
+from focus_core.results import text_records
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.model import FocusModel, retrofit
+from focus_core.text import encode, find_texts, read_text
+
+
+class Reading(NamedTuple):
+    """A model and the text that it reads.
+
+    Attributes:
+        focus: the model; its routers play no part.
+        input_ids: (T,) int64.
+        heads: layer and query head of each head that is measured.
+        source: model and text, for the record.
+    """
+
+    focus: FocusModel
+    input_ids: Tensor
+    heads: tuple[tuple[int, int], ...]
+    source: dict[str, Any]
+
+    def heads_at(self, tokens: int, fitted_tokens: int) -> list[Head]:
+        """The heads while the model reads so many tokens, and the tokens after these to fit baselines on."""
+        return heads_reading(self.focus, self.input_ids, self.heads, tokens, fitted_tokens)
+
+
+def read_text_with(
+    model: str,
+    *,
+    data: Path | None = None,
+    heads: Sequence[tuple[int, int]] = (),
+    device: str = "cpu",
+    progress: Progress = silent,
+) -> Reading:
+    """Load a model and a text for it to read.
+
+    Args:
+        model: as in `load_model`.
+        data: text file or folder; None for the sample story.
+        heads: layer and query head of each; none for one at each quarter of layers and heads.
+        device: "cpu" or "cuda".
+        progress: told what is being loaded.
+
+    Raises:
+        FocusError: the model, the text or a head is not there.
+    """
+    loaded = load_model(model, device=device, progress=progress)
+    focus = retrofit(loaded.model, FocusConfig())
+    check_heads(focus, heads)
+    ids, texts = text_ids(loaded, data)
+    source = {"model": {"name": loaded.info.name, "revision": loaded.info.revision}, "data": texts}
+    return Reading(focus, ids, tuple(heads) or spread_heads(focus), source)
+
+
+def text_ids(loaded: LoadedModel, data: Path | None) -> tuple[Tensor, list[dict[str, Any]]]:
+    """Token ids (T,) of a text and its `text_records`; the sample story without a text.
+
+    Raises:
+        FocusError: there is no such text.
+    """
+    files = [data_dir() / "samples" / "story.txt"] if data is None else find_texts([data])
+    text = "\n\n".join(read_text(file) for file in files)
+    return torch.from_numpy(encode(loaded.tokenizer, text, opening=True).input_ids), text_records(files)

@@ -1,0 +1,88 @@
+"""`focus harness`: tasks of the evaluation harness under several routings, exposure beside every score."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from focus_core.commands.options import JsonOption, ModelOption, RoutersOption, print_json
+
+
+def harness(
+    data: Annotated[
+        Path | None, typer.Option("--data", "-d", help="Folder with the task files; see docs/benchmarks.md.")
+    ] = None,
+    hub: Annotated[bool, typer.Option("--hub", help="Get the tasks from the Hugging Face hub instead.")] = False,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--task",
+            "-t",
+            help="NAME, NAME_long, lambada_openai_after_2048 or needle_1024; NAME=20 for 20 items. Repeat for more.",
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Items per task, the first ones; 0 for all.")] = 100,
+    model: ModelOption = "default",
+    routers: RoutersOption = None,
+    untrained: Annotated[bool, typer.Option("--untrained", help="Use untrained routers (seed 0).")] = False,
+    top_k: Annotated[list[int] | None, typer.Option("--top-k", "-k", min=1, help="k; repeat. Default: 1 and 2.")] = None,
+    soft: Annotated[bool, typer.Option(help="Also the soft gate of training.")] = True,
+    filler: Annotated[
+        list[Path] | None, typer.Option(help="Text put before passages and around needles. Default: the sample story.")
+    ] = None,
+    long_tokens: Annotated[int, typer.Option(min=1, help="Length of the few-shot prompts of NAME_long.")] = 1024,
+    batch_size: Annotated[int, typer.Option(min=1, help="Requests per pass; 1 reuses what neighbours share.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    seed: Annotated[int, typer.Option(help="Seed of few-shot sampling, needles and bootstrap.")] = 0,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results; repeat the command to resume.")] = Path(
+        "runs/harness"
+    ),
+    record: Annotated[Path | None, typer.Option(help="Also write the summary, without items, to this file.")] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Score harness tasks, untouched and routed.
+
+    Beside every score stands the gate's exposure: the share of pairs that
+    routing can remove. Short items have none, so their scores are equal by
+    construction. Differences carry paired bootstrap intervals.
+
+    Example: focus harness --hub -t piqa -t piqa_long -t needle_1024 --limit 50
+    Example: focus harness --data bench/ -t truthfulqa_mc1 -k 1 -k 2
+    """
+    import os
+
+    from focus_core.errors import FocusError, require
+
+    if hub == (data is not None):
+        raise FocusError("Say where the tasks come from: --data FOLDER for local files, or --hub.")
+    os.environ.setdefault("TQDM_DISABLE", "1")  # the harness's bars; ours says which task and routing
+    require("lm_eval", "eval")
+    import rich
+
+    from focus_core.commands.tables.harness import harness_table
+    from focus_core.harness.run import TASKS, HarnessSettings, run_harness, task_limits
+    from focus_core.progress import terminal_progress
+    from focus_core.results import record_run
+
+    settings = HarnessSettings(
+        data=data,
+        limits=task_limits(task or TASKS, limit),
+        top_k=tuple(top_k or (1, 2)),
+        soft=soft,
+        filler=tuple(filler or ()),
+        long_tokens=long_tokens,
+        batch_size=batch_size,
+        seed=seed,
+    )
+    with terminal_progress() as progress:
+        written = run_harness(
+            settings, out, model=model, routers=routers, untrained=untrained, device=device, progress=progress
+        )
+    if record is not None:
+        record_run(record, written, device=device)
+    if json_output:
+        print_json(written)
+    else:
+        rich.print(harness_table(written["results"]))

@@ -1,0 +1,60 @@
+"""Evaluations as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from focus_core.commands.tables.plain import plain_table
+from focus_core.evaluation import Evaluation, Leak, LengthRow
+
+
+def evaluation_table(rows: Sequence[Evaluation], title: str) -> Table:
+    """One line per setting: perplexity beside kept share and largest group, never alone."""
+    names = ("routing", "k", "balance", "perplexity", "distant kept", "all removed", "largest group")
+    table = plain_table(title, *names, left=("routing", "balance"))
+    for row in rows:
+        largest = "" if row.largest_group_share is None else f"{row.largest_group_share:.1%}"
+        table.add_row(
+            row.routing,
+            "" if row.top_k is None else str(row.top_k),
+            row.balance,
+            f"{row.perplexity:.2f}",
+            f"{row.kept_share:.1%}",
+            f"{1 - row.causal_kept_share:.1%}",
+            largest,
+        )
+    return table
+
+
+def leak_lines(leaks: Sequence[Leak]) -> list[str]:
+    """One sentence per k on what seeing the future is worth to sequence Sinkhorn."""
+    lines = []
+    for leak in leaks:
+        interval = "" if leak.low is None else f" (95%: {leak.low:+.2f} to {leak.high:+.2f})"
+        lines.append(
+            f"Leak at k={leak.top_k}: perplexity {leak.perplexity_difference:+.2f}{interval} from calibrated to "
+            f"sequence, at {leak.kept_share_difference:+.1%} kept: {leak.reading}."
+        )
+    return lines
+
+
+def length_table(rows: Sequence[LengthRow], title: str) -> Table:
+    """One line per length and setting, beside the difference from the untouched model at that length."""
+    names = ("T", "routing", "k", "balance", "perplexity", "above untouched", "95%", "distant kept", "last bin")
+    table = plain_table(title, *names, left=("routing", "balance"))
+    for row in rows:
+        result, gap, last = row.evaluation, row.above_untouched, row.positions[-1]
+        table.add_row(
+            f"{row.length:,}",
+            result.routing,
+            "" if result.top_k is None else str(result.top_k),
+            result.balance,
+            f"{result.perplexity:.2f}",
+            "" if gap is None else f"{gap.difference:+.2f}",
+            "" if gap is None or gap.low is None else f"{gap.low:+.2f} to {gap.high:+.2f}",
+            f"{result.kept_share:.1%}",
+            f"{last.nll:.3f} nats",
+        )
+    return table

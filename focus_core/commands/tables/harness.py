@@ -1,0 +1,35 @@
+"""Benchmark scores as a table for the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from focus_core.commands.tables.plain import plain_table
+
+
+def harness_table(rows: list[dict[str, Any]]) -> Table:
+    """One line per task and routing: the score beside the gate's exposure and the difference from untouched.
+
+    Args:
+        rows: from `focus_core.harness.scores.summary`.
+    """
+    title = "Scores, the gate's exposure, and differences from the untouched model (95% bootstrap)"
+    names = ("task", "items", "routing", "metric", "score", "difference", "distant pairs", "removed", "reading")
+    table = plain_table(title, *names, left=("task", "routing", "metric", "reading"))
+    for row in rows:
+        metric = row["headline"]
+        gap = row.get("differences", {}).get(metric)
+        table.add_row(
+            row["task"],
+            str(row["items_scored"]),
+            row["setting"],
+            metric,
+            f"{row['metrics'][metric]:.3f}",
+            "" if gap is None else f"{gap['difference']:+.3f} [{gap['low']:+.3f}, {gap['high']:+.3f}]",
+            f"{row['exposure']['distant_share']:.1%}",
+            f"{row['exposure']['removed_share']:.1%}",
+            row["reading"],
+        )
+    return table

@@ -1,0 +1,180 @@
+"""The frontier of a model: routers set the budgets, baselines are measured at the same share of pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from focus_core.baselines import BASELINES
+from focus_core.errors import FocusError
+from focus_core.evaluation import evaluate
+from focus_core.frontier.files import write_beside
+from focus_core.frontier.measure import SCHEMA, Point, baseline_point, routed_point
+from focus_core.frontier.speeds import Speeds, recorded_speeds
+from focus_core.models import LoadedModel, load_model
+from focus_core.progress import Progress, silent
+from focus_core.results import record_run, resume_record, text_records
+from focus_core.routing.attach import attach
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.model import FocusModel, retrofit
+from focus_core.text import find_texts, read_text, token_blocks
+from focus_core.training.calibrate import calibrate
+from focus_core.training.loop import calibration_blocks
+
+
+@dataclass(frozen=True)
+class FrontierSettings:
+    """Methods and sizes of a frontier.
+
+    Attributes:
+        routers: folders or shipped names; None for those shipped for the model.
+        top_k: k of the routers.
+        baselines: keys of `focus_core.baselines.BASELINES`.
+        length: T in tokens.
+        window: w, for all methods.
+        sink_tokens: first tokens that all methods keep.
+        blocks: evenly spaced blocks of the held-out text.
+        seed: of untrained routers and random baselines.
+    """
+
+    routers: tuple[str | None, ...] = (None,)
+    top_k: tuple[int, ...] = (1, 2)
+    baselines: tuple[str, ...] = tuple(BASELINES)
+    length: int = 2048
+    window: int = 128
+    sink_tokens: int = 4
+    blocks: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.baselines) - set(BASELINES))
+        if unknown:
+            raise FocusError(f"There is no baseline {unknown[0]!r}: choose from {', '.join(BASELINES)}.")
+
+
+def measure_frontier(
+    data: Sequence[Path],
+    train: Sequence[Path],
+    out: Path,
+    settings: FrontierSettings | None = None,
+    *,
+    model: str = "default",
+    speeds: Speeds | None = None,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Measure every point that the file does not hold yet, and write the table and the figure beside it.
+
+    Args:
+        data: held-out text files or folders.
+        train: training text: untrained routers are calibrated on it, baselines fitted.
+        out: the JSON file, replaced atomically after every point; table and figure end in .md and .svg.
+        settings: methods and sizes; the defaults when None.
+        model: as in `load_model`.
+        speeds: measured speeds for table and figure; those that are shipped when None.
+        progress: told each point that is done.
+
+    Returns:
+        The record: ``schema``, ``made``, ``model``, ``settings``, ``data``, ``training_text`` and ``points``.
+
+    Raises:
+        FocusError: a text, model or routers are not there, or the file holds a measurement of other settings.
+        OSError: a file cannot be written.
+    """
+    if out.suffix in (".md", ".svg"):
+        raise FocusError(f"The table and the figure are written beside {out}: give --out a name that ends in .json.")
+    settings = settings or FrontierSettings()
+    speeds = recorded_speeds() if speeds is None else speeds
+    held_files, train_files = find_texts(data), find_texts(train)
+    loaded, length = load_model(model, progress=progress), settings.length
+    held = token_blocks(loaded.tokenizer, map(read_text, held_files), length, max_blocks=settings.blocks)
+    pool = token_blocks(loaded.tokenizer, map(read_text, train_files), length)
+    sizes = {name: getattr(settings, name) for name in ("length", "window", "sink_tokens", "seed")}
+    report = {
+        "schema": SCHEMA,
+        "model": {"name": loaded.info.name, "revision": loaded.info.revision},
+        "settings": sizes | {"blocks": len(held)},
+        "data": text_records(held_files),
+        "training_text": text_records(train_files),
+    }
+    record = resume_record(out, report)
+    points = [Point(**{**point, "block_nll": tuple(point["block_nll"])}) for point in record["points"]]
+    plan = _Plan(loaded, held, calibration_blocks(pool, settings.seed), settings, points)
+    for done, point in enumerate(plan.run(), 1):
+        points.append(point)
+        record = record_run(out, {**record, "points": [asdict(each) for each in points]})
+        progress(f"{point.label} ({done} of {plan.total})", done / plan.total)
+    write_beside(out, record, speeds)
+    return record
+
+
+class _Plan:
+    """The points still to measure, routers first, because they set the budgets of the baselines."""
+
+    def __init__(
+        self, loaded: LoadedModel, held: np.ndarray, pool: Tensor, settings: FrontierSettings, points: list[Point]
+    ) -> None:
+        self.loaded, self.held, self.pool, self.settings, self.points = loaded, held, pool, settings, points
+        self.total = 1 + (len(settings.routers) + 1 + len(settings.baselines)) * len(settings.top_k)
+
+    def _missing(self, *key: Any) -> bool:
+        return all(point.key != key for point in self.points)
+
+    def run(self) -> Iterator[Point]:
+        """Measure missing points one at a time; each is in `points` before the next begins."""
+        first, kinds = None, []
+        for folder in self.settings.routers:
+            focus = attach(self.loaded, folder, untrained=False)
+            name = Path(focus.name).name
+            first = first or name
+            kind = FocusConfig(router=focus.config.router, num_groups=focus.config.num_groups)
+            kinds += [kind] if kind not in kinds else []
+            yield from self._routed(focus, name, "trained")
+            focus.detach()
+        for kind in kinds:
+            yield from self._untrained(kind)
+        own = (None, *self.settings.top_k)
+        budgets = [point.kept_share for point in self.points if point.method == first and point.top_k in own]
+        yield from self._baselines(budgets)
+
+    def _untrained(self, kind: FocusConfig) -> Iterator[Point]:
+        focus = retrofit(self.loaded.model, kind, seed=self.settings.seed)
+        name = "untrained" if kind.router == "layer" else "untrained, per head"
+        name += "" if kind.num_groups == FocusConfig.num_groups else f", K={kind.num_groups}"
+        if any(self._missing(name, top_k, None) for top_k in self.settings.top_k):
+            calibrate(focus, self.pool)
+            yield from self._routed(focus, name, "random, calibrated on the training text")
+        focus.detach()
+
+    def _baselines(self, budgets: list[float | None]) -> Iterator[Point]:
+        focus = retrofit(self.loaded.model, FocusConfig(), seed=self.settings.seed)
+        for share in budgets:
+            for name in self.settings.baselines:
+                if self._missing(name, None, share if BASELINES[name].tunable else None):
+                    yield baseline_point(
+                        focus,
+                        name,
+                        self.held,
+                        share=share or 0.0,
+                        window=self.settings.window,
+                        sinks=self.settings.sink_tokens,
+                        training_text=self.pool[:2],
+                        seed=self.settings.seed,
+                    )
+        focus.detach()
+
+    def _routed(self, focus: FocusModel, name: str, source: str) -> Iterator[Point]:
+        if self._missing("untouched", None, None):
+            yield routed_point("untouched", "untouched model", "", evaluate(focus, self.held, routing="off"))
+        changes: dict[str, Any] = {"window": self.settings.window, "sink_tokens": self.settings.sink_tokens}
+        config = focus.config
+        planned = config.layer_top_k or None
+        for top_k in (None,) if planned else self.settings.top_k:
+            if self._missing(name, top_k, None):
+                row = evaluate(focus, self.held, routing="hard", top_k=top_k, balance="calibrated", **changes)
+                label = f"{name}, as planned" if top_k is None else f"{name}, k={top_k}"
+                yield routed_point(name, label, source, row, config.router, config.num_groups, planned)
