@@ -23,6 +23,7 @@ from speed_tables import (
 )
 
 from focus_core.frontier.speeds import distant_share
+from focus_core.results import machine_of, made_of
 
 TOOL = "speed_card.py"
 
@@ -88,7 +89,7 @@ def answer(kernel: dict[str, Any], model: dict[str, Any]) -> str:
         (p["tokens"], p["num_groups"], p["top_k"]): p for p in kernel["points"] if p["dtype"] == "bfloat16"
     }  # fmt: skip
     prefill = {(row["tokens"], row["top_k"]): row["speedup"] for row in model["results"] if row["task"] == "prefill"}
-    machine = f"{kernel['machine']['threads']} threads of an {kernel['machine']['device']} CPU"
+    machine = "{threads} threads of an {device} CPU".format(**machine_of(kernel))
     return (
         f"On {machine}, one attention call at 8,192 tokens is {points[8192, 8, 1]['speedup']:.1f} times as fast as "
         f"full attention with k = 1 of K = 8.\nWith k = 2 it is {points[8192, 8, 2]['speedup']:.1f} times as fast "
@@ -119,14 +120,12 @@ def _wanted(points: list[dict[str, Any]]) -> list[str]:
     for point in points:
         shares[point["baseline"]][point["share"]] = None
     common = [share for share in next(iter(shares.values())) if all(share in own for own in shares.values())]
-    names = " ".join(f"--baseline {name}" for name in shares)
+    names = " ".join(shares)
     found = [f"{names} {' '.join(f'--share {share}' for share in common)}"]
     for extra in dict.fromkeys(tuple(share for share in own if share not in common) for own in shares.values()):
         if extra:
             names = " ".join(
-                f"--baseline {name}"
-                for name, own in shares.items()
-                if tuple(share for share in own if share not in common) == extra
+                name for name, own in shares.items() if tuple(share for share in own if share not in common) == extra
             )
             found.append(f"{names} {' '.join(f'--share {share}' for share in extra)}")
     return found
@@ -144,7 +143,7 @@ def tables() -> Pages:
     """The pages with every measured point."""
     kernel, heads, model = read("bench-cpu.json"), read("bench-heads-cpu.json"), read("bench-model-cpu.json")
     baselines, reading = read("bench-baselines-cpu.json"), read("bench-baselines-heads-cpu.json")
-    made, measured = model["made"], model["settings"]
+    made, measured = made_of(model), model["settings"]
     made_pages: Pages = {}
     cards.page(
         made_pages,
@@ -187,8 +186,7 @@ def tables() -> Pages:
         BASELINE_NOTE,
         "## Patterns known beforehand, and random features",
         "Their time does not depend on the text, so normal tensors serve.",
-        f"```bash\nfocus bench baseline --baseline all {random}\n"
-        f"focus bench baseline --baseline sparq --baseline quest --share 0.256 {random}\n```",
+        f"```bash\nfocus bench baseline all {random}\nfocus bench baseline sparq quest --share 0.256 {random}\n```",
         baseline_setting(baselines),
         fixed_table(baselines),
         "## Content-based baselines",
@@ -204,7 +202,7 @@ def tables() -> Pages:
         "Speed of the whole model: prefill and decode",
         "```bash\nfocus bench model --out bench-model.json\n```",
         f"{model['model']['name']}, routers {measured['routers']}, w = {measured['config']['window']}, "
-        f"{measured['dtype']}; {model['machine']['device']}, {model['machine']['threads']} threads, "
+        f"{measured['dtype']}; {made['device']}, {made['threads']} threads, "
         f"torch {made['versions']['torch']}, transformers {made['versions']['transformers']}, {made['date'][:10]}. "
         f"Text: {model['data'][0]['name']}, repeated to length.",
         f"Prefill: median of {measured['measured']['repetitions']} runs. Decode: median of "

@@ -9,11 +9,12 @@ from cards import table
 
 from focus_core.baselines import BASELINES
 from focus_core.frontier.speeds import joint_speedup
+from focus_core.results import machine_of
 
 
 def setting(record: dict[str, Any]) -> str:
     """One sentence on machine and shape."""
-    machine, settings = record["machine"], record["settings"]
+    machine, settings = machine_of(record), record["settings"]
     dates = sorted({point["date"] for point in record["points"]})
     balanced = "" if any(point.get("share") for point in record["points"]) else "balanced "
     return (
@@ -26,7 +27,7 @@ def setting(record: dict[str, Any]) -> str:
 
 def baseline_setting(record: dict[str, Any]) -> str:
     """One sentence on machine and heads."""
-    machine, settings, source = record["machine"], record["settings"], record["settings"].get("source")
+    machine, settings, source = machine_of(record), record["settings"], record["settings"].get("source")
     dates = sorted({point["date"] for point in record["points"]})
     heads = f"one head of {settings['head_dim']}"
     if source is not None:
@@ -72,19 +73,26 @@ def kernel_table(record: dict[str, Any]) -> str:
 
 
 def routing_table(record: dict[str, Any]) -> str:
-    """The time that routing itself takes in a layer."""
-    columns = ("tokens", "K", "k", "projection, ms", "calibrated softmax", "Sinkhorn, 10 rounds", "top-k", "sort")
+    """Milliseconds of each step of routing in a layer."""
+    points = [p for p in sorted(record["points"], key=_order) if p["dtype"] == "float32" and p.get("routing_s")]
+    steps = list(dict.fromkeys(step for point in points for step in point["routing_s"]))
     rows = [
         (
             f"{point['tokens']:,}",
             f"{point['num_groups']}",
             f"{point['top_k']}",
-            *(f"{seconds * 1e3:.2f}" for seconds in point["routing_s"].values()),
+            *(f"{point['routing_s'][step] * 1e3:.2f}" if step in point["routing_s"] else "" for step in steps),
         )
-        for point in sorted(record["points"], key=_order)
-        if point["dtype"] == "float32" and point["routing_s"]
+        for point in points
     ]
-    return table(columns, rows)
+    return table(("tokens", "K", "k", *map(_step, steps)), rows)
+
+
+def _step(name: str) -> str:
+    """Heading of a step: "sinkhorn_10_rounds" is "Sinkhorn, 10 rounds"."""
+    if name.startswith("sinkhorn"):
+        return f"Sinkhorn, {name.split('_')[1]} rounds"
+    return {"projection": "projection, ms", "calibrated": "calibrated softmax", "top_k": "top-k"}.get(name, name)
 
 
 def model_table(record: dict[str, Any]) -> str:

@@ -203,7 +203,7 @@ def baseline(
     if model is None and (model_heads or data is not None):
         raise FocusError("--head and --data belong to a model that reads a text: name it with --model.")
     given: dict[str, Any] = {"sizes": sizes, "shares": shares, "baselines": names if names != ["all"] else None}
-    chosen = {name: tuple(values) for name, values in given.items() if values}
+    chosen: dict[str, Any] = {name: tuple(values) for name, values in given.items() if values}
     chosen |= {"head_dim": head_dim, "window": window, "sink_tokens": sinks, "repetitions": repetitions}
     device = _device(device)
     with terminal_progress() as progress:

@@ -22,7 +22,7 @@ def frontier(
         list[str] | None,
         typer.Option("--routers", "-r", metavar="FOLDER", help="Routers; repeat. Default: those shipped."),
     ] = None,
-    top_k: Annotated[list[int] | None, typer.Option("--top-k", "-k", min=1, help="k; repeat. Default: 1 and 2.")] = None,
+    top_k: Annotated[list[int] | None, typer.Option("--top-k", "-k", min=1, help="k; repeat. Default: 1, 2.")] = None,
     baseline: Annotated[
         list[str] | None, typer.Option(help="Baseline; repeat. Default: all. none for no baseline.")
     ] = None,

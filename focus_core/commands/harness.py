@@ -27,7 +27,7 @@ def harness(
     model: ModelOption = "default",
     routers: RoutersOption = None,
     untrained: Annotated[bool, typer.Option("--untrained", help="Use untrained routers (seed 0).")] = False,
-    top_k: Annotated[list[int] | None, typer.Option("--top-k", "-k", min=1, help="k; repeat. Default: 1 and 2.")] = None,
+    top_k: Annotated[list[int] | None, typer.Option("--top-k", "-k", min=1, help="k; repeat. Default: 1, 2.")] = None,
     soft: Annotated[bool, typer.Option(help="Also the soft gate of training.")] = True,
     filler: Annotated[
         list[Path] | None, typer.Option(help="Text put before passages and around needles. Default: the sample story.")

@@ -23,9 +23,7 @@ def reproduce(
     data: Annotated[
         list[Path] | None, typer.Option("--data", "-d", help="Training text, file or folder; repeat for more.")
     ] = None,
-    held_out: Annotated[
-        list[Path] | None, typer.Option(help="Text for perplexity, never trained on; repeat.")
-    ] = None,
+    held_out: Annotated[list[Path] | None, typer.Option(help="Text for perplexity, never trained on; repeat.")] = None,
     model: Annotated[
         list[str] | None,
         typer.Option("--model", "-m", help="As in other commands; repeat for scale alone."),
@@ -48,7 +46,7 @@ def reproduce(
     length: Annotated[int | None, typer.Option(min=1, help="Tokens of a block; the longest one for lengths.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Blocks a step.")] = None,
     blocks: Annotated[int | None, typer.Option(min=1, help="Held-out blocks, evenly spaced.")] = None,
-    window: Annotated[int | None, typer.Option("--window", "-w", min=1, help="Window of routers that are trained.")] = None,
+    window: Annotated[int | None, typer.Option("--window", "-w", min=1, help="Window of trained routers.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Items per benchmark task.")] = None,
     cell: Annotated[list[str] | None, typer.Option(help="Only this cell of the table; repeat for more.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,

@@ -37,9 +37,7 @@ def run_speed(context: Context, cell: str, values: dict[str, Any]) -> dict[str, 
     )
     record = run_bench(settings, context.folder / CELLS / cell / "bench.json")
     return {
-        "rows": [
-            {key: point[key] for key in (*SPEED_COLUMNS, "failure") if key in point} for point in record["points"]
-        ]
+        "rows": [{key: point[key] for key in (*SPEED_COLUMNS, "failure") if key in point} for point in record["points"]]
     }
 
 

@@ -76,7 +76,19 @@ def test_fetch_of_a_folder(tiny_llama, tmp_path):
 
 def test_bench_attention_writes_its_record_and_resumes(tmp_path):
     out = tmp_path / "bench.json"
-    command = ("bench", "attention", "--size", "64", "--dtype", "float32", "--repetitions", "1", "--out", str(out), "--json")
+    command = (
+        "bench",
+        "attention",
+        "--size",
+        "64",
+        "--dtype",
+        "float32",
+        "--repetitions",
+        "1",
+        "--out",
+        str(out),
+        "--json",
+    )
     first = json.loads(focus(*command, "--routing", "4/1").stdout)
     record = json.loads(focus(*command, "--routing", "4/1", "--routing", "4/2").stdout)
     assert record["points"][0] == first["points"][0] and len(record["points"]) == 2
