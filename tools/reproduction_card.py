@@ -18,6 +18,7 @@ from reproduction_tables import command, differs, interval_note, measured_table,
 
 from focus_core.reproduce.registry import EXPERIMENTS
 from focus_core.reproduce.runner import NEEDS, SCHEMA
+from focus_core.results import machine_of
 
 TOOL = "reproduction_card.py"
 BEYOND_PAPER = "Not in the paper: changes of our own recipe, at the same share of kept pairs."
@@ -41,7 +42,7 @@ def speed() -> str:
         for p in sorted(record["points"], key=lambda point: (point["dtype"], point["tokens"]))
         if p["top_k"] == 1
     ]  # fmt: skip
-    machine = record["machine"]
+    machine = machine_of(record)
     return "\n\n".join(
         (
             f"Here: {machine['device']} (CPU), {machine['threads']} threads, torch {machine['torch']}, random balanced "

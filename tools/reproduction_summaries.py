@@ -10,6 +10,8 @@ from typing import Any
 
 from cards import read
 
+from focus_core.results import machine_of
+
 Found = list[dict[str, Any]]
 """The records of one experiment, the oldest first."""
 
@@ -118,7 +120,7 @@ def speed(found: Found) -> str:
         if (p["num_groups"], p["top_k"], p["dtype"]) == (8, 1, "bfloat16")
     }
     told = ", ".join(f"{points[tokens]:.1f} times at {tokens:,} tokens" for tokens in (1024, 4096, 16384, 32768))
-    return f"{record['machine']['device']} CPU, K = 8, k = 1, attention alone: {told}"
+    return f"{machine_of(record)['device']} CPU, K = 8, k = 1, attention alone: {told}"
 
 
 def k_sweep(found: Found) -> str:
