@@ -88,14 +88,8 @@ def run_tests(arguments: list[str]) -> int:
         environment["FOCUS_CHROMIUM"] = browser
     # A model that cannot be fetched is reported by the tests that need it.
     run(str(PYTHON), "-m", "focus_core.cli", "fetch")
-    checks = {
-        "ruff check": ["ruff", "check", "."],
-        "ruff format": ["ruff", "format", "--check", "."],
-        "pyright": ["pyright", "--pythonpath", str(PYTHON)],
-        "pytest": ["pytest", *arguments],
-    }
     results = []
-    for name, command in checks.items():
+    for name, command in {**static_checks(), "pytest": ["pytest", *arguments]}.items():
         say(f"\n== {name}")
         started = time.monotonic()
         code = subprocess.run([str(PYTHON), "-m", *command], env=environment, check=False).returncode
@@ -104,6 +98,15 @@ def run_tests(arguments: list[str]) -> int:
     for name, code, seconds in results:
         say(f"{name:12} {'passed' if code == 0 else f'FAILED ({code})':12} {seconds:6.1f} s")
     return 1 if any(code for _, code, _ in results) else 0
+
+
+def static_checks() -> dict[str, list[str]]:
+    """Modules and arguments of the checks that run no code; .pre-commit-config.yaml has the same."""
+    return {
+        "ruff check": ["ruff", "check", "."],
+        "ruff format": ["ruff", "format", "--check", "."],
+        "pyright": ["pyright", "--pythonpath", str(PYTHON)],
+    }
 
 
 def install(extras: list[str]) -> None:

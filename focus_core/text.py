@@ -108,7 +108,7 @@ def find_texts(paths: str | Path | Iterable[str | Path]) -> list[Path]:
 def encode(tokenizer: Any, text: str, *, max_tokens: int | None = None, opening: bool = False) -> Encoding:
     """Tokenise one text; no special tokens are added, but for the `opening_tokens` where they are asked for.
 
-    Special tokens that are spelt out in the text (such as "<|im_start|>") are recognised as such.
+    Special tokens that are spelt out in the text (such as ``<|im_start|>``) are recognised as such.
 
     Args:
         tokenizer: a fast tokenizer of Transformers.

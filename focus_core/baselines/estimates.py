@@ -23,8 +23,9 @@ MAX_TABLES = 96
 def performer(case: Case) -> Result:
     """Positive orthogonal random features: Performer, arXiv 2009.14794, eq. 5 and lemma 1 (FAVOR+).
 
-    exp(q k) = E[phi(q) phi(k)] with phi(x) = exp(W x - |x|^2 / 2) / sqrt(m), m = 256. All pairs are approximated, local
-    ones and sinks included, so there is no kept share. The logit cap of a model has no counterpart and is left out.
+    exp(q k) = E[phi(q) phi(k)] with ``phi(x) = exp(W x - |x|^2 / 2) / sqrt(m)``, m = 256. All pairs are approximated,
+    local ones and sinks included, so there is no kept share. The logit cap of a model has no counterpart and is left
+    out.
     """
     query, key = performer_features(case)
     weights = (query @ key.mT).masked_fill(~case.causal, 0.0)

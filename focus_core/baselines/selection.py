@@ -110,8 +110,8 @@ def sparq_keys(case: Case) -> Tensor:
 def sparq(case: Case) -> Result:
     """Keys by the query's largest components, with the mean value for the rest: SparQ, arXiv 2312.04985, algorithm 1.
 
-    s = softmax(q_r k_r / sqrt(D |q_r|_1 / |q|_1)) over the r = D/4 largest |q|; the kept keys hold alpha of it; output
-    alpha * attention + (1 - alpha) * mean value of the past. Components are chosen for each query head.
+    s = ``softmax(q_r k_r / sqrt(D |q_r|_1 / |q|_1))`` over the r = D/4 largest ``|q|``; the kept keys hold alpha of it;
+    output alpha * attention + (1 - alpha) * mean value of the past. Components are chosen for each query head.
     """
     scores = _sparq_scores(case)
     kept = case.select(scores)

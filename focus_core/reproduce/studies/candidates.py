@@ -78,7 +78,7 @@ def _hard_kept(mass: Tensor, reading: Tensor, assignment: Tensor, config: FocusC
 def attention_outputs(focus: FocusModel, input_ids: Tensor) -> Tensor:
     """Distillation layer by layer: squared error of gated attention outputs, relative to the untouched ones.
 
-    loss = sum |o_gated - o|^2 / sum |o|^2, mean over layers; the gate is that of the settings in force.
+    loss = ``sum |o_gated - o|^2 / sum |o|^2``, mean over layers; the gate is that of the settings in force.
     """
 
     def loss(
