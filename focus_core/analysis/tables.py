@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
-from focus_core.analysis.trace import Provenance, Trace
+from focus_core.analysis.tokens import group_order, margins, numbers
 from focus_core.routing.config import FocusConfig
+
+if TYPE_CHECKING:
+    from focus_core.analysis.trace import Provenance, Trace
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
@@ -43,6 +47,54 @@ def described(provenance: Provenance, config: FocusConfig, states: str, text_sha
         "states": states,
         "text_sha256": text_sha256,
     }
+
+
+def token_rows(trace: Trace) -> pd.DataFrame:
+    """One row per layer and token: its groups, with the weight and score of the first, and its margin.
+
+    Args:
+        trace: the routing, of L layers and T tokens.
+
+    Returns:
+        L * T rows, layer by layer. Columns:
+
+        - layer: number of the layer in the model.
+        - head: the traced key/value head; only where routers are per head.
+        - token, text, id, start, end: index, characters, id and span of the token.
+        - group, weight, score: its first group, the weight in the balanced assignment, and the router's score.
+        - margin: weight of the last group joined minus that of the first one not joined; infinite if there is none.
+        - groups, reads: numbers of the groups that it is in, and that it reads as a query, as "3 5".
+        - is_sink: whether every later token reads it.
+    """
+    count, tokens = len(trace.tokens), np.arange(len(trace.tokens))
+    fixed = {
+        "token": tokens,
+        "text": [trace.text[start:end] for start, end in trace.offsets.tolist()],
+        "id": trace.input_ids,
+        "start": trace.offsets[:, 0],
+        "end": trace.offsets[:, 1],
+    }
+    parts = []
+    for row, layer in enumerate(trace.layers):
+        order = group_order(trace, row)
+        first = order[:, 0]
+        parts.append(
+            pd.DataFrame(
+                {
+                    "layer": np.full(count, layer),
+                    **({} if trace.head is None else {"head": np.full(count, trace.head)}),
+                    **fixed,
+                    "group": first,
+                    "weight": trace.assignment[row, tokens, first],
+                    "score": trace.scores[row, tokens, first],
+                    "margin": margins(trace, row),
+                    "groups": [numbers(joined) for joined in order[:, : trace.config.joined(row)]],
+                    "reads": [numbers(np.flatnonzero(read)) for read in trace.reads[row]],
+                    "is_sink": tokens < trace.config.sink_tokens,
+                }
+            )
+        )
+    return pd.concat(parts, ignore_index=True)
 
 
 def text_hash(text: str) -> str:

@@ -16,9 +16,12 @@ from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import Observer
 from focus_core.routing.router import top_k_membership
 from focus_core.routing.storage import routers_hash, weights_fingerprint
-from focus_core.text import encode
+from focus_core.text import encode, token_bytes
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from focus_core.analysis.display.notebook import TokenStrip
     from focus_core.routing.model import FocusModel
 
 
@@ -66,6 +69,7 @@ class Trace:
         head: the traced key/value head of routers per head, else None.
         reading: (L, T, K) float32, how much each token wants to read each group, rows sum to 1; None if tokens read the
             groups they are in.
+        token_bytes: (T,) the bytes of each token; empty if they are not known.
     """
 
     text: str
@@ -80,6 +84,7 @@ class Trace:
     provenance: Provenance
     head: int | None = None
     reading: np.ndarray | None = None
+    token_bytes: tuple[bytes, ...] = ()
 
     @property
     def wants(self) -> np.ndarray:
@@ -101,6 +106,32 @@ class Trace:
         groups = self.assignment.argmax(axis=-1)
         groups.setflags(write=False)
         return groups
+
+    def show(self, layer: int | None = None, *, first: int = 0) -> TokenStrip:
+        """The text with every token coloured by its group, for a notebook or, with `save`, a file.
+
+        Args:
+            layer: the model's layer that is shown first; by default the middle one of `layers`.
+            first: a token of the part that is shown, where the text is too long for one strip.
+
+        Raises:
+            FocusError: the layer has no router, or there is no such token.
+        """
+        from focus_core.analysis.display.notebook import show
+
+        return show(self, layer, first)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row per layer and token; the columns are those of `focus_core.analysis.tables.token_rows`."""
+        from focus_core.analysis.tables import token_rows
+
+        return token_rows(self)
+
+    def _repr_html_(self) -> str:
+        return self.show()._repr_html_()
+
+    def __repr__(self) -> str:
+        return f"Trace({len(self.tokens)} tokens, {len(self.layers)} layers, {self.config.num_groups} groups)"
 
 
 def memberships(assignment: Tensor | np.ndarray, config: FocusConfig, *, queries: bool = False) -> np.ndarray:
@@ -180,6 +211,7 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0) -> T
         ),
         head=head if per_head else None,
         reading=torch.stack([read[layer] for layer in layers]).numpy() if per_head else None,
+        token_bytes=tuple(token_bytes(tokenizer, encoding.input_ids)),
     )
 
 

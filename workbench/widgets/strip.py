@@ -1,7 +1,6 @@
 """The token strip: the text itself, every token coloured by its group in one layer.
 
-A Streamlit component with its own script, shipped in this folder. The text travels as data and is drawn with
-`textContent`, so nothing a user types is ever read as HTML.
+A Streamlit component around the script and style that notebooks share (`focus_core.analysis.display`).
 """
 
 from __future__ import annotations
@@ -10,23 +9,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import streamlit as st
 from streamlit.components.v2 import component
 
 from focus_core.analysis import Trace
 from focus_core.analysis.display.cells import Cell
-from focus_core.analysis.display.palette import group_color, ink
-from focus_core.analysis.tokens import group_order, margins, visible
+from focus_core.analysis.display.strip import asset, drawn_groups, legend, token_facts, token_groups
 from workbench.tokens.reach import DROPPED, LATER, RELATIONS, SELF, relations
 
-_MAX_LISTED = 4
 _FOLDER = Path(__file__).parent
 _component = component(
     "focus-token-strip",
     html='<div class="root"></div>',
-    css=(_FOLDER / "strip.css").read_text(encoding="utf-8"),
-    js=(_FOLDER / "strip.js").read_text(encoding="utf-8"),
+    css=asset("strip.css") + (_FOLDER / "strip.css").read_text(encoding="utf-8"),
+    js=asset("strip.js") + (_FOLDER / "strip.js").read_text(encoding="utf-8"),
 )
 
 
@@ -53,53 +49,31 @@ def strip_data(
         selected: token drawn with a frame.
         show_reach: fade what the selected token does not read.
     """
-    k = trace.config.joined(layer)
-    drawn_groups = max(k, 1)  # where a plan lets no group read, the first one is still what the router says
-    order, margin = group_order(trace, layer), margins(trace, layer)
-    weights = np.take_along_axis(trace.assignment[layer], order, axis=1)
     codes = relations(trace, layer, selected) if selected is not None and show_reach else None
-    listed = min(trace.config.num_groups, max(k + 1, 2), k + _MAX_LISTED)
-
-    def token_data(token: int) -> list[Any]:
-        start, end = trace.offsets[token].tolist()
-        groups = [
-            [group, round(weight, 3)]
-            for group, weight in zip(order[token, :listed].tolist(), weights[token, :listed].tolist())
-        ]
-        rest = None if np.isinf(margin[token]) else round(float(margin[token]), 4)
-        spelling = visible(trace.tokens[token])
-        return [
-            token,
-            spelling,
-            int(trace.input_ids[token]),
-            token_bytes[token].hex(" "),
-            start,
-            end,
-            groups,
-            rest,
-        ]
-
+    shown = [token for cell in cells for token in cell.tokens]
+    said = dict(zip(shown, token_groups(trace, layer, shown)))
+    drawn_here = drawn_groups(trace.config, layer)
     drawn = []
     for cell in cells:
         item: dict[str, Any] = {
             "t": trace.text[cell.start : cell.end],
-            "k": [token_data(i) for i in cell.tokens],
+            "k": [[*token_facts(trace, token_bytes, token), *said[token]] for token in cell.tokens],
         }
         if cell.tokens:
             last = cell.tokens[-1]
-            item["g"] = order[last, :drawn_groups].tolist()
+            item["g"] = [group for group, _ in said[last][0][:drawn_here]]
             item["l"] = str(item["g"][0])
             if codes is not None:
                 code = int(codes[last])
                 item["f"] = int(code in (LATER, DROPPED))
                 item["r"] = _relation_sentence(code, abs(last - (selected or 0)))
         drawn.append(item)
-    share = np.bincount(trace.groups[layer], minlength=trace.config.num_groups) / len(trace.tokens)
-    groups = [
-        {"number": g, "fill": group_color(g), "ink": ink(group_color(g)), "share": float(share[g])}
-        for g in range(trace.config.num_groups)
-    ]
-    return {"cells": drawn, "groups": groups, "selected": selected, "sinks": trace.config.sink_tokens}
+    return {
+        "cells": drawn,
+        "groups": legend(trace, layer),
+        "selected": selected,
+        "sinks": trace.config.sink_tokens,
+    }
 
 
 def token_strip(data: dict[str, Any], *, key: str, on_pick: Callable[[int], None]) -> None:

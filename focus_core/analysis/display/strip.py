@@ -1,0 +1,82 @@
+"""The data of a token strip: what its script draws, JSON-ready.
+
+The text travels as data and is drawn with `textContent`, so nothing that stands in it is ever read as HTML. The
+workbench and notebooks share this data, the script and the style in this folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from focus_core.analysis.display.palette import group_color, ink
+from focus_core.analysis.tokens import group_order, margins, visible
+from focus_core.routing.config import FocusConfig
+
+if TYPE_CHECKING:
+    from focus_core.analysis.trace import Trace
+
+_MAX_LISTED = 4
+_FOLDER = Path(__file__).parent
+
+
+def asset(name: str) -> str:
+    """A script or style sheet of this folder, as text."""
+    return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+def token_facts(trace: Trace, token_bytes: Sequence[bytes], token: int) -> list[Any]:
+    """What holds for a token in every layer: index, spelling, id, bytes in hex, first character, one past the last.
+
+    Args:
+        trace: the routing.
+        token_bytes: bytes of each token; empty where they are not known.
+        token: its index.
+    """
+    start, end = trace.offsets[token].tolist()
+    raw = token_bytes[token].hex(" ") if token_bytes else ""
+    return [token, visible(trace.tokens[token]), int(trace.input_ids[token]), raw, start, end]
+
+
+def drawn_groups(config: FocusConfig, row: int) -> int:
+    """Groups that colour a token: those it joins; the first one where a plan lets it join none."""
+    return max(config.joined(row), 1)
+
+
+def listed_groups(config: FocusConfig, row: int) -> int:
+    """Groups that the card of a token lists: those it joins and the runner-up, but not all of many."""
+    k = config.joined(row)
+    return min(config.num_groups, max(k + 1, 2), k + _MAX_LISTED)
+
+
+def legend(trace: Trace, row: int) -> list[dict[str, Any]]:
+    """Number, colours and share of tokens of every group of a layer."""
+    share = np.bincount(trace.groups[row], minlength=trace.config.num_groups) / len(trace.tokens)
+    return [
+        {"number": group, "fill": group_color(group), "ink": ink(group_color(group)), "share": float(share[group])}
+        for group in range(trace.config.num_groups)
+    ]
+
+
+def token_groups(trace: Trace, row: int, tokens: Sequence[int] | np.ndarray) -> list[list[Any]]:
+    """What a layer says about each token: [[group, weight], ...], its margin or None, and the groups it reads or None.
+
+    Groups are listed from the largest weight; those read are listed where routers are per head, since elsewhere a
+    token reads the groups it is in.
+    """
+    chosen = np.asarray(tokens, dtype=np.int64)
+    order = group_order(trace, row)[chosen, : listed_groups(trace.config, row)]
+    weights = np.take_along_axis(trace.assignment[row][chosen], order, axis=1).round(3)
+    margin = margins(trace, row)[chosen]
+    read = trace.reads[row][chosen] if trace.head is not None else None
+    return [
+        [
+            [[group, round(weight, 3)] for group, weight in zip(groups, weighed)],
+            None if np.isinf(rest) else round(float(rest), 4),
+            None if read is None else np.flatnonzero(read[place]).tolist(),
+        ]
+        for place, (groups, weighed, rest) in enumerate(zip(order.tolist(), weights.tolist(), margin))
+    ]

@@ -1,0 +1,68 @@
+"""The token strip of `trace.show()`, as a notebook or a saved page draws it."""
+
+from __future__ import annotations
+
+import pytest
+
+from focus_core import FocusConfig, analyze, retrofit
+
+pytestmark = pytest.mark.browser
+TEXTS = ("</script><b>bold</b> & \"quotes\" 'too' \u202e.\nA second line.", "Another text of its own.")
+
+
+@pytest.fixture
+def traces(tiny_llama):
+    focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4, top_k=2, window=4, route_dim=8))
+    with focus.routing("hard"):
+        return [analyze(focus, tiny_llama.tokenizer, text) for text in TEXTS]
+
+
+@pytest.fixture
+def page(browser):
+    context = browser.new_context(viewport={"width": 1000, "height": 700})
+    page = context.new_page()
+    page.errors = []
+    page.on("pageerror", lambda error: page.errors.append(str(error)))
+    yield page
+    assert page.errors == []
+    context.close()
+
+
+def test_strips_on_one_page_draw_their_own_text(page, traces):
+    outputs = [*traces, traces[0]]
+    page.set_content("<p>A notebook</p>" + "".join(trace._repr_html_() for trace in outputs))
+    drawn = page.evaluate(
+        "[...document.querySelectorAll('[data-focus-strip]')].map(host =>"
+        " [...host.shadowRoot.querySelectorAll('.cell')].map(cell => cell.dataset.text).join(''))"
+    )
+    assert drawn == [TEXTS[0], TEXTS[1], TEXTS[0]]
+    assert page.locator("b", has_text="bold").count() == 0
+
+
+def test_the_card_and_the_slider_follow_the_layer(page, traces, tmp_path):
+    trace = traces[0]
+    page.goto(trace.show(layer=0).save(tmp_path / "strip.html").as_uri())
+    for row in range(len(trace.layers)):
+        page.locator("input[type=range]").fill(str(row))
+        cells = page.locator(".cell").evaluate_all("cells => cells.map(cell => ({...cell.dataset}))")
+        for cell in cells:
+            assert int(cell["group"]) == trace.groups[row, int(cell["tokens"].split()[-1])]
+        page.locator(".cell").nth(9).hover()
+        card = page.locator(".tip")
+        assert card.is_visible()
+        assert f"token 9  {trace.tokens[9]}" in card.inner_text()
+        assert f"groups {trace.groups[row][9]} ({trace.assignment[row, 9].max():.2f})" in card.inner_text()
+        assert "margin to the runner-up" in card.inner_text()
+        page.mouse.move(2, 2)
+        assert not card.is_visible()
+
+
+def test_a_group_can_be_singled_out_by_keyboard(page, traces):
+    page.set_content(traces[1]._repr_html_())
+    page.locator(".legend button").first.press("Enter")
+    faded = page.locator(".cell").evaluate_all("cells => cells.map(cell => cell.classList.contains('faded'))")
+    row = len(traces[1].layers) // 2
+    assert faded == [not member for member in traces[1].membership[row, :, 0]]
+    page.locator(".cell").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert "token 1" in page.locator(".tip").inner_text()
