@@ -32,7 +32,7 @@ def size_table(trace: Trace) -> pd.DataFrame:
     )
 
 
-def layer_sizes(trace: Trace, layer: int, *, dark: bool) -> go.Figure:
+def layer_sizes(trace: Trace, layer: int, *, dark: bool = False) -> go.Figure:
     """Bars of one layer's first-group shares, with the even split as a line."""
     num_groups = trace.config.num_groups
     share = np.bincount(trace.groups[layer], minlength=num_groups) / len(trace.tokens)
@@ -64,7 +64,7 @@ def layer_sizes(trace: Trace, layer: int, *, dark: bool) -> go.Figure:
     return style(figure, dark=dark, height=380)
 
 
-def all_sizes(trace: Trace, *, dark: bool, layer: int | None = None) -> go.Figure:
+def all_sizes(trace: Trace, *, dark: bool = False, layer: int | None = None) -> go.Figure:
     """Heatmap of first-group shares, layers down, groups across: from none over the even split to the fullest."""
     num_groups = trace.config.num_groups
     share = group_counts(trace.groups, num_groups) / len(trace.tokens)

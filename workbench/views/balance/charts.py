@@ -21,7 +21,7 @@ def tints(*, dark: bool) -> tuple[str, str, str]:
     return ("#56B4E9", "#E69F00", "#CC79A7") if dark else ("#0072B2", "#D55E00", "#882255")
 
 
-def load_map(trace: Trace, *, dark: bool) -> go.Figure:
+def load_map(trace: Trace, *, dark: bool = False) -> go.Figure:
     """Heatmap of first-group shares in every layer, see `all_sizes`.
 
     No layer is framed, so that the browser keeps the chart, the page's slowest to draw, when another layer is chosen.
@@ -30,7 +30,7 @@ def load_map(trace: Trace, *, dark: bool) -> go.Figure:
     return all_sizes(trace, dark=dark).update_layout(title=f"Load of every layer as routed (even split {even:.1%})")
 
 
-def largest_lines(table: pd.DataFrame, num_groups: int, *, dark: bool) -> go.Figure:
+def largest_lines(table: pd.DataFrame, num_groups: int, *, dark: bool = False) -> go.Figure:
     """Share of the largest group in each layer, one line per routing, the even split dashed.
 
     Args:
@@ -59,7 +59,7 @@ def largest_lines(table: pd.DataFrame, num_groups: int, *, dark: bool) -> go.Fig
     return style(figure, dark=dark, height=420)
 
 
-def round_lines(errors: np.ndarray, row: int, layer: int, *, dark: bool) -> go.Figure:
+def round_lines(errors: np.ndarray, row: int, layer: int, *, dark: bool = False) -> go.Figure:
     """Marginal error after each Sinkhorn round: one layer, and the range of all.
 
     Args:
@@ -103,7 +103,7 @@ def round_lines(errors: np.ndarray, row: int, layer: int, *, dark: bool) -> go.F
     return style(figure, dark=dark, height=420)
 
 
-def flip_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
+def flip_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Share of tokens whose first group differs between two routings, by layer.
 
     Args:
@@ -128,7 +128,7 @@ def flip_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
     return style(figure, dark=dark, height=420)
 
 
-def future_line(table: pd.DataFrame, layer: int, *, dark: bool) -> go.Figure:
+def future_line(table: pd.DataFrame, layer: int, *, dark: bool = False) -> go.Figure:
     """Share of a prefix's tokens that the rest of the text moves to another group, by prefix length.
 
     Args:

@@ -11,7 +11,7 @@ from workbench.tokens.reach import PairShares
 _COLORS = {"local": "#0072B2", "sink": "#E69F00", "same group": "#009E73", "dropped": "#BBBBBB"}
 
 
-def pair_bar(shares: PairShares, layer: int, *, dark: bool) -> go.Figure:
+def pair_bar(shares: PairShares, layer: int, *, dark: bool = False) -> go.Figure:
     """One stacked bar: local, sink, same group, dropped.
 
     Args:

@@ -36,7 +36,7 @@ def pool_groups(groups: np.ndarray, num_groups: int, columns: int = MAX_COLUMNS)
     return counts.argmax(axis=-1), counts.max(axis=-1) / counts.sum(axis=-1), factor
 
 
-def token_map(trace: Trace, *, dark: bool, layer: int | None = None, token: int | None = None) -> go.Figure:
+def token_map(trace: Trace, *, dark: bool = False, layer: int | None = None, token: int | None = None) -> go.Figure:
     """Heatmap of groups, layers down, tokens across, one flat colour per group.
 
     Args:

@@ -19,7 +19,7 @@ def sequential(*, dark: bool) -> list[list[object]]:
     return [[0, low], [1, high]]
 
 
-def agreement_map(trace: Trace, agreement: np.ndarray, row: int, other: int, *, dark: bool) -> go.Figure:
+def agreement_map(trace: Trace, agreement: np.ndarray, row: int, other: int, *, dark: bool = False) -> go.Figure:
     """Layer by layer heatmap of AMI, with the two chosen layers pointed out."""
     names = [str(layer) for layer in trace.layers]
     others = np.where(np.eye(len(agreement), dtype=bool), np.nan, agreement)  # a layer agrees with itself
@@ -47,14 +47,14 @@ def agreement_map(trace: Trace, agreement: np.ndarray, row: int, other: int, *, 
     return style(figure, dark=dark, height=520)
 
 
-def flow_map(trace: Trace, row: int, other: int, *, dark: bool) -> go.Figure:
+def flow_map(trace: Trace, row: int, other: int, *, dark: bool = False) -> go.Figure:
     """Where the tokens of each group of one layer are in another, columns in the order of their matched partners."""
     counts, columns = flow(trace, row, other)
     here, there = f"layer {trace.layers[row]}", f"layer {trace.layers[other]}"
     return overlap_map(counts, columns, here, there, dark=dark)
 
 
-def overlap_map(counts: np.ndarray, columns: np.ndarray, here: str, there: str, *, dark: bool) -> go.Figure:
+def overlap_map(counts: np.ndarray, columns: np.ndarray, here: str, there: str, *, dark: bool = False) -> go.Figure:
     """Heatmap of where each group of one routing is in another.
 
     Args:
@@ -95,7 +95,7 @@ def overlap_map(counts: np.ndarray, columns: np.ndarray, here: str, there: str, 
     return figure.update_xaxes(automargin=False).update_yaxes(automargin=False)
 
 
-def churn_line(table: pd.DataFrame, *, dark: bool) -> go.Figure:
+def churn_line(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Share of tokens that change their matched group at each step, beside chance.
 
     Args:

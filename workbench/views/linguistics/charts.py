@@ -20,7 +20,7 @@ _LINES = {
 """Colour on light, colour on dark, dash of each reference grouping."""
 
 
-def ami_by_layer(found: Alignment, *, dark: bool, row: int | None = None) -> go.Figure:
+def ami_by_layer(found: Alignment, *, dark: bool = False, row: int | None = None) -> go.Figure:
     """AMI of every layer with its interval, and what it has to beat.
 
     Args:
@@ -75,7 +75,7 @@ def ami_by_layer(found: Alignment, *, dark: bool, row: int | None = None) -> go.
     return figure
 
 
-def residual_map(table: pd.DataFrame, *, dark: bool, tag_set: str) -> go.Figure:
+def residual_map(table: pd.DataFrame, *, dark: bool = False, tag_set: str) -> go.Figure:
     """Adjusted residuals of one layer, groups across, tags down.
 
     Args:

@@ -16,7 +16,7 @@ _COLORS = {TRAINED: ("#0072B2", "#56B4E9"), UNTRAINED: ("#D55E00", "#E69F00"), U
 _MAX_NAME = 28
 
 
-def frontier(table: pd.DataFrame, *, dark: bool, against: str = KEPT) -> go.Figure:
+def frontier(table: pd.DataFrame, *, dark: bool = False, against: str = KEPT) -> go.Figure:
     """Perplexity relative to the untouched model against the kept share, or against the bound on the speed-up.
 
     Filled circles are causal; open diamonds see the future. Colour says whether the routers were trained.

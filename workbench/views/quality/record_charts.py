@@ -26,7 +26,7 @@ def _color(number: int, dark: bool) -> str:
     return (_DARK if dark else _LIGHT)[number % len(_LIGHT)]
 
 
-def draw(kind: str, table: pd.DataFrame, *, metric: str, dark: bool, against: str | None = None) -> go.Figure:
+def draw(kind: str, table: pd.DataFrame, *, metric: str, dark: bool = False, against: str | None = None) -> go.Figure:
     """The chart of a view.
 
     Args:
@@ -77,7 +77,7 @@ def _notes(rows: pd.DataFrame) -> list[str]:
     return notes
 
 
-def difference_chart(table: pd.DataFrame, *, metric: str, dark: bool) -> go.Figure:
+def difference_chart(table: pd.DataFrame, *, metric: str, dark: bool = False) -> go.Figure:
     """One line of the chart per label, one mark per series, whiskers for 95% intervals."""
     figure = go.Figure()
     labels = list(dict.fromkeys(table["label"]))
@@ -99,7 +99,7 @@ def difference_chart(table: pd.DataFrame, *, metric: str, dark: bool) -> go.Figu
     return style(figure, dark=dark, height=160 + 26 * max(6, len(labels)))
 
 
-def k_path(table: pd.DataFrame, *, dark: bool) -> go.Figure:
+def k_path(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Perplexity against kept pairs, joined in the order of k."""
     figure = go.Figure()
     for number, (series, rows) in enumerate(table.groupby("series", sort=True)):
@@ -123,7 +123,7 @@ def k_path(table: pd.DataFrame, *, dark: bool) -> go.Figure:
     return style(figure, dark=dark, height=420)
 
 
-def length_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
+def length_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Difference from the untouched model over length, with intervals."""
     figure = go.Figure()
     for number, (series, rows) in enumerate(table.groupby("series", sort=True)):
@@ -148,7 +148,7 @@ def length_lines(table: pd.DataFrame, *, dark: bool) -> go.Figure:
     return style(figure, dark=dark, height=420)
 
 
-def frontier_lines(table: pd.DataFrame, *, dark: bool, against: str = KEPT) -> go.Figure:
+def frontier_lines(table: pd.DataFrame, *, dark: bool = False, against: str = KEPT) -> go.Figure:
     """Perplexity against kept pairs or a speed, the points of a method joined and named; baselines grey.
 
     The axis ends a little above the worst router: what lies beyond stands at the upper edge with its value. Rows
@@ -236,7 +236,7 @@ def _frontier_ranges(known: pd.DataFrame, against: str) -> tuple[tuple[float, fl
     return (left, right), (best - 0.06 * (top - best), top + 0.08 * (top - best)), top
 
 
-def balance_curves(table: pd.DataFrame, *, dark: bool) -> go.Figure:
+def balance_curves(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Largest group and stability of every variant over steps; the dotted line is where all weights join in."""
     figure = make_subplots(1, 2, subplot_titles=("Largest group, mean over layers", "Tokens that kept their group"))
     for number, (variant, rows) in enumerate(table.groupby("variant", sort=False)):

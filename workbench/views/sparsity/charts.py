@@ -18,7 +18,7 @@ COLORS = {"local": "#0072B2", "sink": "#E69F00", "same group": "#009E73", "dropp
 _LEGEND = {"orientation": "h", "y": -0.16, "yanchor": "top", "x": 0, "xanchor": "left", "traceorder": "normal"}
 
 
-def mask_image(mask: PooledMask, layer: int, num_tokens: int, *, dark: bool) -> go.Figure:
+def mask_image(mask: PooledMask, layer: int, num_tokens: int, *, dark: bool = False) -> go.Figure:
     """The pooled pattern: each cell blends the colours of what happens to its pairs; hover gives the shares.
 
     Args:
@@ -89,7 +89,7 @@ def _png(shares: np.ndarray) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def share_bars(table: pd.DataFrame, row: int, *, dark: bool, what: str, line: str | None = None) -> go.Figure:
+def share_bars(table: pd.DataFrame, row: int, *, dark: bool = False, what: str, line: str | None = None) -> go.Figure:
     """Stacked bars of the four classes by layer, from 0 to 100%.
 
     Args:
@@ -131,7 +131,7 @@ def share_bars(table: pd.DataFrame, row: int, *, dark: bool, what: str, line: st
     return style(figure, dark=dark, height=440)
 
 
-def frontier(table: pd.DataFrame, top_k: int | str, *, dark: bool) -> go.Figure:
+def frontier(table: pd.DataFrame, top_k: int | str, *, dark: bool = False) -> go.Figure:
     """Attention mass kept against pairs kept, one point per k, mean over layers; a plan's lies beside the line.
 
     Args:

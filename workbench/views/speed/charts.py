@@ -31,7 +31,7 @@ def _series(points: pd.DataFrame, dark: bool) -> Iterator[tuple[str, pd.DataFram
         yield name, rows.sort_values("tokens"), _COLORS[place % 6][int(dark)], _SYMBOLS[place % 6]
 
 
-def time_curves(points: pd.DataFrame, *, dark: bool) -> go.Figure:
+def time_curves(points: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Milliseconds against tokens, both logarithmic: full attention of each dtype, and every sparse series.
 
     Bars reach from the fastest to the slowest run. Full attention was timed in turn with every series; its
@@ -53,7 +53,7 @@ def time_curves(points: pd.DataFrame, *, dark: bool) -> go.Figure:
     return _finish(figure, points, dark)
 
 
-def speedup_curves(points: pd.DataFrame, *, dark: bool, published: bool = False) -> go.Figure:
+def speedup_curves(points: pd.DataFrame, *, dark: bool = False, published: bool = False) -> go.Figure:
     """Speed-up over full attention against tokens, with the bound 1 / kept share of each point as an open mark.
 
     Args:
@@ -108,7 +108,7 @@ def speedup_curves(points: pd.DataFrame, *, dark: bool, published: bool = False)
     return _finish(figure, points, dark, PUBLISHED_TOKENS if published else ())
 
 
-def memory_curves(points: pd.DataFrame, *, dark: bool) -> go.Figure:
+def memory_curves(points: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Working memory of a call beyond inputs and output, against tokens, with the inputs' size for scale."""
     figure = go.Figure()
     for name, rows, color, symbol in _series(points.loc[points["working bytes"].notna()], dark):
@@ -137,7 +137,7 @@ def memory_curves(points: pd.DataFrame, *, dark: bool) -> go.Figure:
     return _finish(figure, points, dark)
 
 
-def error_curves(points: pd.DataFrame, *, dark: bool) -> go.Figure:
+def error_curves(points: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Largest deviation of the output from the float32 definition, against tokens, both logarithmic."""
     figure = go.Figure()
     for name, rows, color, symbol in _series(points, dark):
@@ -163,7 +163,7 @@ def error_curves(points: pd.DataFrame, *, dark: bool) -> go.Figure:
     return _finish(figure, points, dark)
 
 
-def model_curves(points: pd.DataFrame, task: str, *, dark: bool) -> go.Figure:
+def model_curves(points: pd.DataFrame, task: str, *, dark: bool = False) -> go.Figure:
     """Tokens a second of a whole model against the length, untouched and routed, both axes logarithmic.
 
     Args:
