@@ -8,7 +8,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-WRITTEN = [ROOT / "README.md", *DOCS, *sorted((ROOT / "data" / "routers").glob("*/README.md"))]
+WRITTEN = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *DOCS,
+    *sorted((ROOT / "data" / "routers").glob("*/README.md")),
+]
 NOT_PROSE = r"```.*?```|<!--.*?-->|^\|[^\n]*$|^#[^\n]*$|!\[[^]]*\]\([^)]*\)"
 PAGES = [*WRITTEN, *sorted((ROOT / "docs" / "tables").glob("*.md"))]
 
@@ -50,9 +55,12 @@ def test_paths_in_code_spans_exist(path: Path):
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "using.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
 @pytest.mark.usefixtures("default_model")
-def test_the_python_example_runs():
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "using.md").read_text(encoding="utf-8"), re.DOTALL)
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_python_examples_run_and_give_the_model_back(code: str):
     names: dict[str, Any] = {}
     exec(compile(code, "docs/using.md", "exec"), names)
     assert names["base"] is names["model"]
