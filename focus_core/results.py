@@ -66,7 +66,7 @@ def describe_machine(device: str | None = None) -> dict[str, Any]:
 
 
 def made_now(device: str | None = None) -> dict[str, Any]:
-    """`made` of a record that is written now: the date, and what `describe_machine` returns."""
+    """`made` of a record that is written now: the date, and `describe_machine`."""
     return {"date": datetime.now(UTC).isoformat(timespec="seconds"), **describe_machine(device)}
 
 
@@ -107,7 +107,7 @@ def record_run(path: Path, report: dict[str, Any], *, device: str | None = None)
 
     Args:
         path: file to write.
-        report: `schema`, `settings` and what was measured.
+        report: `schema`, `settings` and `results` or `points`.
         device: "cpu" or "cuda" that was used; None for a GPU if there is one.
 
     Returns:
@@ -129,7 +129,7 @@ def stored_or_run(
     Args:
         path: the JSON file.
         identity: settings of the measurement.
-        run: measures; what it returns is added to the record.
+        run: measures; its result is added to the record.
         schema: of a new record.
 
     Raises:
@@ -156,7 +156,7 @@ def resume_record(
     older: dict[str, Any] | None = None,
     device: str | None = None,
 ) -> dict[str, Any]:
-    """A record that grows point by point: what the file holds, or a fresh one if there is no file.
+    """A record that grows point by point: that of the file, or a fresh one if there is no file.
 
     Args:
         path: the JSON file.

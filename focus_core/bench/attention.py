@@ -147,7 +147,7 @@ def run_bench(
     """Measure every point that ``out`` does not hold yet.
 
     Args:
-        settings: what to measure.
+        settings: points to measure.
         out: the JSON file, replaced atomically after every point. A file of other settings or of another machine is
             refused.
         progress: called with points done, points in all, and the point just measured.
@@ -159,7 +159,7 @@ def run_bench(
         (1 / kept share), ``share_of_bound``; ``date``; ``working_bytes``, peak memory beyond inputs and output (None
         where it cannot be read), and ``input_bytes`` of query, key and value; ``error_output`` and
         ``error_logsumexp``, the largest deviations from the float32 reference on a subsample of queries;
-        ``routing_s``, what `focus_core.bench.routing.routing_seconds` returns. A point that could not be measured
+        ``routing_s``, from `focus_core.bench.routing.routing_seconds`. A point that could not be measured
         has ``failure``, a sentence.
 
     Raises:

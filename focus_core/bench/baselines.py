@@ -2,8 +2,8 @@
 
 Heads are timed one after another (`focus_core.bench.heads`): selecting the pairs, and attending to them in the fastest
 of the ways of `focus_core.baselines.execution`. Full attention is timed over as many heads as there are threads and
-divided by their number, because one causal head leaves threads waiting. No kernel of the papers is measured, nor what
-the methods save in decode.
+divided by their number, because one causal head leaves threads waiting. Neither kernels of
+the papers nor savings in decode are measured.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def run_baseline_bench(
     """Measure every point that ``out`` does not hold yet.
 
     Args:
-        settings: what to measure.
+        settings: points to measure.
         out: the JSON file, replaced atomically after every point.
         progress: called with points done, points in all, and the point just measured.
         heads_of: from the numbers of tokens to read and to fit on to the heads of the settings, in their order; called
@@ -157,7 +157,7 @@ def measure_baseline(settings: BaselineBenchSettings, head: Head, baseline: str,
 
     Args:
         settings: window, sinks, repetitions, device and seed.
-        head: what attends.
+        head: queries, keys and values.
         baseline: key of `BASELINES`.
         share: wanted share of its distant pairs; None for random features.
 
@@ -214,7 +214,7 @@ def measure_baseline(settings: BaselineBenchSettings, head: Head, baseline: str,
 
 
 def _case(settings: BaselineBenchSettings, head: Head, baseline: str, share: float | None) -> Case:
-    """The head, with what the baseline fits on other text."""
+    """The head, with the baseline's fit on other text."""
     pairs = {"window": settings.window, "sinks": settings.sink_tokens, "share": share or 0.0}
     case = Case(head.query, head.key, head.value, **pairs, scale=head.scale, seed=settings.seed)
     fit = BASELINES[baseline].fit
@@ -233,7 +233,7 @@ def _kept(case: Case, keep: Callable[[Case], Tensor]) -> Tensor:
 
 
 def _timed(call: Callable[[], Any], device: str) -> tuple[float, Any]:
-    """Seconds of one call, and what it returns."""
+    """Seconds of one call, and its result."""
     synchronize(device)
     started = time.perf_counter()
     result = call()

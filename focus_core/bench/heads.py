@@ -1,6 +1,6 @@
 """The heads that baselines are timed on: those of a model that reads a text, or normal tensors.
 
-Among normal tensors neighbours agree on no keys, so what chooses by content needs a model's own.
+Among normal tensors neighbours agree on no keys, so baselines that select by content need a model's own.
 """
 
 from __future__ import annotations

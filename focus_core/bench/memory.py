@@ -11,7 +11,7 @@ import torch
 
 
 def working_bytes(call: Callable[[], Any], device: str) -> int | None:
-    """Peak memory of one call beyond what was held before it and what it returns.
+    """Peak memory of one call beyond the memory held before it and its result.
 
     On CUDA from the allocator; on Linux CPUs from the peak of the resident set, which the kernel resets on
     request, after freed memory has been given back; None where neither can be read.

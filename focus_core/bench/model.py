@@ -72,8 +72,8 @@ def record_model_bench(
         data: text file or folder to read; None for the sample story.
         dtype: "float32", "bfloat16" or "float16".
         device: "cpu" or "cuda".
-        settings: what to measure; the defaults when None.
-        progress: told what is being measured.
+        settings: lengths and routings; the defaults when None.
+        progress: told each length.
 
     Returns:
         The record: ``schema``, ``made``, ``model``, ``settings``, ``data``, and the rows of `run_model_bench` as
@@ -111,14 +111,14 @@ def run_model_bench(
     Args:
         focus: model with routers.
         input_ids: (N,) int64, a real text, which decides how many pairs are kept; repeated where it is too short.
-        settings: what to measure.
-        progress: told what is being measured.
+        settings: lengths and routings.
+        progress: told each length.
 
     Returns:
         One row per length and routing: ``task`` ("prefill" or "decode"), ``tokens``, ``routing``, ``top_k``;
         ``kept_share``, mean over layers, of the causal pairs in prefill and of the last token's keys in decode;
         ``seconds`` with median, minimum and maximum; ``tokens_per_second``; ``speedup`` over the untouched model. In
-        prefill also ``memory_bytes``, the peak beyond what was held before, cache included. The shortest prefill has
+        prefill also ``memory_bytes``, the peak beyond the memory held before, cache included. The shortest prefill has
         ``error``, the largest difference of a logit from the same routing through the reference backend.
 
     Raises:

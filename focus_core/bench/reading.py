@@ -54,7 +54,7 @@ def read_text_with(
         data: text file or folder; None for the sample story.
         heads: layer and query head of each; none for one at each quarter of layers and heads.
         device: "cpu" or "cuda".
-        progress: told what is being loaded.
+        progress: told the state of loading.
 
     Raises:
         FocusError: the model, the text or a head is not there.

@@ -33,7 +33,7 @@ def harness(
         list[Path] | None, typer.Option(help="Text put before passages and around needles. Default: the sample story.")
     ] = None,
     long_tokens: Annotated[int, typer.Option(min=1, help="Length of the few-shot prompts of NAME_long.")] = 1024,
-    batch_size: Annotated[int, typer.Option(min=1, help="Requests per pass; 1 reuses what neighbours share.")] = 1,
+    batch_size: Annotated[int, typer.Option(min=1, help="Requests per pass; 1 reuses their common start.")] = 1,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Seed of few-shot sampling, needles and bootstrap.")] = 0,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results; repeat the command to resume.")] = Path(

@@ -19,7 +19,7 @@ RATE = "--learning-rate"
 
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="An experiment, or all; --list names them.")] = None,
-    list_only: Annotated[bool, typer.Option("--list", help="Name every experiment and what it needs.")] = False,
+    list_only: Annotated[bool, typer.Option("--list", help="Name every experiment and its inputs.")] = False,
     data: Annotated[
         list[Path] | None, typer.Option("--data", "-d", help="Training text, file or folder; repeat for more.")
     ] = None,
@@ -100,7 +100,7 @@ def reproduce(
 
 
 def _check(name: str, of_one: dict[str, Any], of_lora: dict[str, Any]) -> None:
-    """Refuse options that do not act on what was asked for."""
+    """Refuse options that do not act on this experiment."""
     if name == EVERYTHING and any(of_one.values()):
         raise FocusError("--cell, --out and --record belong to one experiment: name it instead of all.")
     for option, value in of_lora.items():

@@ -49,7 +49,7 @@ class Axis:
     upright: bool = False
 
     def at(self, value: float) -> float:
-        """Where a value is."""
+        """Pixel of a value."""
         part = (value - self.low) / (self.high - self.low)
         return round(self.pixels * (1 - part if self.upright else part), 1)
 
@@ -68,7 +68,7 @@ def figure(record: dict[str, Any], speeds: Speeds) -> str:
 
     Args:
         record: as `focus frontier` writes it.
-        speeds: what was measured; without any there is one panel, of the kept pairs.
+        speeds: measured speeds; without any there is one panel, of the kept pairs.
 
     Returns:
         An SVG document; all names in it are escaped.
@@ -123,7 +123,7 @@ def _legend(rows: list[Row]) -> dict[str, dict[str, Any]]:
 
 
 def _vertical(rows: list[Row]) -> Axis:
-    """Up to a little above the worst routers; what is beyond is drawn at the edge."""
+    """Scale up to a little above the worst routers; values beyond it are drawn at the edge."""
     above = [row.relative - 1 for row in rows]
     routers = [row.relative - 1 for row in rows if row.kind == "routers"]
     low, most = min([0.0, *above]), max([0.01, *above])

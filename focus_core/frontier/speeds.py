@@ -1,8 +1,8 @@
-"""Measured speeds for the rows of a frontier, from records of `focus bench`.
+"""Measured speeds for the rows of a frontier, from records of `focus bench attention` and `focus bench baseline`.
 
-Those of one attention call at some number of tokens: of routers with random groups that keep about the same share of
-distant pairs, of baselines an exact execution. What a baseline chooses by content is timed on heads of a model that
-reads a text; among random tensors neighbours agree on no keys, so such points are left out.
+A speed is that of one attention call. For routers, random groups keep about the same share of distant pairs. Baselines
+are executed exactly. Those that select by content count only when timed on heads of a model that reads a text: among
+normal tensors neighbours agree on no keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from focus_core.errors import FocusError
 from focus_core.resources import data_dir
 
 NEAR = 0.04
-"""How far the share at which speed was measured may be from the share of a row."""
+"""Largest distance between the share of a measured speed and the share of a row."""
 
 Measured = tuple[tuple[Any, ...], int, float, float]
 """Kind ("router", K, k) or (name of a baseline,), tokens, share of distant pairs kept (NaN of estimates), speed-up."""
@@ -34,15 +34,15 @@ class Speeds:
     """Measured speed-ups of one attention call over full attention, float32.
 
     Attributes:
-        points: what was measured.
+        points: measured speeds.
     """
 
     points: tuple[Measured, ...] = ()
 
     def of(self, kind: tuple[Any, ...], share: float | None) -> dict[int, float]:
-        """Speed-up by number of tokens, of the measured points nearest to a share; only sizes that have one.
+        """Speed-up by number of tokens, from the measured points nearest to a share; only sizes that have one.
 
-        Without a share that of equal groups, which keep the fewest pairs.
+        Without a share: from equal groups, which keep the fewest pairs.
         """
         found: dict[int, tuple[float, float]] = {}
         for known, tokens, at, speedup in self.points:
@@ -53,7 +53,7 @@ class Speeds:
 
 
 def read_speeds(files: Iterable[Path]) -> Speeds:
-    """The points of those files that are records of `focus bench`; others are passed over.
+    """The points of the records of `focus bench` among files; other files are passed over.
 
     Raises:
         FocusError: a record of `focus bench` is damaged.
@@ -78,7 +78,7 @@ def read_speeds(files: Iterable[Path]) -> Speeds:
 
 
 def recorded_speeds() -> Speeds:
-    """Those that come with the project, read again when a file changes.
+    """The speeds that come with the project, read again when a file changes.
 
     Raises:
         FocusError: one of them is damaged.
@@ -104,7 +104,7 @@ def _of_routers(record: dict[str, Any]) -> list[Measured]:
 
 
 def _of_baselines(points: list[dict[str, Any]]) -> list[Measured]:
-    """Those of one length, baseline and wanted share together: the heads take turns, as layers do."""
+    """One speed for each length, baseline and wanted share: the heads of a model take turns, as its layers do."""
     together: dict[tuple[str, int, float | None], list[tuple[float, float]]] = defaultdict(list)
     for point in points:
         method = BASELINES.get(point["baseline"])

@@ -1,7 +1,7 @@
 """The frontier as a table: perplexity and its interval beside kept pairs, largest group and measured speed.
 
-Speeds come from records of `focus bench`, not from the run that measured perplexity: those of one attention call at
-8K and 32K tokens. Where nothing near the share was measured there is none.
+Speeds are those of one attention call at 8K and 32K tokens, from records of `focus bench`. Rows without a measured
+speed near their share have none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Row:
 
     Attributes:
         label: its name with its setting.
-        series: what belongs together.
+        series: name that the points of one method share.
         kind: "untouched", "routers" or "baseline".
         source: paper of a baseline, how routers were made otherwise.
         kept_share: of distant pairs, None for estimates.
@@ -32,8 +32,8 @@ class Row:
         low: lower end of its 95% interval, paired bootstrap over blocks; None without.
         high: upper end.
         largest_group_share: of routers.
-        speedups: of one attention call over full attention, by tokens; of a plan, of all layers' calls together, each
-            with equal groups.
+        speedups: of one attention call over full attention, by tokens; for a plan, of all layers' calls together,
+            each with equal groups.
     """
 
     label: str
@@ -56,7 +56,7 @@ def frontier_rows(record: dict[str, Any], speeds: Speeds) -> list[Row]:
 
     Args:
         record: as `focus frontier` writes it.
-        speeds: what was measured.
+        speeds: measured speeds.
     """
     points = record["points"]
     untouched = next(point for point in points if point["kind"] == "untouched")
@@ -98,7 +98,7 @@ def _speedups(point: dict[str, Any], speeds: Speeds) -> dict[int, float]:
 
 
 def markdown(record: dict[str, Any], speeds: Speeds) -> str:
-    """The table, the fewest pairs first, with a heading that says on what it was measured."""
+    """The table, the fewest pairs first, under a heading with model, texts, versions and date."""
     settings, made = record["settings"], record["made"]
     rows = sorted(frontier_rows(record, speeds), key=lambda row: (row.kept_share is None, row.kept_share))
     untouched = next(row for row in rows if row.kind == "untouched")

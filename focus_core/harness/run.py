@@ -38,7 +38,7 @@ class HarnessSettings:
         soft: whether the soft gate of training is measured too.
         filler: text files put before passages and around needles; none for the sample story.
         long_tokens: length of the few-shot prompts of NAME_long.
-        batch_size: requests per pass; 1 reuses what neighbouring requests share.
+        batch_size: requests per pass; 1 reuses the common start of neighbouring requests.
         seed: of few-shot sampling, needles and bootstrap.
     """
 

@@ -43,7 +43,7 @@ class Setting:
 
 
 def run_task(lm: Any, task: ConfigurableTask, limit: int | None, seed: int = 0) -> dict[str, Any]:
-    """Evaluate one task and keep what every item scored and how far it met the gate.
+    """Evaluate one task and keep every item's scores and exposure to the gate.
 
     Args:
         lm: the model under one routing, a `FocusLM`.
@@ -143,7 +143,7 @@ def paired_difference(differences: np.ndarray, *, seed: int = 0) -> dict[str, fl
 
 
 def reading(result: dict[str, Any], setting: Setting) -> str:
-    """One sentence on what the score can mean, given its exposure."""
+    """One sentence on the meaning of the score, given its exposure."""
     shares = result["exposure"]
     if setting.mode == "off":
         return "untouched"
@@ -159,7 +159,7 @@ def summary(results: dict[str, dict[str, dict[str, Any]]], settings: Sequence[Se
 
     Args:
         results: by task, then by name of the setting.
-        settings: the first is what the others are compared with.
+        settings: the others are compared with the first.
         seed: of the bootstrap.
     """
     rows = []

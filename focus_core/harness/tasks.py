@@ -120,7 +120,7 @@ def load_task(
             tokens.
         tokenizer: counts the tokens.
         data: folder with the local files; None for the hub.
-        filler: text for what is put around.
+        filler: text put before passages and around needles.
         long_tokens: length of the few-shot prompts of long versions.
         seed: of the needles.
 

@@ -1,4 +1,4 @@
-"""What an experiment works with: model, texts, scale, and the untouched model's figures to compare with."""
+"""Inputs of an experiment: model, texts, scale, and the untouched model's figures to compare with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from focus_core.training.stream import TokenStream, find_sources
 
 @dataclass(frozen=True)
 class Scale:
-    """How large an experiment is; each has small defaults of its own, and options of the command change them.
+    """Size of an experiment; each has small defaults of its own, and options of the command change them.
 
     Attributes:
         steps: optimiser steps of routers or adapters.
@@ -53,7 +53,7 @@ class Scale:
 
 @dataclass
 class Context:
-    """Inputs of a run; what is costly is made when first asked for.
+    """Inputs of a run; costly ones are made when first asked for.
 
     Attributes:
         scale: see `Scale`.
@@ -69,7 +69,7 @@ class Context:
         treebank: CoNLL-U file.
         device: "cpu" or "cuda".
         seed: of everything random.
-        progress: told what is being done and the share done.
+        progress: told the present step and the share done.
     """
 
     scale: Scale
@@ -170,7 +170,7 @@ class Context:
         return rows
 
     def inputs(self) -> dict[str, Any]:
-        """What identifies the inputs: model, texts by hash, scale, seed. No paths."""
+        """Identity of the inputs: model, texts by hash, scale, seed. No paths."""
         return {
             "model": {"name": self.loaded.info.name, "revision": self.loaded.info.revision},
             "scale": asdict(self.scale),
@@ -185,7 +185,7 @@ def row(found: Evaluation, untouched: Evaluation | None) -> dict[str, Any]:
     """An evaluation as a row: no perplexity without kept share and largest group.
 
     Args:
-        found: what was measured.
+        found: the evaluation.
         untouched: the untouched model on the same blocks; None to leave the difference out.
     """
     values = {key: value for key, value in found.to_dict().items() if key != "block_nll"}

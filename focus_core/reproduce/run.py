@@ -33,7 +33,7 @@ def reproduce(
         The record; see `run_experiment`.
 
     Raises:
-        FocusError: there is no such experiment, or what `run_experiment` raises.
+        FocusError: there is no such experiment; otherwise as `run_experiment`.
     """
     experiment = registry.EXPERIMENTS.get(name)
     if experiment is None:

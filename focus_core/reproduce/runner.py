@@ -80,7 +80,7 @@ def run_experiment(
 
     Args:
         name: of the experiment.
-        experiment: what to run.
+        experiment: to run.
         context: inputs; its folder is set here.
         out: folder of the run. None for a folder in the app's runs: the one of these very inputs if there is one, so
             that the run resumes, else a new one.

@@ -29,7 +29,7 @@ def evaluation_table(rows: Sequence[Evaluation], title: str) -> Table:
 
 
 def leak_lines(leaks: Sequence[Leak]) -> list[str]:
-    """One sentence per k on what seeing the future is worth to sequence Sinkhorn."""
+    """One sentence per k on the gain of sequence Sinkhorn from seeing the future."""
     lines = []
     for leak in leaks:
         interval = "" if leak.low is None else f" (95%: {leak.low:+.2f} to {leak.high:+.2f})"

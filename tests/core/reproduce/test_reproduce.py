@@ -15,6 +15,7 @@ from focus_core.reproduce.context import Context, Scale
 from focus_core.reproduce.experiments import adapters
 from focus_core.reproduce.experiments.recipes import SHARE
 from focus_core.reproduce.registry import EXPERIMENTS
+from focus_core.reproduce.run import reproduce
 from focus_core.reproduce.runner import SCHEMA, Experiment, run_experiment
 from focus_core.resources import data_dir
 
@@ -317,6 +318,28 @@ def test_every_task_can_be_asked_for_in_the_lora_table(context, bench):
     assert adapters.lora_cells(wide)["untouched"]["tasks"]["gsm8k"] == 1
     with pytest.raises(FocusError, match="no task 'chess' here: choose all or of truthfulqa_mc1"):
         tasks("chess")
+
+
+def test_ranks_and_rates_of_adapters_can_be_chosen(context):
+    cells = adapters.lora_cells(replace(context, ranks=(8,), rates=(2e-4, 1e-3)))
+    assert [name for name in cells if name.startswith("LoRA")] == ["LoRA r8 lr 0.0002", "LoRA r8 lr 0.001"]
+    assert sum("rank" in values for values in adapters.alignment_cells(context).values()) == 3
+    refused = CliRunner().invoke(app, ["reproduce", "k-sweep", "--rank", "8"])
+    assert refused.exit_code == 2 and refused.stderr.startswith("--rank belongs to the experiment lora")
+
+
+def test_an_experiment_is_one_call_that_returns_the_record(folder, runs):
+    record = reproduce(
+        "k-sweep",
+        scale={"length": 64, "blocks": 2},
+        held_out=[folder / "held.txt"],
+        models=[str(folder / "model")],
+        routers=str(folder / "routers"),
+    )
+    stored = json.loads((runs / "reproduce-k-sweep" / "result.json").read_text(encoding="utf-8"))
+    assert record == stored and record["settings"]["scale"]["length"] == 64 and not record["missing"]
+    with pytest.raises(FocusError, match="no experiment 'chess'"):
+        reproduce("chess")
 
 
 def test_the_command_writes_a_record_and_all_says_what_it_left_out(folder, monkeypatch):

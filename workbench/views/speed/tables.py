@@ -60,7 +60,7 @@ def read_speed(data: bytes, name: str) -> SpeedRecord:
 
     Args:
         data: content of the file.
-        name: what to call it.
+        name: of the file or run.
 
     Raises:
         FocusError: it is too large, no benchmark, or has a value that cannot be.
@@ -133,7 +133,7 @@ def read_model_speed(data: bytes, name: str) -> SpeedRecord:
 
     Args:
         data: content of the file.
-        name: what to call it.
+        name: of the file or run.
 
     Raises:
         FocusError: it is too large, another file, or has a value that cannot be.

@@ -1,0 +1,63 @@
+"""The frontier as a function: one record, resumed where it stopped, with a table and a figure beside it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from focus_core.errors import FocusError
+from focus_core.frontier.run import FrontierSettings, measure_frontier
+from focus_core.frontier.speeds import Speeds
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.model import retrofit
+
+
+@pytest.fixture
+def folder(tmp_path, tiny_llama):
+    tiny_llama.model.save_pretrained(tmp_path / "model")
+    tiny_llama.tokenizer.save_pretrained(tmp_path / "model")
+    config = FocusConfig(num_groups=4, top_k=1, window=4, sink_tokens=2, route_dim=8)
+    retrofit(tiny_llama.model, config, seed=1).save_pretrained(tmp_path / "mine")
+    (tmp_path / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 40)
+    return tmp_path
+
+
+def measure(folder, stop_after=None, **changes):
+    seen = []
+
+    def show(message, share):
+        if "(" in message:
+            seen.append(message)
+            if len(seen) == stop_after:
+                raise KeyboardInterrupt
+
+    values = {"routers": (str(folder / "mine"),), "top_k": (1,), "baselines": ("sparq",), "length": 64, "window": 4}
+    settings = FrontierSettings(**{**values, "blocks": 2, **changes})
+    text, model = [folder / "text.txt"], str(folder / "model")
+    record = measure_frontier(text, text, folder / "f.json", settings, model=model, speeds=Speeds(), progress=show)
+    return record, seen
+
+
+def test_a_stopped_run_resumes_and_returns_the_record(folder):
+    with pytest.raises(KeyboardInterrupt):
+        measure(folder, stop_after=2)
+    first = json.loads((folder / "f.json").read_text(encoding="utf-8"))["points"]
+    assert [point["method"] for point in first] == ["untouched", "mine"]
+    record, seen = measure(folder)
+    assert record["points"][:2] == first and len(seen) == 2
+    assert [point["method"] for point in record["points"][2:]] == ["untrained, K=4", "sparq"]
+    assert record["points"][3]["wanted_share"] == record["points"][1]["kept_share"]
+    assert record == json.loads((folder / "f.json").read_text(encoding="utf-8"))
+    assert "SparQ" in (folder / "f.md").read_text() and "SparQ" in (folder / "f.svg").read_text()
+    assert measure(folder) == (record, [])
+
+
+def test_other_settings_and_names_are_refused(folder):
+    measure(folder, baselines=())
+    with pytest.raises(FocusError, match="other settings or inputs"):
+        measure(folder, window=5)
+    with pytest.raises(FocusError, match="no baseline 'magic'"):
+        FrontierSettings(baselines=("magic",))
+    with pytest.raises(FocusError, match=r"ends in \.json"):
+        measure_frontier([folder / "text.txt"], [folder / "text.txt"], folder / "f.md")
