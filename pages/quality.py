@@ -18,7 +18,7 @@ from workbench.views.quality.record_charts import KEPT as DISTANT_KEPT
 from workbench.views.quality.record_charts import draw
 from workbench.views.quality.record_verdicts import verdict
 from workbench.views.quality.records import SPEEDS, VIEWS, Record, find_records, read, run_files
-from workbench.views.quality.tables import Found, available_commands, find_results
+from workbench.views.quality.tables import Found, find_results
 from workbench.views.quality.verdicts import quality_verdict
 from workbench.widgets.export import chart
 from workbench.widgets.guard import guarded
@@ -231,11 +231,11 @@ def _filtered(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _missing(found: Found, files: list[Path]) -> None:
-    commands, have = available_commands(), {record.kind for record in find_records([*files, *run_files()])}
+    have = {record.kind for record in find_records([*files, *run_files()])}
     lines = [
         f"**{view.label}**: none yet; `{view.command}` makes one."
         for kind, view in VIEWS.items()
-        if kind not in have and view.command.split()[1] in commands
+        if kind not in have and not view.retired
     ]
     with st.expander("What is not here", icon=":material/rule:"):
         if lines:

@@ -61,7 +61,8 @@ class View:
         command: that makes such a record.
         table: from a record's content to the table that is drawn.
         draw: how: "differences", "path", "lengths", "curves" or "frontier".
-        metric: what differs, for the axis.
+        metric: the quantity on the axis.
+        retired: whether only older versions made such records; the command now measures another kind.
     """
 
     label: str
@@ -70,6 +71,7 @@ class View:
     table: Callable[[dict[str, Any]], pd.DataFrame]
     draw: str = "differences"
     metric: str = "perplexity above the untouched model"
+    retired: bool = False
 
 
 def find_records(files: Iterable[Path]) -> list[Record]:
@@ -365,6 +367,7 @@ VIEWS: dict[str, View] = {
         "What low-rank adapters do on the routers' text",
         "focus reproduce lora --data FILE --held-out FILE",
         adapters,
+        retired=True,
     ),
     "lora": View(
         "Routers and LoRA",

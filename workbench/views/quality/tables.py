@@ -55,15 +55,6 @@ def find_results(files: Iterable[Path]) -> Found:
     return Found(pd.DataFrame(rows, columns=list(COLUMNS)), tuple(skipped))
 
 
-def available_commands() -> set[str]:
-    """Names of the `focus` commands that this version has."""
-    from typer.main import get_command
-
-    from focus_core.cli import app
-
-    return set(getattr(get_command(app), "commands", {}))
-
-
 def result_rows(data: bytes, name: str) -> list[dict[str, Any]]:
     """The rows of one recorded run, as `focus eval --out` and `focus train` write them.
 
