@@ -1,10 +1,14 @@
 """README and docs: short sentences, a README of two screens, links and module paths that lead somewhere."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+
+from focus_core.cli import app
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -53,6 +57,19 @@ def test_paths_in_code_spans_exist(path: Path):
         r"`((?:focus_core|workbench|pages|tools|tests|docs)/[\w./-]*)`", path.read_text(encoding="utf-8")
     )
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_commands_exist_with_these_options(path: Path):
+    blocks = re.findall(r"```bash\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    for line in (line for line in lines if line.startswith("focus ")):
+        words, command = shlex.split(line, comments=True)[1:], typer.main.get_command(app)
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        assert not getattr(command, "commands", {}), line
+        known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+        assert {word.split("=")[0] for word in words if word.startswith("-")} <= known, line
 
 
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "using.md").read_text(encoding="utf-8"), re.DOTALL)
