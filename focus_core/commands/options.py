@@ -1,4 +1,4 @@
-"""Options that several commands share, so that they are spelt and explained alike."""
+"""Options that several commands share, with one name and one help text each."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ RoutersOption = Annotated[
     typer.Option(
         "--routers",
         "-r",
-        metavar="FOLDER",
-        help="Trained routers: a folder written by focus train. Without it, those shipped for the model.",
+        metavar="FOLDER-OR-NAME",
+        help="Trained routers: a folder that focus train wrote, or the name of shipped ones, such as smollm2-135m-k8. "
+        "Default: those shipped for the model.",
     ),
 ]
+UntrainedOption = Annotated[bool, typer.Option("--untrained", help="Use untrained routers (seed 0).")]
 HeadOption = Annotated[
-    int, typer.Option("--head", min=0, help="Key/value head to look at, where each has a router of its own.")
+    int, typer.Option("--head", min=0, help="Key/value head to analyze, where each has a router of its own.")
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")

@@ -7,14 +7,24 @@ measurement per layer and k. The sum of these losses has been less than the loss
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from focus_core.errors import FocusError
 from focus_core.evaluation.perplexity import evaluate
+from focus_core.models import LoadedModel
+from focus_core.progress import Progress, silent
+from focus_core.results import record_run, text_records
+from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
+from focus_core.text import find_texts, read_text, token_blocks
+
+RECORD, SCHEMA = "plan.json", "focus-plan/1"
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,74 @@ class LayerCost:
     top_k: int
     loss: float
     kept_share: float
+
+
+def plan_routers(
+    texts: str | Path | Iterable[str | Path],
+    out: str | Path,
+    budget: float,
+    *,
+    model: str | Path | LoadedModel = "default",
+    routers: str | Path | FocusModel | None = None,
+    length: int = 1024,
+    blocks: int = 4,
+    window: int | None = None,
+    top_ks: Iterable[int] = (1, 2),
+    costs: str | Path | None = None,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Measure every layer alone, choose a k for each, and write the routers with this plan to a folder.
+
+    Measurements are saved one by one: an interrupted run resumes when it is called again with the same arguments.
+
+    Args:
+        texts: text files and folders to measure on, such as the training text.
+        out: folder for the routers and `plan.json`.
+        budget: share of distant pairs to keep, mean over layers, above 0 and at most 1.
+        model: a loaded model, or a name as `load_model` takes it.
+        routers: a folder, a shipped name, or a `FocusModel` of the loaded model; None for those shipped for the model.
+        length: T, tokens per block.
+        blocks: evenly spaced blocks to measure on.
+        window: w; the routers' own when None.
+        top_ks: k that a layer may take beside K.
+        costs: a `plan.json` whose measurements are used, for another budget.
+        progress: told of every measured layer.
+
+    Returns:
+        The record in `plan.json`: settings, measurements ("costs") and the plan with its expected loss.
+
+    Raises:
+        FocusError: a budget, texts, routers or records that cannot be used.
+        OSError: the folder cannot be written.
+    """
+    if not 0 < budget <= 1:
+        raise FocusError(f"The budget is {budget}: give a share of pairs between 0 and 1.")
+    files, out, top_ks = find_texts(texts), Path(out), sorted(set(top_ks))
+    with attached(model, routers, progress=progress) as (loaded, focus):
+        sample = token_blocks(loaded.tokenizer, [read_text(path) for path in files], length, max_blocks=blocks)
+        fixed: dict[str, Any] = {
+            "model": {"name": loaded.info.name, "revision": loaded.info.revision},
+            "settings": {
+                "routers": focus.name,
+                "length": length,
+                "blocks": len(sample),
+                "window": focus.config.window if window is None else window,
+                "sink_tokens": focus.config.sink_tokens,
+                "top_ks": top_ks,
+            },
+            "data": text_records(files),
+        }
+        earlier = Path(costs) if costs is not None else out / RECORD
+        measured = [LayerCost(**row) for row in _earlier(earlier, fixed, needed=costs is not None)]
+        total = len(focus.layers) * len(top_ks)
+        for row in layer_costs(focus, sample, top_ks=top_ks, window=window, done=measured):
+            measured.append(row)
+            record_run(out / RECORD, {"schema": SCHEMA, **fixed, "costs": measured})
+            progress(f"Layer {row.layer} at k={row.top_k}", len(measured) / total)
+        chosen = plan_layers(measured, budget, focus.config.num_groups)
+        _save(focus, chosen, fixed["settings"]["window"], out)
+        plan = {"budget": budget, "layer_top_k": chosen, **_expected(measured, focus.layers, chosen)}
+    return record_run(out / RECORD, {"schema": SCHEMA, **fixed, "costs": measured, "plan": plan})
 
 
 def layer_costs(
@@ -122,3 +200,37 @@ def _turning_points(loss: np.ndarray, share: np.ndarray) -> np.ndarray:
     pairs = share[:, None] - share[:, :, None]
     prices = (gain[pairs > 0] / pairs[pairs > 0]).clip(min=0.0)
     return np.concatenate([prices, prices * (1 + 1e-9) + 1e-15])
+
+
+def _save(focus: FocusModel, chosen: tuple[int, ...], window: int, out: Path) -> None:
+    """Write the routers with a plan as their setting; the model at hand keeps its own."""
+    own = focus.config
+    focus.config = own.replace(layer_top_k=chosen, window=window)
+    try:
+        focus.save_pretrained(out)
+    finally:
+        focus.config = own
+
+
+def _expected(costs: Sequence[LayerCost], layers: Sequence[int], chosen: Sequence[int]) -> dict[str, float]:
+    """Kept share and loss of a plan if the layers' own add up; a layer at K keeps all pairs and loses nothing."""
+    table = {(row.layer, row.top_k): row for row in costs}
+    picked = [table.get((layer, k)) for layer, k in zip(layers, chosen)]
+    return {
+        "kept_share": sum(1.0 if row is None else row.kept_share for row in picked) / len(picked),
+        "loss": sum(0.0 if row is None else row.loss for row in picked),
+    }
+
+
+def _earlier(path: Path, fixed: dict[str, Any], *, needed: bool) -> list[dict[str, Any]]:
+    """Measurements of an earlier run with the same settings; none if there is no file, unless one is needed."""
+    if not path.is_file() and not needed:
+        return []
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        rows, same = record["costs"], all(record[name] == json.loads(json.dumps(fixed[name])) for name in fixed)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FocusError(f"{path} is no record of a plan: give another folder or file.") from error
+    if not same:
+        raise FocusError(f"{path} was measured with other routers, settings or texts: give another folder.")
+    return rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from focus_core.bench.attention import BenchSettings, run_bench
@@ -47,21 +46,23 @@ def group_cells(context: Context) -> dict[str, dict[str, Any]]:
 
 
 def run_groups(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The purest group for each published category, beside what it has to beat, as `focus align` measures it."""
-    from focus_core.commands.align import align
+    """The purest group for each published category, beside its references, as `focus align` measures it."""
+    from focus_core.analysis.linguistics.run import AlignSettings, align_texts
 
-    out = context.folder / CELLS / cell / "alignment.json"
-    files = [context.treebank] if context.treebank is not None else list(context.held_files)
-    align(
-        files,
-        model=context.models[0],
-        routers=context.routers,
+    settings = AlignSettings(
         length=context.scale.length,
         passages=context.scale.blocks,
         documents=8 * context.scale.blocks,
         repeats=values["repeats"],
         seed=context.seed,
-        out=out,
     )
-    record = json.loads(out.read_text(encoding="utf-8"))
+    found = align_texts(
+        [context.treebank] if context.treebank is not None else context.held_files,
+        model=context.models[0],
+        routers=context.routers,
+        settings=settings,
+        out=context.folder / CELLS / cell / "alignment.json",
+        progress=context.progress,
+    )
+    record = found.record
     return {"rows": record["published"] or [], "verdicts": record["verdicts"], "texts": record["data"]}

@@ -1,0 +1,179 @@
+"""A whole cluster report: texts in, a folder of files out. `focus report` and notebooks call the same function."""
+
+from __future__ import annotations
+
+import dataclasses
+import resource
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from focus_core.analysis.tables import described
+from focus_core.analysis.trace import Provenance
+from focus_core.errors import FocusError
+from focus_core.models import LoadedModel
+from focus_core.progress import Progress, silent
+from focus_core.report import bundle
+from focus_core.report.build import build_report
+from focus_core.report.corpus import Corpus, scan
+from focus_core.report.files import report_files, write_files
+from focus_core.report.model import Report
+from focus_core.report.stream import StreamSettings, chosen_layers, collect, forget
+from focus_core.report.tags import TAGS, SectionTagger
+from focus_core.routing.attach import attached
+from focus_core.routing.model import FocusModel
+from focus_core.routing.storage import routers_hash, weights_fingerprint
+from focus_core.text import read_text, token_bytes
+
+STATES = ("untouched", "routed")
+
+
+@dataclass(frozen=True)
+class WrittenReport:
+    """A report that is on the disk.
+
+    Attributes:
+        report: the cards and their numbers.
+        files: the files that were written.
+        record: size, time, memory, origin and file names as plain values.
+    """
+
+    report: Report
+    files: tuple[Path, ...]
+    record: dict[str, Any]
+
+
+def write_report(
+    texts: str | Path | Iterable[str | Path],
+    out: str | Path,
+    *,
+    model: str | Path | LoadedModel = "default",
+    routers: str | Path | FocusModel | None = None,
+    untrained: bool = False,
+    settings: StreamSettings | None = None,
+    tags: bool = True,
+    dtype: torch.dtype = torch.float32,
+    title: str | None = None,
+    progress: Progress = silent,
+) -> WrittenReport:
+    """Route a corpus of any length, and write a report with a card for every group of every layer.
+
+    Memory does not grow with the corpus. A report that was interrupted resumes when this is called again with the same
+    arguments.
+
+    Args:
+        texts: text files and folders.
+        out: folder for the report.
+        model: a loaded model, or a name as `load_model` takes it.
+        routers: a folder, a shipped name, or a `FocusModel` of the loaded model; None for those shipped for the model.
+        untrained: use untrained routers instead.
+        settings: see `StreamSettings`.
+        tags: parts of speech of each group, by spaCy.
+        dtype: of the weights, where the model is loaded here.
+        title: of the report; made from the texts' names when None.
+        progress: told of every block.
+
+    Raises:
+        FocusError: texts, routers or settings that cannot be used.
+        OSError: the folder cannot be written.
+    """
+    settings, out = settings or StreamSettings(), Path(out)
+    if settings.states not in STATES:
+        raise FocusError(f"states is {settings.states!r}: choose {' or '.join(STATES)}.")
+    texts = [texts] if isinstance(texts, (str, Path)) else list(texts)
+    corpus = scan(texts)
+    with attached(model, routers, untrained=untrained, dtype=dtype, progress=progress) as (loaded, focus):
+        provenance = _provenance(loaded, focus)
+        tagger = SectionTagger() if tags else None
+        started = time.monotonic()
+        statistics = collect(
+            focus,
+            loaded.tokenizer,
+            corpus,
+            settings,
+            out,
+            fingerprint={**dataclasses.asdict(provenance), "dtype": str(dtype)},
+            tag=tagger,
+            num_tags=len(TAGS) if tagger else 0,
+            progress=progress,
+        )
+        seconds = time.monotonic() - started
+        progress("Writing the report", 1.0)
+        config = focus.config.replace(**({} if settings.top_k is None else {"top_k": settings.top_k}))
+        made = build_report(
+            statistics,
+            lambda ids: [raw.decode("utf-8", "replace") for raw in token_bytes(loaded.tokenizer, ids)],
+            layers=chosen_layers(focus, settings),
+            documents=corpus.documents,
+            origin={
+                **described(provenance, config, f"{settings.states} model", corpus.sha256),
+                "dtype": str(dtype),
+                "head": settings.head if config.router == "head" else None,
+            },
+            title=title or f"What the groups are: {Path(texts[0]).name if len(texts) == 1 else f'{len(texts)} texts'}",
+            block_length=settings.block_length,
+            tag_names=TAGS if tagger else (),
+            tagger=str(tagger) if tagger else "not asked for",
+        )
+        spelt = {
+            "model": loaded.info.name if isinstance(model, LoadedModel) else str(model),
+            "routers": "untrained" if untrained else _spelling(routers, focus),
+            "k": str(config.top_k),
+            **({} if settings.top_k is None or focus.config.layer_top_k is None else {"k_from": "one"}),
+            "window": str(config.window),
+            "sinks": str(config.sink_tokens),
+            "states": settings.states,
+        }
+    session = _session(made, corpus, settings, spelt, provenance.routers_hash)
+    files = {**report_files(made), "session.zip": bundle.write_bundle(made, session)}
+    written = write_files(files, out)
+    forget(out)
+    record = {
+        "tokens": made.num_tokens,
+        "words": made.num_words,
+        "seconds": round(seconds, 3),
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "origin": made.origin,
+        "made": made.made,
+        "files": [path.name for path in written],
+    }
+    return WrittenReport(made, tuple(written), record)
+
+
+def _provenance(loaded: LoadedModel, focus: FocusModel) -> Provenance:
+    return Provenance(
+        loaded.info.name,
+        weights_fingerprint(focus.model),
+        focus.name,
+        routers_hash(focus.routers),
+        focus.trained,
+        focus.base_matches,
+    )
+
+
+def _spelling(routers: str | Path | FocusModel | None, focus: FocusModel) -> str:
+    """The routers as a link of the app names them."""
+    return focus.name if routers is None or isinstance(routers, FocusModel) else str(routers)
+
+
+def _session(
+    made: Report, corpus: Corpus, settings: StreamSettings, spelt: dict[str, str], routers_hash: str
+) -> bundle.Session:
+    """What the Report page of the app opens; a single short text is part of it."""
+    short = len(corpus.files) == 1 and corpus.characters <= bundle.MAX_TEXT
+    return bundle.Session(
+        settings=spelt,
+        choices={
+            "layers": list(made.layers),
+            "sections": list(made.sections),
+            "seed": settings.seed,
+            "examples": settings.examples,
+        },
+        text=read_text(corpus.files[0]) if short else None,
+        text_name=corpus.documents[0].name,
+        routers_hash=routers_hash,
+    )
