@@ -69,10 +69,10 @@ def main() -> None:
         st.fragment(_watch, run_every=POLL_SECONDS if job.is_alive else None)(job.name, job.state)
     elif source == UPLOAD:
         file = st.file_uploader(
-            "Measurement", type="json", key="speed_file", help="A file that focus bench --out wrote."
+            "Measurement", type="json", key="speed_file", help="A record of focus bench attention or focus bench model."
         )
         if file is None:
-            st.info("Upload a file that **focus bench** wrote, on this machine or another.", icon=":material/upload:")
+            st.info("Upload a file of **focus bench**, from this machine or another.", icon=":material/upload:")
         else:
             with guarded():
                 _show_file(file.getvalue(), file.name)
@@ -125,10 +125,10 @@ def _buttons(job: Job) -> None:
     with st.container(horizontal=True):
         if job.is_alive:
             stopping = job.state == jobs.STOPPING
-            hint = "What is measured is kept."
+            hint = "Measured points are kept."
             st.button("Stop", icon=":material/stop:", on_click=jobs.stop, args=(job,), disabled=stopping, help=hint)
             return
-        hint = "Go on with the points that are missing."
+        hint = "Measure the missing points."
         if job.is_resumable and st.button("Resume", type="primary", icon=":material/play_arrow:", help=hint):
             jobs.resume(job)
             st.rerun()
@@ -281,7 +281,7 @@ def _measure() -> None:
             format_func=lambda name: f"{name}: {points[name]} points, up to {max(PRESETS[name]['sizes']):,} tokens",
             key="bench_preset",
             help="quick takes about a minute on two cores, standard much longer, published is for a GPU. "
-            "Stopped measurements go on where they stopped.",
+            "Stopped measurements can be resumed.",
         )
         heads = middle.selectbox(
             "Heads",
@@ -293,7 +293,7 @@ def _measure() -> None:
             help="The shape of the heads: SmolLM2-135M, GPT-2 124M, or Llama 3 8B and Mistral 7B.",
         )
         window = right.number_input("Window, w", 0, 4096, 128, key="bench_window", help="Local window of the pattern.")
-        hint = "In a process of its own; it goes on when the page is closed. Leave the machine alone meanwhile."
+        hint = "In a process of its own, which continues when the page is closed. Leave the machine alone meanwhile."
         started = st.form_submit_button("Start measuring", type="primary", icon=":material/timer:", help=hint)
     if started:
         folder = jobs.new_folder(f"speed-{preset}-{heads}")

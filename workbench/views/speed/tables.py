@@ -76,11 +76,11 @@ def read_speed(data: bytes, name: str) -> SpeedRecord:
 
 def _record(data: bytes, name: str, schema: str) -> dict[str, Any]:
     if len(data) > MAX_BYTES:
-        raise FocusError(f"{name} is larger than {MAX_BYTES / 1e6:.0f} MB: give a file that focus bench wrote.")
+        raise FocusError(f"{name} is larger than {MAX_BYTES / 1e6:.0f} MB: give a record of focus bench.")
     with _damage(name):
         record = json.loads(data)
     if not isinstance(record, dict) or record.get("schema") != schema:
-        raise FocusError(f"{name} is no speed measurement of schema {schema}: give a file that focus bench wrote.")
+        raise FocusError(f"{name} is no speed measurement of schema {schema}: give a record of focus bench.")
     return record
 
 
