@@ -12,14 +12,16 @@ from focus_core.commands.options import JsonOption, ModelOption, print_json
 
 def fetch(
     model: ModelOption = "default",
-    verify: Annotated[bool, typer.Option("--verify", help="Check the SHA-256 of the weights again, too.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Also check the SHA-256 of weights that are there already.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Download a model once, so that everything else works without a network.
 
-    The default model is 93 MB to download and takes 542 MB on the disk. Its
-    place is the user's cache folder, or the folder that the environment
-    variable FOCUS_CACHE names. If it is there already, nothing happens.
+    The default model is 93 MB to download and takes 542 MB on the disk. It
+    goes to the user's cache folder, or to the folder named by the environment
+    variable FOCUS_CACHE. If it is there already, nothing is downloaded.
     """
     from focus_core.models import default_model
     from focus_core.progress import terminal_progress

@@ -1,4 +1,4 @@
-"""Route a corpus of any length block by block; stop at any time and go on from there."""
+"""Route a corpus of any length block by block; stop at any time and resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of a training run: one JSON object a line, readable by others while the run goes on."""
+"""The log of a training run: one JSON object per line, readable during the run."""
 
 from __future__ import annotations
 

@@ -100,10 +100,10 @@ def train(
     on_phase: Callable[[str], None] = lambda phase: None,
     keep_checkpoint: bool = False,
 ) -> list[Step]:
-    """Train the routers, calibrate their potentials, and write routers and a log to a folder.
+    """Train the routers, calibrate their potentials, and write them to a folder.
 
-    A checkpoint is written every `save_every` steps and when interrupted; called again with the same settings, training
-    goes on from it and ends with the same routers as an uninterrupted run (on CPU).
+    A checkpoint is written every `save_every` steps and on an interruption. Called again with the same settings,
+    training resumes from it and, on CPU, ends with the same routers as an uninterrupted run.
 
     Args:
         focus: model with routers; its base is not changed.

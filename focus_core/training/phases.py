@@ -23,7 +23,7 @@ from focus_core.training import trainer as training
 from focus_core.training.log import RunLog
 from focus_core.training.memory import estimate_memory
 from focus_core.training.modes import Phase, phases, scratch_model
-from focus_core.training.run import RECORD, TrainedRun
+from focus_core.training.run import RECORD, SCHEMA, TrainedRun
 from focus_core.training.stream import Source, TokenStream, find_sources
 from focus_core.training.trainer import FocusTrainer, TrainerSettings
 from focus_core.training.watch import Watch, watched
@@ -108,6 +108,7 @@ def train_phases(
         record = record_run(
             out / RECORD,
             {
+                "schema": SCHEMA,
                 "model": {"name": str(architecture or loaded.info.name), "revision": loaded.info.revision},
                 "settings": {
                     "config": config,

@@ -26,8 +26,8 @@ from focus_core.training.log import RunLog, read_log
 from focus_core.training.loop import CHECKPOINT, Step, TrainSettings, calibration_blocks, train
 from focus_core.training.watch import Watch, watched
 
-RECORD = "training.json"
-"""The record of a run, in its folder beside the routers."""
+RECORD, SCHEMA = "training.json", "focus-train/1"
+"""The record of a run, in its folder beside the routers, and its schema."""
 
 _STAGE = ("settings", "data", "final_loss", "step_seconds", "started_from", "made")
 
@@ -128,6 +128,7 @@ def train_routers(
             focus.detach()
         done = read_log(out).steps
         report = {
+            "schema": SCHEMA,
             "model": {"name": loaded.info.name, "revision": loaded.info.revision},
             "settings": {"config": focus.config, "training": settings, "length": length, "stride": length},
             "started_from": started_from,

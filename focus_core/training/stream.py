@@ -149,8 +149,8 @@ class TokenStream(IterableDataset[dict[str, Tensor]]):
     Args:
         sources: from `find_sources`.
         tokenizer: a fast tokenizer of Transformers.
-        length: T, tokens per block, the `opening_tokens` included. A block never holds two texts; what is left over at
-            a text's end is dropped.
+        length: T, tokens per block, the `opening_tokens` included. A block never holds two texts; the rest at a
+            text's end is dropped.
         seed: of the order.
         buffer: blocks held for shuffling.
     """

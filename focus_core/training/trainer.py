@@ -190,7 +190,7 @@ def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 class _Reporter(TrainerCallback):
-    """Hands each step on, and refuses to go on with a loss that is not finite."""
+    """Reports each step, and stops the run at a loss that is not finite."""
 
     def __init__(self, task: TrainingTask, tokens: int, on_step: Callable[[Step], None]) -> None:
         self.task, self.tokens, self.on_step = task, tokens, on_step
@@ -218,7 +218,7 @@ def train_phase(
     folder: Path,
     on_step: Callable[[Step], None] = lambda step: None,
 ) -> FocusTrainer:
-    """Train one phase, or go on with it from its last checkpoint, and calibrate the routers' potentials.
+    """Train one phase, resuming from its last checkpoint, and calibrate the routers' potentials.
 
     Args:
         focus: model with routers, changed in place; its base only if the phase trains everything.
@@ -295,8 +295,8 @@ def _calibrate(trainer: FocusTrainer, stream: TokenStream) -> None:
 def save(trainer: FocusTrainer, folder: Path, tokenizer: Any = None) -> None:
     """Write the routers, and the whole model where it was trained; all processes call this, one writes.
 
-    Afterwards `load_model(folder)` and `FocusModel.from_pretrained(model, folder)` give back what was trained; after
-    centroid-only training the folder holds the routers alone.
+    Afterwards `load_model(folder)` and `FocusModel.from_pretrained(model, folder)` give back the trained model and
+    routers. After centroid-only training the folder holds the routers alone.
     """
     focus = trainer.task.focus
     main = trainer.is_world_process_zero()
