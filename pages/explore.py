@@ -105,7 +105,7 @@ def _strip(analysis: Analysis, row: int) -> None:
     )
     with st.container(height=640 if last - first > 250 else "content", border=True, key="strip_frame"):
         token_strip(data, key="strip", on_pick=_select)
-    several = analysis.trace.config.joined(row) > 1
+    several = analysis.trace.config.key_top_k_of(row) > 1
     st.caption(
         f"Fill and number: the {'first ' if several else ''}group. {'Stripe: the second group. ' if several else ''}"
         "Hover or focus a token for its details; click it, or press Enter, to select it."

@@ -20,11 +20,11 @@ from workbench.views.sparsity.charts import frontier, mask_image, share_bars
 from workbench.views.sparsity.tables import (
     MAX_QUERIES,
     Swept,
+    key_memberships,
     layer_verdict,
     mask_table,
     mass_table,
     mass_verdict,
-    memberships,
     verdict,
 )
 from workbench.widgets.export import chart
@@ -84,7 +84,7 @@ def _mask(analysis: Analysis, row: int) -> None:
     layer, num_tokens = trace.layers[row], len(trace.tokens)
     mask = pooled_mask(
         trace.membership[row],
-        reads=trace.reads[row],
+        query_membership=trace.query_membership[row],
         window=trace.config.window,
         sink_tokens=trace.config.sink_tokens,
     )
@@ -160,7 +160,7 @@ def _frontier(analysis: Analysis, swept: Swept) -> pd.DataFrame:
     """Pairs kept at each k, mean over layers."""
     trace = analysis.trace
     kept = []
-    for k, membership in zip(swept, memberships(trace, swept)):
+    for k, membership in zip(swept, key_memberships(trace, swept)):
         config = trace.config if isinstance(k, str) else trace.config.replace(top_k=k)
         at = dataclasses.replace(trace, membership=membership, config=config)
         kept.append(cached.pair_table(dataclasses.replace(analysis, trace=at))["kept"].to_numpy().mean())

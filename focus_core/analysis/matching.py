@@ -78,7 +78,7 @@ def renumbered(trace: Trace, row: int, numbers: np.ndarray) -> Trace:
         scores=moved(trace.scores, -np.inf),
         assignment=moved(trace.assignment, 0.0),
         membership=moved(trace.membership, False),
-        reading=None if trace.reading is None else moved(trace.reading, 0.0),
+        query_weights=moved(trace.query_weights, 0.0),
         config=trace.config.replace(num_groups=num_groups, layers=None, layer_top_k=own),
     )
 

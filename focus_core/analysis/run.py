@@ -78,5 +78,5 @@ def _token(trace: Trace, index: int) -> dict[str, Any]:
         "id": int(trace.input_ids[index]),
         "span": [int(start), int(end)],
         "groups": [np.flatnonzero(row).tolist() for row in trace.membership[:, index]],
-        "reads": [np.flatnonzero(row).tolist() for row in trace.reads[:, index]],
+        "reads": [np.flatnonzero(row).tolist() for row in trace.query_membership[:, index]],
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,10 +12,11 @@ from torch import Tensor
 
 from focus_core.analysis.agreement import membership_sets
 from focus_core.analysis.trace import Trace
-from focus_core.attention import AttentionOutput, focus_attention, kept_pairs
+from focus_core.attention import AttentionOutput, kept_pairs
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.interface import AttentionCall, Geometry, Rule
 from focus_core.routing.model import FocusModel
+from focus_core.routing.routers import ROUTERS
+from focus_core.routing.rules import AttentionCall, Geometry, Rule, attend_fully
 
 CLASSES = ("local", "sink", "same group", "dropped")
 """What happens to a causal pair: at most w apart; else its key is a sink; else the two share a group; else nothing."""
@@ -25,16 +25,9 @@ MAX_CELLS = 256
 _CHUNK_ELEMENTS = 1 << 23
 
 
-def random_sharing(num_groups: int, top_k: int) -> float:
-    """Probability that two random sets of k of K groups meet: 1 - C(K - k, k) / C(K, k)."""
-    return 1 - math.comb(num_groups - top_k, top_k) / math.comb(num_groups, top_k)
-
-
 def random_kept(config: FocusConfig, row: int) -> float:
     """Probability that random even groups keep a distant pair in one routed layer."""
-    if config.router == "head":
-        return config.top_k_of(row) / config.num_groups
-    return random_sharing(config.num_groups, config.top_k_of(row))
+    return ROUTERS[config.router].random_kept(config.num_groups, config.top_k_of(row))
 
 
 def pair_table(trace: Trace) -> pd.DataFrame:
@@ -47,8 +40,7 @@ def pair_table(trace: Trace) -> pd.DataFrame:
         k).
     """
     config = trace.config
-    reads = None if trace.reading is None else torch.tensor(trace.reads)
-    member = torch.tensor(trace.membership)
+    member, reads = torch.tensor(trace.membership), torch.tensor(trace.query_membership)
     counts = kept_pairs(member, query_membership=reads, window=config.window, sink_tokens=config.sink_tokens)
     causal, local, distant, kept, sink = (count.double().numpy() for count in counts)
     by_luck = [random_kept(config, row) for row in range(len(trace.layers))]
@@ -86,7 +78,7 @@ class PooledMask:
 def pooled_mask(
     membership: np.ndarray,
     *,
-    reads: np.ndarray | None = None,
+    query_membership: np.ndarray | None = None,
     window: int,
     sink_tokens: int,
     cells: int = MAX_CELLS,
@@ -95,7 +87,7 @@ def pooled_mask(
 
     Args:
         membership: (T, K) bool.
-        reads: (T, K) bool, the groups that tokens read; those they are in when None.
+        query_membership: (T, K) bool, the groups that tokens read; those they are in when None.
         window: w.
         sink_tokens: tokens that every later token reads.
         cells: the most cells along a side.
@@ -104,7 +96,7 @@ def pooled_mask(
     factor = max(1, -(-num_tokens // cells))
     starts = np.arange(0, num_tokens, factor)
     # Sets of both kinds are numbered together; what a query reads is looked up from its own row.
-    both = membership if reads is None else np.concatenate([membership, reads])
+    both = np.concatenate([membership, membership if query_membership is None else query_membership])
     set_of, overlap = membership_sets(both)
     read_of = set_of[-num_tokens:]
     counts = np.zeros((len(starts), len(starts), len(CLASSES)), dtype=np.float32)
@@ -128,7 +120,7 @@ def attention_mass(
     input_ids: np.ndarray,
     memberships: Sequence[np.ndarray],
     *,
-    reads: Sequence[np.ndarray] | None = None,
+    query_memberships: Sequence[np.ndarray] | None = None,
     head: int | None = None,
     window: int,
     sink_tokens: int,
@@ -143,7 +135,7 @@ def attention_mass(
         focus: model with routers; hold its lock.
         input_ids: (T,) int64.
         memberships: patterns to measure in the same pass, each (L, T, K) bool for the layers with routers in order.
-        reads: the groups that tokens read in each pattern, likewise; those they are in when None.
+        query_memberships: the groups that tokens read in each pattern, likewise; those they are in when None.
         head: the key/value head that patterns of routers per head belong to; its query heads alone are averaged.
         window: w.
         sink_tokens: tokens that every later token reads.
@@ -156,44 +148,23 @@ def attention_mass(
     result = np.zeros((len(memberships), len(rows), len(CLASSES)))
     chosen = measured_queries(len(input_ids), max_queries)
 
-    def attend(
-        call: AttentionCall,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        assignment: Tensor,
-        reading: Tensor | None,
-        positions: Tensor,
-        geometry: Geometry,
-    ) -> AttentionOutput:
-        row = rows[call.layer]
+    def attend(call: AttentionCall) -> AttentionOutput:
+        query, key, row = call.query, call.key, rows[call.layer]
         groups = [
             tuple(torch.from_numpy(np.array(part[row], dtype=np.float32)).to(query.device) for part in pattern)
-            for pattern in zip(reads or memberships, memberships)
+            for pattern in zip(query_memberships or memberships, memberships)
         ]
         picked = torch.from_numpy(chosen).to(query.device)
         sums = torch.zeros(len(groups), len(CLASSES), dtype=torch.float64, device=query.device)
         step = max(1, _CHUNK_ELEMENTS // (query.shape[1] * key.shape[2]))
         for start in range(0, len(picked), step):
             part = picked[start : start + step]
-            sums += _mass(query[head or 0, :, part], key[head or 0], part, groups, window, sink_tokens, geometry)
+            sums += _mass(query[head or 0, :, part], key[head or 0], part, groups, window, sink_tokens, call.geometry)
         result[:, row] = (sums / len(picked)).cpu().numpy()
-        everyone = torch.ones(*positions.shape, 1, dtype=torch.bool, device=query.device)
-        return focus_attention(
-            query,
-            key,
-            value,
-            everyone,
-            window=key.shape[2],
-            positions=positions,
-            sliding_window=geometry.sliding_window,
-            scale=geometry.scale,
-            softcap=geometry.softcap,
-        )
+        return attend_fully(call)
 
-    rule = Rule(lambda assignment, config: assignment, attend)
     tokens = torch.from_numpy(np.array(input_ids))[None].to(focus.model.device)
-    with torch.inference_mode(), focus.routing("soft", rule=rule):
+    with torch.inference_mode(), focus.routing("soft", rule=Rule(attend)):
         focus.model.base_model(input_ids=tokens, use_cache=False)
     return result
 

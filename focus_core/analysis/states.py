@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from focus_core.progress import Progress, silent
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.model import FocusModel, Observer
-from focus_core.routing.router import Router
+from focus_core.routing.layer import LayerRouting, assign
+from focus_core.routing.model import FocusModel
 from focus_core.routing.sinkhorn import sinkhorn
 
 UNTRAINED_SEEDS = (1, 2, 3)
@@ -62,11 +62,12 @@ def state_groups(
     kept: dict[int, list[Tensor]] = {layer: [] for layer in focus.layers}
     chosen = torch.empty(0, dtype=torch.long)
 
-    def keep(layer: int, states: Tensor, valid: Tensor | None) -> None:
+    def keep(routing: LayerRouting) -> None:
+        states = routing.hidden_states
         rows = states[0, chosen.to(states.device)].float().clamp(-_LARGEST, _LARGEST)
-        kept[layer].append(rows.to("cpu", torch.float16))  # half the memory; k-means needs no more
+        kept[routing.layer].append(rows.to("cpu", torch.float16))  # half the memory; k-means needs no more
 
-    with torch.inference_mode(), focus.observe(Observer(on_states=keep)):
+    with torch.inference_mode(), focus.observe(keep):
         for index, (input_ids, tokens) in enumerate(documents):
             progress("Reading hidden states", 0.6 * index / len(documents))
             chosen = torch.from_numpy(tokens)
@@ -119,7 +120,8 @@ def balanced_kmeans(states: np.ndarray, num_groups: int, *, seed: int = 0) -> np
 
 def _untrained(states: Tensor, config: FocusConfig, layer: int, seed: int) -> np.ndarray:
     """(n,) first groups of a router as `retrofit` initialises them, balanced over all the tokens at once."""
-    router = Router(states.shape[-1], config, torch.Generator().manual_seed(1000 * seed + layer))
+    layer_wide = config.replace(router="layer", balance="sequence")
+    router = layer_wide.new_router(states.shape[-1], 1, torch.Generator().manual_seed(1000 * seed + layer))
     with torch.inference_mode():
         scores = router(states[None])
-        return router.assign(scores, config.replace(balance="sequence"))[0].argmax(-1).numpy()
+        return assign(router, scores, layer_wide)[0].argmax(-1).numpy()

@@ -88,8 +88,8 @@ def token_rows(trace: Trace) -> pd.DataFrame:
                     "weight": trace.assignment[row, tokens, first],
                     "score": trace.scores[row, tokens, first],
                     "margin": margins(trace, row),
-                    "groups": [numbers(joined) for joined in order[:, : trace.config.joined(row)]],
-                    "reads": [numbers(np.flatnonzero(read)) for read in trace.reads[row]],
+                    "groups": [numbers(joined) for joined in order[:, : trace.config.key_top_k_of(row)]],
+                    "reads": [numbers(np.flatnonzero(read)) for read in trace.query_membership[row]],
                     "is_sink": tokens < trace.config.sink_tokens,
                 }
             )

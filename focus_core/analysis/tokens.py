@@ -47,7 +47,7 @@ def margins(trace: Trace, layer: int) -> np.ndarray:
 
     Zero means that a coin could have decided. Where all K groups are joined, or none, nothing is: infinity.
     """
-    k = trace.config.joined(layer)
+    k = trace.config.key_top_k_of(layer)
     weights = -np.sort(-trace.assignment[layer], axis=-1)
     if not 0 < k < weights.shape[1]:
         return np.full(weights.shape[0], np.inf, dtype=np.float32)

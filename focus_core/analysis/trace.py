@@ -13,8 +13,8 @@ from torch import Tensor
 
 from focus_core.errors import FocusError
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.model import Observer
-from focus_core.routing.router import top_k_membership
+from focus_core.routing.layer import LayerRouting, top_k_membership
+from focus_core.routing.routers import ROUTERS
 from focus_core.routing.storage import routers_hash, weights_fingerprint
 from focus_core.text import encode, token_bytes
 
@@ -62,13 +62,13 @@ class Trace:
         layers: (L,) index of each traced decoder layer in the model.
         scores: (L, T, K) float32 router scores before balancing.
         assignment: (L, T, K) float32 balanced soft assignment, rows sum to 1.
-        membership: (L, T, K) bool, the top-k groups, k that of the layer (`config.top_k_of(row)`); sink tokens are not
-            marked here. With routers per head: the one group that a token is in.
+        membership: (L, T, K) bool, the groups that each token is in (`config.key_top_k_of(row)` of them); sink tokens
+            are not marked here.
         config: the settings in force.
         provenance: model and routers.
         head: the traced key/value head of routers per head, else None.
-        reading: (L, T, K) float32, how much each token wants to read each group, rows sum to 1; None if tokens read the
-            groups they are in.
+        query_weights: (L, T, K) float32, how much each token reads each group, rows sum to 1; `assignment` itself where
+            tokens read the groups they are in, as when left out.
         token_bytes: (T,) the bytes of each token; empty if they are not known.
     """
 
@@ -83,20 +83,24 @@ class Trace:
     config: FocusConfig
     provenance: Provenance
     head: int | None = None
-    reading: np.ndarray | None = None
+    query_weights: np.ndarray = None  # type: ignore[assignment]
     token_bytes: tuple[bytes, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.query_weights is None:
+            object.__setattr__(self, "query_weights", self.assignment)
+
     @property
-    def wants(self) -> np.ndarray:
-        """(L, T, K) float32: how much each token wants to read each group; `assignment` unless routers are per head."""
-        return self.assignment if self.reading is None else self.reading
+    def reads_own_groups(self) -> bool:
+        """Whether tokens read the groups they are in, as published."""
+        return ROUTERS[self.config.router].reads_own_groups
 
     @cached_property
-    def reads(self) -> np.ndarray:
-        """(L, T, K) bool, read-only: the groups that each token reads; `membership` unless routers are per head."""
-        if self.reading is None:
+    def query_membership(self) -> np.ndarray:
+        """(L, T, K) bool, read-only: the groups that each token reads."""
+        if self.reads_own_groups:
             return self.membership
-        reads = memberships(self.reading, self.config, queries=True)
+        reads = query_memberships(self.query_weights, self.config)
         reads.setflags(write=False)
         return reads
 
@@ -134,20 +138,29 @@ class Trace:
         return f"Trace({len(self.tokens)} tokens, {len(self.layers)} layers, {self.config.num_groups} groups)"
 
 
-def memberships(assignment: Tensor | np.ndarray, config: FocusConfig, *, queries: bool = False) -> np.ndarray:
-    """(L, T, K) bool memberships of hard routing, every layer at its own k.
+def key_memberships(assignment: Tensor | np.ndarray, config: FocusConfig) -> np.ndarray:
+    """(L, T, K) bool: the groups that tokens are in under hard routing, every layer at its own k.
 
     Args:
         assignment: (L, T, K) float, of all routed layers in their order.
-        config: k, or the plan of it. Routers per head put a key into one group whatever k is.
-        queries: the weights are those of `Trace.reading`.
+        config: k, or the plan of it.
     """
-    layers = torch.as_tensor(assignment)
-    if config.router == "head" and not queries:
-        return top_k_membership(layers, 1).numpy()
-    if config.layer_top_k is None:
-        return top_k_membership(layers, config.top_k).numpy()
-    return torch.cat([top_k_membership(each[None], k) for each, k in zip(layers, config.layer_top_k)]).numpy()
+    return _memberships(assignment, [config.key_top_k_of(row) for row in range(len(assignment))])
+
+
+def query_memberships(query_weights: Tensor | np.ndarray, config: FocusConfig) -> np.ndarray:
+    """(L, T, K) bool: the groups that tokens read under hard routing, every layer at its own k.
+
+    Args:
+        query_weights: (L, T, K) float, of all routed layers in their order.
+        config: k, or the plan of it.
+    """
+    return _memberships(query_weights, [config.top_k_of(row) for row in range(len(query_weights))])
+
+
+def _memberships(weights: Tensor | np.ndarray, top_k: list[int]) -> np.ndarray:
+    layers = torch.as_tensor(weights)
+    return torch.cat([top_k_membership(each[None], k) for each, k in zip(layers, top_k)]).numpy()
 
 
 def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0) -> Trace:
@@ -170,36 +183,33 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0) -> T
     """
     if focus.current.mode == "off":
         raise FocusError("Routing is off, so there are no groups to show: analyse in hard or soft mode.")
-    per_head = focus.config.router == "head"
     num_heads = min(focus.router(layer).num_heads for layer in focus.layers)
     if not 0 <= head < num_heads:
         raise FocusError(f"There is no router for head {head}: choose 0 to {num_heads - 1}.")
     limit = getattr(focus.model.config.get_text_config(), "max_position_embeddings", None)
     encoding = encode(tokenizer, text, max_tokens=limit, opening=True)
-    seen: dict[int, tuple[Tensor, Tensor]] = {}
-    read: dict[int, Tensor] = {}
+    seen: dict[int, tuple[Tensor, ...]] = {}
 
-    def record(layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, reading: Tensor | None) -> None:
-        seen[layer] = (scores[head].float().cpu(), assignment[head].float().cpu())
-        if reading is not None:
-            read[layer] = reading[head].float().cpu()
+    def record(routing: LayerRouting) -> None:
+        parts = routing.scores, routing.key_weights, routing.query_weights
+        seen[routing.layer] = tuple(part[head].float().cpu() for part in parts)
 
     input_ids = torch.from_numpy(encoding.input_ids)[None].to(focus.model.device)
-    with torch.inference_mode(), focus.observe(Observer(on_assignment=record)):
+    with torch.inference_mode(), focus.observe(record):
         # The logits are not needed; without them a long text costs no (T, vocabulary) array.
         focus.model.base_model(input_ids=input_ids, use_cache=False)
     layers = tuple(sorted(seen))
-    assignment = torch.stack([seen[layer][1] for layer in layers])
-    config = focus.current.config
+    scores, assignment, query_weights = (torch.stack([seen[layer][part] for layer in layers]) for part in range(3))
+    config, kind = focus.current.config, ROUTERS[focus.config.router]
     return Trace(
         text=text,
         input_ids=encoding.input_ids,
         offsets=encoding.offsets,
         tokens=tuple(encoding.tokens),
         layers=layers,
-        scores=torch.stack([seen[layer][0] for layer in layers]).numpy(),
-        assignment=assignment.numpy(),
-        membership=memberships(assignment, config),
+        scores=scores.numpy(),
+        assignment=(weights := assignment.numpy()),
+        membership=key_memberships(assignment, config),
         config=config,
         provenance=Provenance(
             model=_model_name(focus),
@@ -209,8 +219,8 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0) -> T
             trained=focus.trained,
             base_matches=focus.base_matches,
         ),
-        head=head if per_head else None,
-        reading=torch.stack([read[layer] for layer in layers]).numpy() if per_head else None,
+        head=head if kind.per_head else None,
+        query_weights=weights if kind.reads_own_groups else query_weights.numpy(),
         token_bytes=tuple(token_bytes(tokenizer, encoding.input_ids)),
     )
 

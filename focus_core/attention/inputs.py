@@ -27,7 +27,7 @@ class AttentionOutput(NamedTuple):
 class AttentionInputs:
     """A checked attention problem; `focus_core.attention.focus_attention` documents the fields.
 
-    Here ``positions`` and ``query_membership`` are always present (``separate`` says whether the latter was given),
+    Here ``positions`` and ``query_membership`` are always present (``reads_own_groups``: the latter was left out),
     ``scale`` always a number, and shapes, dtypes and devices agree.
     """
 
@@ -36,7 +36,7 @@ class AttentionInputs:
     value: Tensor
     membership: Tensor
     query_membership: Tensor
-    separate: bool
+    reads_own_groups: bool
     positions: Tensor
     window: int
     sink_tokens: int

@@ -113,7 +113,7 @@ def checked_inputs(
         value=value,
         membership=membership,
         query_membership=membership[:, key.shape[2] - num_queries :] if query_membership is None else query_membership,
-        separate=query_membership is not None,
+        reads_own_groups=query_membership is None,
         positions=positions,
         window=window,
         sink_tokens=sink_tokens,

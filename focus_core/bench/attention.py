@@ -202,7 +202,7 @@ def measure_point(
         "backend": backend,
     }
     inputs = _problem(settings, tokens, num_groups, top_k, DTYPES[dtype], share)
-    reads = inputs.query_membership if inputs.separate else None
+    reads = None if inputs.reads_own_groups else inputs.query_membership
     window, sink_tokens = settings.window, settings.sink_tokens
     counts = kept_pairs(inputs.membership, query_membership=reads, window=window, sink_tokens=sink_tokens)
     kept_share = float(counts.kept_share.mean())
@@ -261,26 +261,26 @@ def _problem(
         torch.randn(1, heads, tokens, settings.head_dim, generator=generator).to(settings.device, dtype)
         for heads in (settings.heads, settings.kv_heads, settings.kv_heads)
     )
-    per_head = settings.router == "head"
-    if per_head:
+    kind = ROUTERS[settings.router]
+    if kind.per_head:
         query = query.view(settings.kv_heads, -1, tokens, settings.head_dim)
         key, value = key.transpose(0, 1), value.transpose(0, 1)
 
-    own = 1 if per_head else top_k
+    own = kind.key_top_k(top_k)
     tilt = 0.0 if share is None else _tilt(num_groups, top_k, own, share)
 
     def groups(count: int) -> Tensor:
         return random_groups((len(query), tokens, num_groups), count, tilt, generator).to(settings.device)
 
     reads = groups(top_k)
-    membership = groups(own) if per_head else reads
+    membership = reads if kind.reads_own_groups else groups(own)
     return checked_inputs(
         query,
         key,
         value,
         membership,
         None,
-        query_membership=reads if per_head else None,
+        query_membership=None if kind.reads_own_groups else reads,
         window=settings.window,
         sink_tokens=settings.sink_tokens,
         sliding_window=None,
@@ -335,7 +335,7 @@ def _errors(inputs: AttentionInputs, result: Any) -> dict[str, float]:
             inputs.key[:, :, end].float(),
             inputs.value[:, :, end].float(),
             inputs.membership[:, end],
-            query_membership=inputs.query_membership[:, query : query + 1] if inputs.separate else None,
+            query_membership=None if inputs.reads_own_groups else inputs.query_membership[:, query : query + 1],
             window=inputs.window,
             sink_tokens=inputs.sink_tokens,
             backend="dense",

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from focus_core.attention import AttentionOutput
 from focus_core.errors import FocusError
-from focus_core.routing.interface import AttentionCall, Geometry, Rule
 from focus_core.routing.model import FocusModel
+from focus_core.routing.rules import AttentionCall, Rule
 
 
 class Head(NamedTuple):
@@ -83,16 +83,8 @@ def model_heads(focus: FocusModel, input_ids: Tensor, heads: Sequence[tuple[int,
     found: dict[tuple[int, int], Projected] = {}
     last = max(layer for layer, _ in heads)
 
-    def follow(
-        call: AttentionCall,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        routing: Tensor,
-        reading: Tensor | None,
-        positions: Tensor,
-        geometry: Geometry,
-    ) -> AttentionOutput:
+    def follow(call: AttentionCall) -> AttentionOutput:
+        query, key, value, geometry = call.query, call.key, call.value, call.geometry
         for layer, head in heads:
             if layer == call.layer:
                 group = head * key.shape[1] // query.shape[1]
@@ -110,10 +102,7 @@ def model_heads(focus: FocusModel, input_ids: Tensor, heads: Sequence[tuple[int,
         )
         return AttentionOutput(output, output.new_zeros(output.shape[:3], dtype=torch.float32))
 
-    with (
-        suppress(_Seen),
-        focus.routing("soft", balance="calibrated", rule=Rule(lambda assignment, top_k: assignment, follow)),
-    ):
+    with suppress(_Seen), focus.routing("soft", balance="calibrated", rule=Rule(follow)):
         focus.model.base_model(input_ids=input_ids[None].to(focus.model.device), use_cache=False)
     return [found[each] for each in heads]
 

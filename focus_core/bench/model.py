@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
 
-from focus_core.attention import kept_pairs
 from focus_core.bench.attention import DTYPES
 from focus_core.bench.memory import working_bytes
 from focus_core.bench.reading import text_ids
@@ -26,9 +25,8 @@ from focus_core.models import load_model
 from focus_core.progress import Progress, silent
 from focus_core.results import record_run
 from focus_core.routing.attach import attach
-from focus_core.routing.head_router import heads_in_groups
-from focus_core.routing.model import FocusModel, Observer
-from focus_core.routing.router import memberships
+from focus_core.routing.layer import KeyQuery, LayerRouting, heads_in_groups
+from focus_core.routing.model import FocusModel
 
 SCHEMA = "focus-bench-model/1"
 
@@ -185,19 +183,22 @@ def _prefill(focus: FocusModel, ids: Tensor, settings: ModelBenchSettings, *, ch
 
 def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSettings) -> list[dict[str, Any]]:
     """Seconds per written token after one shared cache, filled under the first k."""
-    routings: dict[int, tuple[Tensor, Tensor | None]] = {}
+    found: dict[int, dict[int, KeyQuery]] = {}
 
-    def keep(layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, reading: Tensor | None) -> None:
-        routings[layer] = assignment, reading
+    def keep(routing: LayerRouting) -> None:
+        found[routing.layer] = {top_k: routing.membership(top_k) for top_k in settings.top_k}
 
     filled = DynamicCache(config=focus.model.config)
-    with _mode(focus, settings.top_k[0]), focus.observe(Observer(on_assignment=keep)):
+    with _mode(focus, settings.top_k[0]), focus.observe(keep):
         focus(input_ids=ids[:, :tokens], past_key_values=filled, use_cache=True, logits_to_keep=1)
     times: dict[int | None, list[float]] = {top_k: [] for top_k in _modes(settings)}
     for top_k, seconds in times.items():
         cache = copy.deepcopy(filled)
-        for layer, routing in routings.items():
-            _set_routing(cache, layer, None if top_k is None else memberships(*routing, top_k)[0], focus)
+        for layer, memberships in found.items():
+            stored: Any = cache.layers[layer]
+            # Keys do not change with k, only which of them are read.
+            keys = None if top_k is None else memberships[top_k].keys
+            stored.routing = None if keys is None else heads_in_groups(keys, focus.router(layer).num_heads)
         with _mode(focus, top_k):
             for step in range(settings.steps + 1):
                 token = ids[:, tokens + step - 1 : tokens + step]
@@ -209,7 +210,7 @@ def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSet
                 if step:
                     seconds.append(taken)
     return [
-        _row("decode", tokens, top_k, _keys_kept(focus, routings, top_k), seconds, 1, times[None])
+        _row("decode", tokens, top_k, _keys_kept(focus, found, top_k), seconds, 1, times[None])
         for top_k, seconds in times.items()
     ]
 
@@ -218,36 +219,26 @@ def _pairs_kept(focus: FocusModel, read: Call, top_k: int) -> float:
     """Share of causal pairs that are computed, mean over layers."""
     shares: list[float] = []
 
-    def count(layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, reading: Tensor | None) -> None:
-        config = focus.current.config
-        member, reads = memberships(assignment, reading, top_k)
-        counts = kept_pairs(member, query_membership=reads, window=config.window, sink_tokens=config.sink_tokens)
-        shares.append(float(counts.kept_share.mean()))
+    def count(routing: LayerRouting) -> None:
+        shares.append(float(routing.pair_counts(top_k=top_k).kept_share.mean()))
 
-    with focus.observe(Observer(on_assignment=count)):
+    with focus.observe(count):
         read()
     return sum(shares) / len(shares)
 
 
-def _keys_kept(focus: FocusModel, routings: dict[int, tuple[Tensor, Tensor | None]], top_k: int | None) -> float:
+def _keys_kept(focus: FocusModel, found: dict[int, dict[int, KeyQuery]], top_k: int | None) -> float:
     """Share of all keys that the last token reads, mean over layers (and heads that have routers of their own)."""
     if top_k is None:
         return 1.0
     shares = []
-    for routing in routings.values():
-        member, reads = memberships(*routing, top_k)
+    for memberships in found.values():
+        member, reads = memberships[top_k]
         kept = (member & reads[:, -1:]).any(-1)
         kept[:, : focus.config.sink_tokens] = True
         kept[:, -focus.config.window - 1 :] = True
         shares.append(float(kept.float().mean()))
     return sum(shares) / len(shares)
-
-
-def _set_routing(cache: Any, layer: int, membership: Tensor | None, focus: FocusModel) -> None:
-    """The same keys under another k: routing does not change them, only which of them are read."""
-    if membership is not None:
-        membership = heads_in_groups(membership, focus.router(layer).num_heads)
-    cache.layers[layer].routing = membership
 
 
 def _timed(call: Call, device: torch.device) -> float:

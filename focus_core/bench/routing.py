@@ -10,8 +10,7 @@ import torch
 
 from focus_core.bench.timing import alternate
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.head_router import HeadRouter
-from focus_core.routing.router import Router, top_k_membership
+from focus_core.routing.layer import assign, top_k_membership
 
 
 @torch.inference_mode()
@@ -41,23 +40,22 @@ def routing_seconds(
         potentials), ``sinkhorn_N_rounds``, ``top_k`` (membership) and ``sort`` (tokens by group).
     """
     generator = torch.Generator().manual_seed(seed)
-    per_head = config.router == "head"
-    router = HeadRouter(width, kv_heads, config, generator) if per_head else Router(width, config, generator)
-    router = router.to(device)
+    router = config.new_router(width, kv_heads, generator).to(device)
     hidden = torch.randn(1, tokens, width, generator=generator).to(device)
     causal, sequence = config.replace(balance="calibrated"), config.replace(balance="sequence")
 
-    def project() -> Any:
-        return router(hidden), router.read(hidden, config)
-
     scores = router(hidden)
-    assignment = router.assign(scores, causal)
-    groups = assignment.topk(config.joined(0), dim=-1).indices.flatten(1)
+    assignment = assign(router, scores, causal)
+
+    def project() -> Any:
+        return router(hidden), router.read(hidden, assignment, config.temperature)
+
+    groups = assignment.topk(config.key_top_k_of(0), dim=-1).indices.flatten(1)
     calls: dict[str, Callable[[], Any]] = {
         "projection": project,
-        "calibrated": lambda: router.assign(scores, causal),
-        f"sinkhorn_{config.sinkhorn_rounds}_rounds": lambda: router.assign(scores, sequence),
-        "top_k": lambda: top_k_membership(assignment, config.joined(0)),
+        "calibrated": lambda: assign(router, scores, causal),
+        f"sinkhorn_{config.sinkhorn_rounds}_rounds": lambda: assign(router, scores, sequence),
+        "top_k": lambda: top_k_membership(assignment, config.key_top_k_of(0)),
         "sort": lambda: groups.sort(dim=1, stable=True),
     }
     runs = alternate(calls, max(3, repetitions), device)

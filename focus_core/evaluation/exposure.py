@@ -10,7 +10,7 @@ from torch import Tensor
 
 from focus_core.attention import kept_pairs
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.head_router import heads_in_batch
+from focus_core.routing.layer import heads_in_batch
 
 
 @dataclass(frozen=True)
@@ -49,19 +49,18 @@ def exposure(num_tokens: int, config: FocusConfig, memberships: Sequence[Tensor]
     Args:
         num_tokens: T, at least 1.
         config: window and sinks in force.
-        memberships: per layer (T, K) bool, or (T, 2 H K) for routers per head: the groups of tokens as keys in all H
-            heads, then those that they read; empty where nothing is removed.
+        memberships: per layer (T, 2 H K) bool: the groups of tokens as keys in all H heads of its router, then those
+            that they read; empty where nothing is removed.
     """
     beyond = max(0, num_tokens - 1 - config.window)
     causal, distant = num_tokens * (num_tokens + 1) // 2, beyond * (beyond + 1) // 2
     removed = 0.0
     if distant and len(memberships):
-        member, reads = torch.stack(list(memberships)), None
-        if config.router == "head":
-            member, reads = (
-                heads_in_batch(part, part.shape[-1] // config.num_groups) for part in member.chunk(2, dim=-1)
-            )
+        keys, queries = (
+            heads_in_batch(part, part.shape[-1] // config.num_groups)
+            for part in torch.stack(list(memberships)).chunk(2, dim=-1)
+        )
         window, sink_tokens = config.window, config.sink_tokens
-        counts = kept_pairs(member, query_membership=reads, window=window, sink_tokens=sink_tokens)
+        counts = kept_pairs(keys, query_membership=queries, window=window, sink_tokens=sink_tokens)
         removed = float((counts.distant - counts.distant_kept).double().mean())
     return Exposure(num_tokens, causal, distant, removed)

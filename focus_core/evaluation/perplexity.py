@@ -9,14 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from focus_core.attention import kept_pairs
 from focus_core.evaluation.likelihood import token_losses
 from focus_core.progress import Progress, silent
-from focus_core.routing.config import FocusConfig
-from focus_core.routing.model import FocusModel, Mode, Observer
-from focus_core.routing.router import group_sizes, memberships
+from focus_core.routing.layer import LayerRouting
+from focus_core.routing.model import FocusModel, Mode
 
 MAX_TOKENS = 4096
 """Tokens of a forward pass, unless one block alone has more."""
@@ -65,23 +62,16 @@ class Evaluation:
 class _Shares:
     """Counts pairs and group sizes while blocks pass through the layers."""
 
-    def __init__(self, focus: FocusModel, config: FocusConfig, *, count_pairs: bool) -> None:
-        self.config, self.count_pairs = config, count_pairs
-        self.places = {layer: place for place, layer in enumerate(focus.layers)}
-        self.heads = {layer: focus.router(layer).num_heads for layer in focus.layers}
+    def __init__(self, *, count_pairs: bool) -> None:
+        self.count_pairs = count_pairs
         self.sizes: dict[int, np.ndarray] = {}
         self.kept = self.distant = self.causal = self.computed = 0
 
-    def __call__(
-        self, layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, reading: Tensor | None
-    ) -> None:
-        sizes = group_sizes(assignment, self.heads[layer]).cpu().numpy()
-        self.sizes[layer] = self.sizes.get(layer, 0) + sizes
+    def __call__(self, routing: LayerRouting) -> None:
+        self.sizes[routing.layer] = self.sizes.get(routing.layer, 0) + routing.group_sizes().cpu().numpy()
         if not self.count_pairs:
             return
-        member, reads = memberships(assignment, reading, self.config.top_k_of(self.places[layer]))
-        window, sink_tokens = self.config.window, self.config.sink_tokens
-        counts = kept_pairs(member, query_membership=reads, window=window, sink_tokens=sink_tokens)
+        counts = routing.pair_counts()
         self.kept += int(counts.distant_kept.sum())
         self.distant += int(counts.distant.sum())
         self.causal += int(counts.causal.sum())
@@ -139,8 +129,8 @@ def evaluate(
     batch_size = max(1, min(batch_size, MAX_TOKENS // length))
     with focus.routing(routing, **overrides):
         config = focus.current.config
-        shares = _Shares(focus, config, count_pairs=routing == "hard")
-        with focus.observe(Observer(on_assignment=shares)):
+        shares = _Shares(count_pairs=routing == "hard")
+        with focus.observe(shares):
             for start in range(0, len(blocks), batch_size):
                 rows = torch.from_numpy(blocks[start : start + batch_size]).to(focus.model.device)
                 losses = token_losses(focus, rows)

@@ -16,8 +16,8 @@ from focus_core.attention import AttentionOutput
 from focus_core.baselines import BASELINES, Baseline, Case
 from focus_core.evaluation.likelihood import token_losses
 from focus_core.evaluation.perplexity import Evaluation
-from focus_core.routing.interface import AttentionCall, Geometry, Rule
 from focus_core.routing.model import FocusModel
+from focus_core.routing.rules import AttentionCall, Rule
 
 SCHEMA = "focus-frontier/1"
 
@@ -165,37 +165,23 @@ class _Tally:
     causal: float = 0.0
 
 
-Attend = Callable[[int, Tensor, Tensor, Tensor, Geometry], AttentionOutput]
-"""From layer, query (B, H, T, D), key and value (B, Hkv, T, D) and the model's own settings to the result."""
+Attend = Callable[[AttentionCall], AttentionOutput]
 
 
 @contextmanager
 def _attending(focus: FocusModel, attend: Attend) -> Iterator[None]:
     """Every routed layer attends with a function of the caller's own."""
-
-    def follow(
-        call: AttentionCall,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        routing: Tensor,
-        reading: Tensor | None,
-        positions: Tensor,
-        geometry: Geometry,
-    ) -> AttentionOutput:
-        return attend(call.layer, query, key, value, geometry)
-
-    with focus.routing("soft", balance="calibrated", rule=Rule(lambda assignment, top_k: assignment, follow)):
+    with focus.routing("soft", balance="calibrated", rule=Rule(attend)):
         yield
 
 
 def _fitting(baseline: Baseline, fitted: dict[int, Any], *, seed: int, **settings: Any) -> Attend:
     """Full attention that shows every layer's queries and keys to the baseline on the way."""
 
-    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, geometry: Geometry) -> AttentionOutput:
+    def attend(call: AttentionCall) -> AttentionOutput:
         assert baseline.fit is not None
-        fitted[layer] = baseline.fit(query, key, seed=seed + layer, **settings)
-        case = _case(query, key, value, geometry, seed=seed + layer, **settings)
+        fitted[call.layer] = baseline.fit(call.query, call.key, seed=seed + call.layer, **settings)
+        case = _case(call, seed=seed + call.layer, **settings)
         return case.exactly(case.causal).attention
 
     return attend
@@ -204,8 +190,8 @@ def _fitting(baseline: Baseline, fitted: dict[int, Any], *, seed: int, **setting
 def _replacing(baseline: Baseline, fitted: dict[int, Any], tally: _Tally, *, seed: int, **settings: Any) -> Attend:
     """The baseline in place of attention, its pairs counted."""
 
-    def attend(layer: int, query: Tensor, key: Tensor, value: Tensor, geometry: Geometry) -> AttentionOutput:
-        case = _case(query, key, value, geometry, seed=seed + layer, fitted=fitted.get(layer), **settings)
+    def attend(call: AttentionCall) -> AttentionOutput:
+        case = _case(call, seed=seed + call.layer, fitted=fitted.get(call.layer), **settings)
         result = baseline.attend(case)
         if result.kept is not None:
             kept = result.kept & case.causal
@@ -219,13 +205,13 @@ def _replacing(baseline: Baseline, fitted: dict[int, Any], tally: _Tally, *, see
     return attend
 
 
-def _case(query: Tensor, key: Tensor, value: Tensor, geometry: Geometry, **settings: Any) -> Case:
-    repeats = query.shape[1] // key.shape[1]
+def _case(call: AttentionCall, **settings: Any) -> Case:
+    repeats = call.query.shape[1] // call.key.shape[1]
     return Case(
-        query,
-        key.repeat_interleave(repeats, 1),
-        value.repeat_interleave(repeats, 1),
-        scale=geometry.scale,
-        softcap=geometry.softcap,
+        call.query,
+        call.key.repeat_interleave(repeats, 1),
+        call.value.repeat_interleave(repeats, 1),
+        scale=call.geometry.scale,
+        softcap=call.geometry.softcap,
         **settings,
     )

@@ -23,9 +23,9 @@ from transformers import DynamicCache
 from focus_core.errors import FocusError
 from focus_core.evaluation.exposure import Exposure, exposure
 from focus_core.models import load_model
-from focus_core.routing.head_router import heads_in_groups
-from focus_core.routing.model import FocusModel, Mode, Observer, retrofit
-from focus_core.routing.router import memberships
+from focus_core.routing.balance import BALANCES
+from focus_core.routing.layer import LayerRouting, heads_in_groups
+from focus_core.routing.model import FocusModel, Mode, retrofit
 
 Request = tuple[tuple[str, str] | None, list[int], list[int]]
 """What the harness hands over: (context, continuation) as text, and the tokens of both."""
@@ -113,20 +113,15 @@ class FocusLM(_HFLM):
 
     @contextmanager
     def _routed(self) -> Iterator[None]:
-        """Routing in force, the groups of every new token (and those it reads, if others) collected in `_seen`."""
-        places = {layer: place for place, layer in enumerate(self.focus.layers)}
+        """Routing in force; the groups of every new token as key and as query are collected in `_seen`."""
 
-        def collect(
-            layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, reading: Tensor | None
-        ) -> None:
-            num_heads = self.focus.router(layer).num_heads
-            new, reads = memberships(assignment, reading, self.routing_config.top_k_of(places[layer]))
-            new = heads_in_groups(new, num_heads)
-            if reading is not None:
-                new = torch.cat([new, heads_in_groups(reads, num_heads)], -1)
-            self._seen[layer] = torch.cat([self._seen[layer], new], 1) if layer in self._seen else new
+        def collect(routing: LayerRouting) -> None:
+            heads = routing.router.num_heads
+            new = torch.cat([heads_in_groups(side, heads) for side in routing.membership()], -1)
+            seen = self._seen.get(routing.layer)
+            self._seen[routing.layer] = new if seen is None else torch.cat([seen, new], 1)
 
-        observer = Observer(on_assignment=collect if self.mode == "hard" else None)
+        observer = collect if self.mode == "hard" else None
         with torch.no_grad(), self.focus.routing(self.mode, **self.changes), self.focus.observe(observer):
             yield
 
@@ -137,7 +132,7 @@ class FocusLM(_HFLM):
     def _one_by_one(self) -> bool:
         config = self.model.config.get_text_config()
         windowed = getattr(config, "sliding_window", None) is not None
-        looks_ahead = self.mode != "off" and self.routing_config.balance == "sequence"
+        looks_ahead = self.mode != "off" and not BALANCES[self.routing_config.balance].causal
         return self.batch_size == 1 and not windowed and not looks_ahead
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[Answer]:

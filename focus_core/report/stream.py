@@ -15,13 +15,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
-from focus_core.analysis.trace import memberships
+from focus_core.analysis.trace import key_memberships
 from focus_core.errors import FocusError
 from focus_core.files import atomic_path
 from focus_core.progress import Progress, silent
 from focus_core.report.corpus import Corpus, Section, sections
 from focus_core.report.statistics import Block, Statistics
-from focus_core.routing.model import FocusModel, Observer
+from focus_core.routing.layer import LayerRouting
+from focus_core.routing.model import FocusModel
 from focus_core.text import Encoding, encode, opening_tokens
 
 STATE = "report.state.safetensors"
@@ -180,7 +181,7 @@ def _blocks(
             input_ids=encoding.input_ids[start:end],
             offsets=encoding.offsets[start:end],
             assignment=assignment.numpy(),
-            membership=memberships(assignment, config),
+            membership=key_memberships(assignment, config),
             tagged=words[inside] - start,
             tags=tags[inside],
         )
@@ -213,20 +214,13 @@ def _routed(
         rows = torch.from_numpy(np.stack([np.append(before, input_ids[start : start + length]) for start in batch]))
         seen: dict[int, Tensor] = {}
 
-        def record(
-            layer: int,
-            scores: Tensor,
-            assignment: Tensor,
-            valid: Tensor | None,
-            reading: Tensor | None,
-            seen: dict[int, Tensor] = seen,
-        ) -> None:
-            seen[layer] = assignment[:, len(before) :].float().cpu()
+        def record(routing: LayerRouting, seen: dict[int, Tensor] = seen) -> None:
+            seen[routing.layer] = routing.key_weights[:, len(before) :].float().cpu()
 
         with (
             torch.inference_mode(),
             focus.routing("hard", **changes),
-            focus.observe(Observer(on_assignment=record)),
+            focus.observe(record),
         ):
             focus.model.base_model(input_ids=rows.to(focus.model.device), use_cache=False)
         for index, start in enumerate(batch):

@@ -7,12 +7,12 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from focus_core.errors import FocusError
+import torch
 
-ROUTERS = ("layer", "head")
-SCORES = ("cosine", "dot")
-GATES = ("log", "paper")
-BALANCES = ("calibrated", "sequence", "none")
+from focus_core.errors import FocusError
+from focus_core.routing.balance import BALANCES
+from focus_core.routing.gate import GATES
+from focus_core.routing.routers import ROUTERS, SCORES, Router
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,26 @@ class FocusConfig:
         """k of one layer, `place` counting the routed ones; 0 leaves local pairs and sinks."""
         return self.top_k if self.layer_top_k is None else self.layer_top_k[place]
 
-    def joined(self, place: int) -> int:
-        """Groups a token is in, in one layer: its k, or one where routers are per head and k are those it reads."""
-        return 1 if self.router == "head" else self.top_k_of(place)
+    def key_top_k_of(self, place: int) -> int:
+        """Groups that a token is in, in one layer: k where it reads the groups it is in, else one."""
+        return ROUTERS[self.router].key_top_k(self.top_k_of(place))
+
+    def new_router(self, hidden_size: int, num_kv_heads: int, generator: torch.Generator) -> Router:
+        """An untrained router of this kind for one layer.
+
+        Args:
+            hidden_size: d, width of the hidden states that enter the attention block.
+            num_kv_heads: key/value heads of the layer.
+            generator: source of the initial values (CPU).
+        """
+        return ROUTERS[self.router](
+            hidden_size,
+            num_kv_heads,
+            num_groups=self.num_groups,
+            route_dim=self.route_dim,
+            score=self.score,
+            generator=generator,
+        )
 
     def to_json(self) -> str:
         """The settings as a JSON object, keys in the order of the attributes."""

@@ -7,7 +7,6 @@ through an attribute that the module's pre-hook sets for that call only; see `fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +17,11 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from focus_core.attention import AttentionOutput, focus_attention
 from focus_core.errors import FocusError
 from focus_core.routing.cache import append_routing
-from focus_core.routing.config import FocusConfig
-from focus_core.routing.gate import gated_attention
-from focus_core.routing.head_router import heads_in_batch
-from focus_core.routing.router import top_k_membership
+from focus_core.routing.layer import KeyQuery, LayerRouting, heads_in_batch, heads_in_groups
+from focus_core.routing.rules import AttentionCall, Geometry, Rule
 
 NAME = "focus"
-PENDING = "_focus_call"
+PENDING = "_focus_pending"
 
 # Keywords that Transformers passes along and that do not change what attention computes.
 _HARMLESS = {
@@ -43,40 +40,24 @@ _HARMLESS = {
 
 
 @dataclass(frozen=True)
-class AttentionCall:
-    """What one attention layer's router decided, on its way from the pre-hook to the attention function.
+class Pending:
+    """What a layer's pre-hook leaves for the attention function of the same call.
 
     Attributes:
-        layer: index of the decoder layer.
-        config: settings in force.
-        rule: how routing becomes attention.
-        backend: backend of hard routing.
-        routing: (B, Tq, H * K) what the rule made of the assignment of the new tokens; H is 1, or the key/value heads
-            if each has a router.
-        reading: (B * H, Tq, K) the same of what the new tokens read, None if that is the groups they are in.
-        num_heads: H.
+        routing: of the new tokens.
+        rule: how it becomes attention.
+        backend: of hard routing.
         attention_mask: (B, S) bool, True for real tokens, over all tokens so far; None if all are real.
         past: the cache, or None.
         past_length: tokens before the new ones.
     """
 
-    layer: int
-    config: FocusConfig
+    routing: LayerRouting
     rule: Rule
     backend: str
-    routing: Tensor
-    reading: Tensor | None
-    num_heads: int
     attention_mask: Tensor | None
     past: Any
     past_length: int
-
-    def positions(self, num_keys: int) -> Tensor:
-        """(B, T) int64 position of each key in its text, -1 for padding."""
-        batch, num_queries = self.routing.shape[:2]
-        return token_positions(self.attention_mask, batch, self.past_length + num_queries, self.routing.device)[
-            :, -num_keys:
-        ]
 
 
 def token_positions(attention_mask: Tensor | None, batch: int, num_tokens: int, device: torch.device) -> Tensor:
@@ -85,89 +66,6 @@ def token_positions(attention_mask: Tensor | None, batch: int, num_tokens: int, 
         return torch.arange(num_tokens, device=device).expand(batch, -1)
     real = attention_mask[:, :num_tokens].to(device=device, dtype=torch.int64)
     return (real.cumsum(1) - 1).masked_fill(real == 0, -1)
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """The model's own attention settings for one call."""
-
-    scale: float
-    softcap: float | None
-    sliding_window: int | None
-    dropout: float
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How routing becomes attention.
-
-    Attributes:
-        encode: (assignment (N, T, K), groups to take) to the tensor kept per token.
-        attend: (call, query, key, value, routing of all keys, reading of the queries or None, positions, geometry) to
-            the result. With a router per head, the heads are in the batch (N = B * H) and each has one key/value head.
-    """
-
-    encode: Callable[[Tensor, int], Tensor]
-    attend: Callable[[AttentionCall, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor, Geometry], AttentionOutput]
-
-
-def _attend_hard(
-    call: AttentionCall,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    membership: Tensor,
-    reading: Tensor | None,
-    positions: Tensor,
-    geometry: Geometry,
-) -> AttentionOutput:
-    if geometry.dropout > 0:
-        raise FocusError("Hard routing has no attention dropout: call model.eval(), or train with soft routing.")
-    return focus_attention(
-        query,
-        key,
-        value,
-        membership,
-        query_membership=reading,
-        window=call.config.window,
-        sink_tokens=call.config.sink_tokens,
-        positions=positions,
-        sliding_window=geometry.sliding_window,
-        scale=geometry.scale,
-        softcap=geometry.softcap,
-        backend=call.backend,
-    )
-
-
-def _attend_soft(
-    call: AttentionCall,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    assignment: Tensor,
-    reading: Tensor | None,
-    positions: Tensor,
-    geometry: Geometry,
-) -> AttentionOutput:
-    return gated_attention(
-        query,
-        key,
-        value,
-        assignment,
-        positions,
-        call.config,
-        reading=reading,
-        scale=geometry.scale,
-        softcap=geometry.softcap,
-        sliding_window=geometry.sliding_window,
-        dropout=geometry.dropout,
-    )
-
-
-RULES: dict[str, Rule] = {
-    "hard": Rule(top_k_membership, _attend_hard),
-    "soft": Rule(lambda assignment, top_k: assignment, _attend_soft),
-}
 
 
 def _attention(
@@ -192,31 +90,28 @@ def _attention(
                 "detach the routers, or leave that option out."
             )
     _refuse_packing(kwargs.get("position_ids"), attention_mask)
-    call: AttentionCall | None = module.__dict__.pop(PENDING, None)
+    pending: Pending | None = module.__dict__.pop(PENDING, None)
     # Under autocast rotary embeddings leave query and key in another dtype than value.
     key, value = key.to(query.dtype), value.to(query.dtype)
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    geometry = Geometry(scale, softcap, sliding_window, dropout)
-    if call is None:
+    if pending is not None:
+        geometry = Geometry(scale, softcap, sliding_window, dropout)
+        output, logsumexp = _routed(module, pending, query, key, value, geometry)
+    else:
         # A layer without a router in a model that has some: every pair is local.
         num_tokens = key.shape[2] if attention_mask is None else attention_mask.shape[1]
-        positions = token_positions(attention_mask, query.shape[0], num_tokens, query.device)
-        positions = positions[:, -key.shape[2] :]
-        nothing = torch.zeros(*positions.shape, 1, dtype=torch.bool, device=query.device)
+        positions = token_positions(attention_mask, query.shape[0], num_tokens, query.device)[:, -key.shape[2] :]
         output, logsumexp = focus_attention(
             query,
             key,
             value,
-            nothing,
+            torch.zeros(*positions.shape, 1, dtype=torch.bool, device=query.device),
             window=key.shape[2],
             positions=positions,
             sliding_window=sliding_window,
             scale=scale,
             softcap=softcap,
         )
-    else:
-        routing = append_routing(call.past, call.layer, call.routing, key.shape[2])
-        output, logsumexp = _routed(module, call, query, key, value, routing, geometry)
     if s_aux is not None:
         # A learned sink logit per head (GPT-OSS) joins the softmax denominator and has no value.
         output = output * torch.sigmoid(logsumexp - s_aux.float()[None, :, None])[..., None].to(output.dtype)
@@ -224,34 +119,33 @@ def _attention(
 
 
 def _routed(
-    module: nn.Module,
-    call: AttentionCall,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    routing: Tensor,
-    geometry: Geometry,
+    module: nn.Module, pending: Pending, query: Tensor, key: Tensor, value: Tensor, geometry: Geometry
 ) -> AttentionOutput:
     """Attention under the call's rule; heads with a router each are texts of their own while it lasts."""
-    positions, num_heads = call.positions(key.shape[2]), call.num_heads
-    if num_heads == 1:
-        return call.rule.attend(call, query, key, value, routing, call.reading, positions, geometry)
-    if key.shape[1] != num_heads:
+    routing = pending.routing
+    heads, num_keys = routing.router.num_heads, key.shape[2]
+    if heads not in (1, key.shape[1]):
         raise FocusError(
-            f"{type(module).__name__} has {key.shape[1]} key/value heads and its router {num_heads}: "
+            f"{type(module).__name__} has {key.shape[1]} key/value heads and its router {heads}: "
             "use router='layer' for this model."
         )
-    result = call.rule.attend(
-        call,
-        query.unflatten(1, (num_heads, -1)).flatten(0, 1),
-        key.flatten(0, 1)[:, None],
-        value.flatten(0, 1)[:, None],
-        heads_in_batch(routing, num_heads),
-        call.reading,
-        positions.repeat_interleave(num_heads, 0),
+    new = pending.rule.encode(routing)
+    kept = append_routing(pending.past, routing.layer, heads_in_groups(new.keys, heads), num_keys)
+    num_tokens = pending.past_length + query.shape[2]
+    positions = token_positions(pending.attention_mask, len(query), num_tokens, query.device)[:, -num_keys:]
+    call = AttentionCall(
+        query.unflatten(1, (heads, -1)).flatten(0, 1),
+        key.unflatten(1, (heads, -1)).flatten(0, 1),
+        value.unflatten(1, (heads, -1)).flatten(0, 1),
+        routing,
+        KeyQuery(heads_in_batch(kept, heads), new.queries),
+        positions.repeat_interleave(heads, 0),
         geometry,
+        routing.config,
+        pending.backend,
     )
-    return AttentionOutput(*(part.unflatten(0, (-1, num_heads)).flatten(1, 2) for part in result))
+    result = pending.rule.attend(call)
+    return AttentionOutput(*(part.unflatten(0, (-1, heads)).flatten(1, 2) for part in result))
 
 
 def _refuse_packing(position_ids: Tensor | None, attention_mask: Tensor | None) -> None:

@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
 from focus_core.errors import FocusError
+from focus_core.routing.balance import BALANCES
 from focus_core.routing.cache import past_length
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.head_router import HeadRouter, heads_in_groups
-from focus_core.routing.interface import NAME, PENDING, RULES, AttentionCall, Rule
-from focus_core.routing.router import Router
+from focus_core.routing.interface import NAME, PENDING, Pending
+from focus_core.routing.layer import LayerRouting
+from focus_core.routing.routers import Router
+from focus_core.routing.rules import RULES, Rule
 from focus_core.routing.storage import read_routers, write_routers
 from focus_core.shipped import routers_folder
 
@@ -49,23 +51,8 @@ class Routing:
     rule: Rule | None = None
 
 
-@dataclass
-class Observer:
-    """Callbacks into the routing of a forward pass; any may be None.
-
-    Attributes:
-        on_states: called with (layer, hidden_states, valid), the states the router reads.
-        on_scores: called with (layer, router, scores, valid) before groups are assigned.
-        on_assignment: called with (layer, scores, assignment, valid, reading) after; reading is what routers per head
-            let tokens read, (N, T, K), and None where tokens read the groups they are in.
-
-    N is the batch B, or B * H with the key/value heads of a text one after another where each has a router; `valid`
-    (N, T) of scores and assignments too.
-    """
-
-    on_scores: Callable[[int, Router | HeadRouter, Tensor, Tensor | None], None] | None = None
-    on_assignment: Callable[[int, Tensor, Tensor, Tensor | None, Tensor | None], None] | None = None
-    on_states: Callable[[int, Tensor, Tensor | None], None] | None = None
+Observer = Callable[[LayerRouting], None]
+"""Called with the routing of every routed layer, before its attention is computed."""
 
 
 class FocusModel(nn.Module):
@@ -77,7 +64,7 @@ class FocusModel(nn.Module):
     Attributes:
         model: the base model.
         config: the settings the routers were made with.
-        routers: one `Router` or `HeadRouter` per layer, keyed by layer index as a string.
+        routers: one `Router` per layer, keyed by layer index as a string.
         trained: False for routers that were only initialised.
         name: "untrained", or the folder the routers came from.
         base_matches: False if the routers were trained on other weights of the same architecture.
@@ -100,7 +87,11 @@ class FocusModel(nn.Module):
         self.trained = False
         self.name = "untrained"
         self.base_matches = True
-        self.routers = nn.ModuleDict({str(i): _new_router(model, config, generator) for i in chosen})
+        text = model.config.get_text_config()
+        num_kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        self.routers = nn.ModuleDict(
+            {str(i): config.new_router(text.hidden_size, num_kv_heads, generator) for i in chosen}
+        )
         for i in chosen:
             device = next(modules[i].parameters()).device
             if device.type != "cpu":
@@ -108,7 +99,7 @@ class FocusModel(nn.Module):
         self._base_flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
         self._base_implementation = model.config._attn_implementation or "eager"
         self._handles: list[Any] = []
-        self._observer = Observer()
+        self._observer: Observer | None = None
         self._routing = Routing("hard", config)
         self._attach({i: modules[i] for i in chosen})
 
@@ -145,10 +136,10 @@ class FocusModel(nn.Module):
         """Indices of the layers that have a router."""
         return tuple(int(name) for name in self.routers)
 
-    def router(self, layer: int) -> Router | HeadRouter:
+    def router(self, layer: int) -> Router:
         """The router of one layer."""
         router = self.routers[str(layer)]
-        assert isinstance(router, (Router, HeadRouter))
+        assert isinstance(router, Router)
         return router
 
     def trainable_parameters(self) -> Iterator[nn.Parameter]:
@@ -194,8 +185,8 @@ class FocusModel(nn.Module):
         self.model.set_attn_implementation(self._base_implementation if routing.mode == "off" else NAME)
 
     @contextmanager
-    def observe(self, observer: Observer) -> Iterator[None]:
-        """See scores and assignments of every routed layer inside a `with` block."""
+    def observe(self, observer: Observer | None) -> Iterator[None]:
+        """See the `LayerRouting` of every routed layer inside a `with` block."""
         previous, self._observer = self._observer, observer
         try:
             yield
@@ -248,14 +239,6 @@ def retrofit(model: PreTrainedModel, config: FocusConfig | None = None, *, seed:
     return FocusModel(model, config if config is not None else FocusConfig(), seed)
 
 
-def _new_router(model: PreTrainedModel, config: FocusConfig, generator: torch.Generator) -> Router | HeadRouter:
-    text = model.config.get_text_config()
-    if config.router == "layer":
-        return Router(text.hidden_size, config, generator)
-    num_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    return HeadRouter(text.hidden_size, num_heads, config, generator)
-
-
 def _check_layers(config: FocusConfig, routed: int) -> None:
     if config.layer_top_k is not None and len(config.layer_top_k) != routed:
         raise FocusError(
@@ -287,7 +270,7 @@ class _Before:
                 f"Focus reads padding from a (batch, tokens) attention mask, not from one of shape "
                 f"{tuple(attention_mask.shape)}: pass the tokenizer's attention_mask."
             )
-        if routing.config.balance == "sequence" and seen:
+        if seen and not BALANCES[routing.config.balance].causal:
             raise FocusError(
                 "Sequence Sinkhorn needs the whole text at once and cannot continue from a cache: "
                 "use balance='calibrated' for generation."
@@ -296,38 +279,19 @@ class _Before:
         valid = None
         if attention_mask is not None:
             valid = attention_mask[:, seen : seen + num_queries].to(hidden_states.device, torch.bool)
-        if focus._observer.on_states is not None:
-            focus._observer.on_states(self.layer, hidden_states, valid)
         router = focus.router(self.layer)
-        if valid is not None:
-            valid = valid.repeat_interleave(router.num_heads, 0)
-        scores = router(hidden_states)
-        if focus._observer.on_scores is not None:
-            focus._observer.on_scores(self.layer, router, scores, valid)
-        assignment = router.assign(scores, routing.config, valid)
-        reading = router.read(hidden_states, routing.config)
-        if focus._observer.on_assignment is not None:
-            focus._observer.on_assignment(self.layer, scores, assignment, valid, reading)
-        rule = routing.rule or RULES[routing.mode]
-        top_k = routing.config.top_k_of(self.place)
-        if reading is None:
-            kept = rule.encode(assignment, top_k)
-        else:
-            kept = heads_in_groups(rule.encode(assignment, 1), router.num_heads)
-            reading = rule.encode(reading, top_k)
-        call = AttentionCall(
-            layer=self.layer,
-            config=routing.config,
-            rule=rule,
-            backend=routing.backend,
-            routing=kept,
-            reading=reading,
-            num_heads=router.num_heads,
-            attention_mask=attention_mask,
-            past=past,
-            past_length=seen,
+        layer_routing = LayerRouting(
+            self.layer,
+            router,
+            routing.config,
+            routing.config.top_k_of(self.place),
+            hidden_states,
+            None if valid is None else valid.repeat_interleave(router.num_heads, 0),
         )
-        module.__dict__[PENDING] = call
+        if focus._observer is not None:
+            focus._observer(layer_routing)
+        rule = routing.rule or RULES[routing.mode]
+        module.__dict__[PENDING] = Pending(layer_routing, rule, routing.backend, attention_mask, past, seen)
 
 
 def _after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from focus_core.routing.head_router import HeadRouter
-from focus_core.routing.model import FocusModel, Observer
-from focus_core.routing.router import Router
+from focus_core.routing.layer import LayerRouting
+from focus_core.routing.model import FocusModel
 from focus_core.routing.sinkhorn import column_potentials
 
 ROUNDS = 200
@@ -32,14 +31,15 @@ def calibrate(focus: FocusModel, blocks: Tensor) -> None:
             to 2,048 tokens (as far as the model has positions), so neighbours in a text are best neighbours here.
     """
 
-    def solve(layer: int, router: Router | HeadRouter, scores: Tensor, valid: Tensor | None) -> None:
-        pooled = scores.unflatten(0, (-1, router.num_heads)).transpose(0, 1).flatten(1, 2)
+    def solve(routing: LayerRouting) -> None:
+        router = routing.router
+        pooled = routing.scores.unflatten(0, (-1, router.num_heads)).transpose(0, 1).flatten(1, 2)
         potential = column_potentials(pooled, temperature=focus.config.temperature, rounds=ROUNDS)
         potential = potential - potential.mean(1, keepdim=True)
         router.potential.copy_(potential.view_as(router.potential))
 
     input_ids = _joined(focus, blocks[: max(1, TOKENS // blocks.shape[1])]).to(focus.model.device)
-    with torch.inference_mode(), focus.routing("hard", balance="calibrated"), focus.observe(Observer(solve)):
+    with torch.inference_mode(), focus.routing("hard", balance="calibrated"), focus.observe(solve):
         focus.model.base_model(input_ids=input_ids, use_cache=False)
 
 

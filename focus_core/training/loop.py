@@ -17,8 +17,8 @@ from torch import Tensor
 
 from focus_core.errors import FocusError
 from focus_core.files import atomic_path
-from focus_core.routing.model import FocusModel, Observer
-from focus_core.routing.router import group_sizes
+from focus_core.routing.layer import LayerRouting
+from focus_core.routing.model import FocusModel
 from focus_core.training.calibrate import calibrate
 from focus_core.training.objectives import OBJECTIVES
 
@@ -78,15 +78,12 @@ class Step:
 class LargestGroup:
     """Watches assignments and keeps the share of tokens in the largest group, worst layer (and head)."""
 
-    def __init__(self, focus: FocusModel) -> None:
-        self.focus = focus
+    def __init__(self) -> None:
         self.share = 0.0
 
-    def __call__(
-        self, layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, reading: Tensor | None
-    ) -> None:
+    def __call__(self, routing: LayerRouting) -> None:
         """Take in one layer's assignment; see `focus_core.routing.model.Observer`."""
-        sizes = group_sizes(assignment.detach(), self.focus.router(layer).num_heads)
+        sizes = routing.group_sizes()
         self.share = max(self.share, float(sizes.max() / sizes[0].sum()))
 
 
@@ -140,12 +137,12 @@ def train(
     on_phase("training")
     try:
         for step in range(done, settings.steps):
-            started, largest = time.perf_counter(), LargestGroup(focus)
+            started, largest = time.perf_counter(), LargestGroup()
             rows = torch.from_numpy(blocks[_batch(len(blocks), step, settings)]).to(device)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step, settings)
             autocast = torch.autocast(device.type, torch.bfloat16, enabled=settings.autocast)
-            with autocast, focus.observe(Observer(on_assignment=largest)):
+            with autocast, focus.observe(largest):
                 result = objective(focus, rows)
                 result.backward()
             loss = float(result.detach())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from focus_core.errors import FocusError
-from focus_core.routing.model import FocusModel, Observer
+from focus_core.routing.model import FocusModel
 from focus_core.training.loop import LargestGroup
 from focus_core.training.objectives import OBJECTIVES
 
@@ -117,8 +117,8 @@ class TrainingTask(nn.Module):
 
     def forward(self, input_ids: Tensor) -> dict[str, Tensor]:
         """The loss of a batch; also notes the share of its tokens in the largest group."""
-        largest = LargestGroup(self.focus)
-        with self.focus.observe(Observer(on_assignment=largest)):
+        largest = LargestGroup()
+        with self.focus.observe(largest):
             loss = self.objective(self.focus, input_ids)
         self.largest_group_share = largest.share
         return {"loss": loss}

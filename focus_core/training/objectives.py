@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from focus_core.attention import AttentionOutput
-from focus_core.routing.config import FocusConfig
-from focus_core.routing.gate import pair_masks
-from focus_core.routing.interface import AttentionCall, Geometry, Rule
+from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel
+from focus_core.routing.rules import AttentionCall, Rule
+from focus_core.routing.soft import pair_masks
 
 
 def language_model(focus: FocusModel, input_ids: Tensor) -> Tensor:
@@ -35,8 +35,8 @@ def language_model(focus: FocusModel, input_ids: Tensor) -> Tensor:
         return focus(input_ids=input_ids, labels=input_ids, use_cache=False).loss
 
 
-KeptMass = Callable[[Tensor, Tensor, Tensor, FocusConfig], Tensor]
-"""From mass (N, T, T), what queries read and what keys are in (N, T, K) each, to kept mass (N,) or (n, N)."""
+KeptMass = Callable[[Tensor, LayerRouting], Tensor]
+"""From mass (N, T, T) and the routing of its layer to kept mass (N,) or (n, N)."""
 
 
 def attention_mass(focus: FocusModel, input_ids: Tensor) -> Tensor:
@@ -58,9 +58,9 @@ def attention_mass(focus: FocusModel, input_ids: Tensor) -> Tensor:
     return distant_mass(focus, input_ids, soft_kept)
 
 
-def soft_kept(mass: Tensor, reading: Tensor, assignment: Tensor, config: FocusConfig) -> Tensor:
+def soft_kept(mass: Tensor, routing: LayerRouting) -> Tensor:
     """A `KeptMass`: sum_ij A_ij (r_i . g_j), without the (T, T) affinities."""
-    return (reading * (mass @ assignment)).sum((1, 2))
+    return (routing.query_weights * (mass @ routing.key_weights)).sum((1, 2))
 
 
 def distant_mass(focus: FocusModel, input_ids: Tensor, kept_mass: KeptMass) -> Tensor:
@@ -72,28 +72,17 @@ def distant_mass(focus: FocusModel, input_ids: Tensor, kept_mass: KeptMass) -> T
         kept_mass: what is kept.
     """
 
-    def loss(
-        call: AttentionCall,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        assignment: Tensor,
-        reading: Tensor | None,
-        positions: Tensor,
-        geometry: Geometry,
-    ) -> tuple[AttentionOutput, Tensor]:
-        output, mass = _distant_mass(call.config, query, key, value, positions, geometry)
-        with torch.autocast(query.device.type, enabled=False):
-            kept = kept_mass(mass, assignment if reading is None else reading, assignment, call.config)
+    def loss(call: AttentionCall) -> tuple[AttentionOutput, Tensor]:
+        output, mass = _distant_mass(call)
+        with torch.autocast(call.query.device.type, enabled=False):
+            kept = kept_mass(mass, call.routing)
             return output, -(kept / mass.sum((1, 2)).clamp(min=1e-9)).clamp(min=1e-9).log().mean()
 
     return layer_by_layer(focus, input_ids, loss)
 
 
-LayerLoss = Callable[
-    [AttentionCall, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor, Geometry], tuple[AttentionOutput, Tensor]
-]
-"""From what `Rule.attend` gets to what the layer's attention returns, and the loss of its router."""
+LayerLoss = Callable[[AttentionCall], tuple[AttentionOutput, Tensor]]
+"""From an attention call to the result of the layer's attention, and the loss of its router."""
 
 
 def layer_by_layer(focus: FocusModel, input_ids: Tensor, layer_loss: LayerLoss) -> Tensor:
@@ -111,17 +100,8 @@ def layer_by_layer(focus: FocusModel, input_ids: Tensor, layer_loss: LayerLoss) 
     losses: list[Tensor] = []
     gradients: list[Tensor] = []
 
-    def attend(
-        call: AttentionCall,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        assignment: Tensor,
-        reading: Tensor | None,
-        positions: Tensor,
-        geometry: Geometry,
-    ) -> AttentionOutput:
-        output, loss = layer_loss(call, query, key, value, assignment, reading, positions, geometry)
+    def attend(call: AttentionCall) -> AttentionOutput:
+        output, loss = layer_loss(call)
         if loss.requires_grad:
             parameters = list(focus.router(call.layer).parameters())
             steps = torch.autograd.grad(loss, parameters)
@@ -129,23 +109,21 @@ def layer_by_layer(focus: FocusModel, input_ids: Tensor, layer_loss: LayerLoss) 
         losses.append(loss.detach())
         return output
 
-    rule = Rule(lambda assignment, top_k: assignment, attend)
-    with focus.routing("soft", balance="sequence", rule=rule):
+    with focus.routing("soft", balance="sequence", rule=Rule(attend)):
         focus.model.base_model(input_ids=input_ids, use_cache=False)
     return torch.stack(losses).mean() + sum(gradients)
 
 
 @torch.no_grad()
-def _distant_mass(
-    config: FocusConfig, query: Tensor, key: Tensor, value: Tensor, positions: Tensor, geometry: Geometry
-) -> tuple[AttentionOutput, Tensor]:
-    """Full attention, and its weights (B, T, T), mean over heads, of distant pairs whose key is no sink."""
-    repeats = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+def _distant_mass(call: AttentionCall) -> tuple[AttentionOutput, Tensor]:
+    """Full attention, and its weights (N, T, T), mean over heads, of distant pairs whose key is no sink."""
+    query, geometry = call.query, call.geometry
+    repeats = query.shape[1] // call.key.shape[1]
+    key, value = call.key.repeat_interleave(repeats, dim=1), call.value.repeat_interleave(repeats, dim=1)
     logits = (query @ key.transpose(-1, -2)).float() * geometry.scale
     if geometry.softcap is not None:
         logits = geometry.softcap * torch.tanh(logits / geometry.softcap)
-    visible, is_open = pair_masks(positions, query.shape[2], config, geometry.sliding_window)
+    visible, is_open = pair_masks(call.positions, query.shape[2], call.config, geometry.sliding_window)
     logits.masked_fill_(~visible[:, None], float("-inf"))
     weights = logits.softmax(-1)
     # Of the largest weight e^(l - lse), which spares a pass of exponentials.

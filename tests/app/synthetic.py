@@ -30,7 +30,7 @@ def synthetic_trace(
         raw = rng.random((num_layers, len(offsets), config.num_groups)).astype(np.float32)
         assignment = raw / raw.sum(-1, keepdims=True)
     rank = np.argsort(np.argsort(-assignment, axis=-1, kind="stable"), axis=-1)
-    top_k = [config.top_k_of(row) for row in range(len(assignment))]
+    top_k = [config.key_top_k_of(row) for row in range(len(assignment))]
     membership = rank < np.array(top_k)[:, None, None]
     return Trace(
         text=text,

@@ -44,7 +44,10 @@ def test_every_figure_of_a_trace(trace):
     agreement = layer_agreement(trace.groups, groups)
     steps = figures.step_table(trace, churn(trace.groups, groups), agreement)
     mask = pooled_mask(
-        trace.membership[row], reads=trace.reads[row], window=settings.window, sink_tokens=settings.sink_tokens
+        trace.membership[row],
+        query_membership=trace.query_membership[row],
+        window=settings.window,
+        sink_tokens=settings.sink_tokens,
     )
     drawn = [
         figures.layer_sizes(trace, row),

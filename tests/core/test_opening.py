@@ -12,6 +12,7 @@ from focus_core.errors import FocusError
 from focus_core.report.corpus import scan
 from focus_core.report.of_trace import report_of_trace
 from focus_core.report.stream import StreamSettings, collect
+from focus_core.routing.layer import assign
 
 TEXT = "The ship came in at dawn, and nobody spoke of it again."
 
@@ -27,7 +28,7 @@ def test_a_trace_is_that_of_the_text_after_its_opening(focus, opening_tokenizer)
     assert trace.input_ids.tolist() == ids[0].tolist() and trace.offsets[0].tolist() == [0, 0]
     entering = focus.model.model.layers[0].input_layernorm(focus.model.model.embed_tokens(ids))
     router = focus.router(0)
-    expected = router.assign(router(entering), focus.config)[0]
+    expected = assign(router, router(entering), focus.config)[0]
     assert torch.allclose(torch.from_numpy(trace.assignment[0]), expected, atol=1e-6)
 
 

@@ -17,16 +17,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 import streamlit as st
-import torch
 
 from focus_core import FocusConfig, FocusModel, analyze, load_model, retrofit
 from focus_core.analysis import Trace
 from focus_core.analysis.display.cells import Cell, build_cells
 from focus_core.analysis.tables import origin, text_hash
-from focus_core.analysis.trace import memberships
+from focus_core.analysis.trace import key_memberships
 from focus_core.errors import FocusError
 from focus_core.models import ModelInfo, default_model
 from focus_core.progress import Progress
+from focus_core.routing.routers import ROUTERS
 from focus_core.routing.storage import saved_config, saved_heads
 from focus_core.shipped import routers_folder
 from focus_core.text import encode, token_bytes
@@ -158,7 +158,7 @@ def num_heads(routers: str) -> int:
     Raises:
         FocusError: no such routers, or a damaged file.
     """
-    if routers == UNTRAINED or router_config(routers, 8).router == "layer":
+    if routers == UNTRAINED or not ROUTERS[router_config(routers, 8).router].per_head:
         return 1
     return saved_heads(router_folder(routers))
 
@@ -239,7 +239,7 @@ def _at_setting(found: Analysis, settings: Settings) -> Analysis:
     """The analysis with the memberships of another k, w and number of sinks, from the same assignments."""
     trace = found.trace
     config = trace.config.replace(**settings.changes)
-    membership = memberships(torch.tensor(trace.assignment), config)
+    membership = key_memberships(trace.assignment, config)
     return dataclasses.replace(found, trace=dataclasses.replace(trace, config=config, membership=membership))
 
 

@@ -44,7 +44,7 @@ def pair_shares(trace: Trace, layer: int) -> PairShares:
     """Shares of causal pairs in one traced layer (row of the trace)."""
     counts = kept_pairs(
         torch.tensor(trace.membership[layer])[None],
-        query_membership=torch.tensor(trace.reads[layer])[None],
+        query_membership=torch.tensor(trace.query_membership[layer])[None],
         window=trace.config.window,
         sink_tokens=trace.config.sink_tokens,
     )
@@ -62,7 +62,7 @@ def pair_shares(trace: Trace, layer: int) -> PairShares:
 def relations(trace: Trace, layer: int, token: int) -> np.ndarray:
     """(T,) int8 codes into `RELATIONS`: how the token may read every other token in one traced layer."""
     position = np.arange(len(trace.tokens))
-    shares = (trace.membership[layer] & trace.reads[layer, token]).any(axis=1)
+    shares = (trace.membership[layer] & trace.query_membership[layer, token]).any(axis=1)
     codes = np.where(shares, SAME_GROUP, DROPPED)
     codes[position < trace.config.sink_tokens] = SINK
     codes[token - position <= trace.config.window] = LOCAL
@@ -84,8 +84,8 @@ def partners(trace: Trace, layer: int, token: int, count: int = 5) -> pd.DataFra
     far, near = reachable[:count], reachable[::-1][:count]
     near = near[~np.isin(near, far)]
     chosen = np.concatenate([far, near])
-    affinity = trace.assignment[layer, chosen] @ trace.wants[layer, token]
-    shared = trace.membership[layer, chosen] & trace.reads[layer, token]
+    affinity = trace.assignment[layer, chosen] @ trace.query_weights[layer, token]
+    shared = trace.membership[layer, chosen] & trace.query_membership[layer, token]
     return pd.DataFrame(
         {
             "which": ["farthest"] * len(far) + ["nearest"] * len(near),
@@ -124,8 +124,8 @@ def repeated_words(trace: Trace, layer: int) -> pd.DataFrame:
         first, last = tokens[0], tokens[-1]
         if last - first <= trace.config.window or first < trace.config.sink_tokens:
             continue
-        affinity = float(trace.assignment[layer, first] @ trace.wants[layer, last])
-        kept = bool((trace.membership[layer, first] & trace.reads[layer, last]).any())
+        affinity = float(trace.assignment[layer, first] @ trace.query_weights[layer, last])
+        kept = bool((trace.membership[layer, first] & trace.query_membership[layer, last]).any())
         name = word not in lower and word[0].upper() != word[0]
         rows.append((word.title() if name else word, name, len(tokens), first, last, last - first, affinity, kept))
     columns = ["word", "name", "mentions", "first", "last", "distance", "affinity", "kept"]

@@ -13,7 +13,7 @@ from focus_core.analysis.tokens import context, group_order, margins, numbers, t
 
 def ambiguous(trace: Trace, layer: int, count: int = 50) -> pd.DataFrame:
     """Tokens whose groups were decided by the smallest margins in a layer, the closest call first."""
-    k, order, margin = trace.config.joined(layer), group_order(trace, layer), margins(trace, layer)
+    k, order, margin = trace.config.key_top_k_of(layer), group_order(trace, layer), margins(trace, layer)
     if not 0 < k < order.shape[1]:
         return pd.DataFrame(columns=["token", "text", "in context", "groups", "runner-up", "margin"])
     chosen = np.argsort(margin, kind="stable")[:count]
@@ -33,7 +33,7 @@ def groups_by_layer(trace: Trace, token: int) -> pd.DataFrame:
     """The groups of one token in every layer, with the weight of the first and the margin."""
     rows = []
     for row, layer in enumerate(trace.layers):
-        k = trace.config.joined(row)
+        k = trace.config.key_top_k_of(row)
         weights = trace.assignment[row, token]
         order = np.argsort(-weights, kind="stable")
         rest = weights[order[k - 1]] - weights[order[k]] if 0 < k < len(order) else np.inf
@@ -61,7 +61,7 @@ def token_table(trace: Trace, token_bytes: Sequence[bytes], rows: Sequence[int] 
     for row in range(len(trace.layers)) if rows is None else rows:
         layer = trace.layers[row]
         order = group_order(trace, row)
-        columns[f"layer_{layer}_groups"] = [numbers(groups) for groups in order[:, : trace.config.joined(row)]]
+        columns[f"layer_{layer}_groups"] = [numbers(groups) for groups in order[:, : trace.config.key_top_k_of(row)]]
         first = np.take_along_axis(trace.assignment[row], order[:, :1], axis=1)[:, 0]
         columns[f"layer_{layer}_weight"] = np.round(first, 4)
         columns[f"layer_{layer}_margin"] = np.round(margins(trace, row), 4)

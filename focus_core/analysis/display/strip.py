@@ -43,12 +43,12 @@ def token_facts(trace: Trace, token_bytes: Sequence[bytes], token: int) -> list[
 
 def drawn_groups(config: FocusConfig, row: int) -> int:
     """Groups that colour a token: those it joins; the first one where a plan lets it join none."""
-    return max(config.joined(row), 1)
+    return max(config.key_top_k_of(row), 1)
 
 
 def listed_groups(config: FocusConfig, row: int) -> int:
     """Groups that the card of a token lists: those it joins and the runner-up, but not all of many."""
-    k = config.joined(row)
+    k = config.key_top_k_of(row)
     return min(config.num_groups, max(k + 1, 2), k + _MAX_LISTED)
 
 
@@ -71,7 +71,7 @@ def token_groups(trace: Trace, row: int, tokens: Sequence[int] | np.ndarray) -> 
     order = group_order(trace, row)[chosen, : listed_groups(trace.config, row)]
     weights = np.take_along_axis(trace.assignment[row][chosen], order, axis=1).round(3)
     margin = margins(trace, row)[chosen]
-    read = trace.reads[row][chosen] if trace.head is not None else None
+    read = trace.query_membership[row][chosen] if trace.head is not None else None
     return [
         [
             [[group, round(weight, 3)] for group, weight in zip(groups, weighed)],

@@ -18,13 +18,14 @@ from focus_core.analysis.linguistics.tagging import tag_text
 from focus_core.analysis.linguistics.verdicts import verdicts
 from focus_core.analysis.linguistics.words import SUBWORD_RULES, TAG_SETS, TaggedText
 from focus_core.analysis.states import UNTRAINED_SEEDS, StateGroups, state_groups
-from focus_core.analysis.trace import Trace, analyze, memberships
+from focus_core.analysis.trace import Trace, analyze, key_memberships
 from focus_core.errors import FocusError
 from focus_core.models import LoadedModel
 from focus_core.progress import Progress, silent
 from focus_core.results import record_run, stamp, text_records
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
+from focus_core.routing.routers import ROUTERS
 from focus_core.text import find_texts, read_text
 
 SCHEMA = "focus-align/1"
@@ -118,7 +119,7 @@ def align_texts(
             "settings": {
                 "config": config,
                 "routers": focus.name,
-                "head": settings.head if config.router == "head" else None,
+                "head": settings.head if ROUTERS[config.router].per_head else None,
                 "trained": focus.trained,
                 "states": settings.states,
                 "rule": settings.rule,
@@ -226,4 +227,4 @@ def _evenly(texts: list[TaggedText], count: int) -> list[TaggedText]:
 def _with_top_k(trace: Trace, top_k: int) -> Trace:
     """The trace with the memberships of another k, from the same assignments."""
     config = trace.config.replace(top_k=top_k)
-    return dataclasses.replace(trace, membership=memberships(trace.assignment, config), config=config)
+    return dataclasses.replace(trace, membership=key_memberships(trace.assignment, config), config=config)

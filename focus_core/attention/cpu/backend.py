@@ -117,8 +117,8 @@ class _Way:
 
     def __init__(self, inputs: AttentionInputs, membership: Tensor, reads: Tensor, num_sinks: int) -> None:
         self.inputs, self.membership, self.reads, self.num_sinks = inputs, membership, reads, num_sinks
-        self.lists = None if inputs.separate else _worthwhile_lists(inputs, membership, num_sinks, len(reads))
-        self.by_reads = inputs.separate and _worthwhile_reads(inputs, membership, reads, num_sinks)
+        self.lists = _worthwhile_lists(inputs, membership, num_sinks, len(reads)) if inputs.reads_own_groups else None
+        self.by_reads = not inputs.reads_own_groups and _worthwhile_reads(inputs, membership, reads, num_sinks)
 
     @property
     def merges(self) -> bool:

@@ -14,7 +14,7 @@ from focus_core.attention.packed.varlen import cuda_obstacle, packed_obstacle, v
 
 def flash_merge_obstacle(inputs: AttentionInputs) -> str | None:
     """Why `flash_merge` cannot take these inputs, None when it can."""
-    if inputs.separate:
+    if not inputs.reads_own_groups:
         return "is the published form, where queries read the groups they are in"
     if bool((inputs.membership.sum(2) > 1).any()):
         return "is the published form for one group per token and some tokens have more"

@@ -22,7 +22,7 @@ def cuda_obstacle(inputs: AttentionInputs) -> str | None:
 
 def packed_obstacle(inputs: AttentionInputs) -> str | None:
     """Why packed passes cannot take these inputs on any device, None when they can."""
-    if inputs.separate:
+    if not inputs.reads_own_groups:
         return "needs queries that read the groups they are in"
     if inputs.softcap is not None:
         return "has no softcap"

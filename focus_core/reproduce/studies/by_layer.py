@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
-from focus_core.attention import AttentionOutput, kept_pairs
+from focus_core.attention import AttentionOutput
 from focus_core.evaluation import Evaluation, evaluate
 from focus_core.evaluation.plan import cheapest
-from focus_core.routing.interface import RULES, AttentionCall, Geometry, Rule
 from focus_core.routing.model import FocusModel
-from focus_core.routing.router import memberships
+from focus_core.routing.rules import AttentionCall, Rule, attend_hard
 
 
 @dataclass(frozen=True)
@@ -49,30 +48,20 @@ def evaluate_choices(
         blocks: (N, T) int64 token ids.
     """
     places = dict(zip(focus.layers, chosen))
-    hard, window = RULES["hard"], focus.config.window
+    window = focus.config.window
     kept = causal = local = 0
 
-    def attend(
-        call: AttentionCall,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        assignment: Tensor,
-        reading: Tensor | None,
-        positions: Tensor,
-        geometry: Geometry,
-    ) -> AttentionOutput:
+    def attend(call: AttentionCall) -> AttentionOutput:
         nonlocal kept, causal, local
-        choice, sinks = places[call.layer], call.config.sink_tokens
-        member, reads = memberships(assignment, reading, choice.top_k)
-        counts = kept_pairs(member, query_membership=reads, window=choice.window, sink_tokens=sinks)
+        choice = places[call.layer]
+        own = call.config.replace(window=choice.window)
+        counts = call.routing.pair_counts(own, choice.top_k)
         kept, causal = kept + int(counts.kept.sum()), causal + int(counts.causal.sum())
-        beyond = max(0, key.shape[2] - 1 - window)
-        local += int(counts.causal.sum()) - len(key) * beyond * (beyond + 1) // 2
-        own = replace(call, config=call.config.replace(window=choice.window))
-        return hard.attend(own, query, key, value, member, reads, positions, geometry)
+        beyond = max(0, call.key.shape[2] - 1 - window)
+        local += int(counts.causal.sum()) - len(call.key) * beyond * (beyond + 1) // 2
+        return attend_hard(replace(call, config=own, groups=call.routing.membership(choice.top_k)))
 
-    rule = Rule(lambda assignment, top_k: assignment, attend)
+    rule = Rule(attend)
     before = dict(focus.routers.items())
     try:
         focus.routers.update({str(layer): routers[each.num_groups][str(layer)] for layer, each in places.items()})

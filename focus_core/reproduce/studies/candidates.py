@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,10 @@ from torch.nn import functional as F
 
 from focus_core.attention import AttentionOutput
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.gate import gated_attention
-from focus_core.routing.head_router import HeadRouter
-from focus_core.routing.interface import AttentionCall, Geometry
-from focus_core.routing.model import FocusModel, Observer
-from focus_core.routing.router import affinity, top_k_membership
+from focus_core.routing.layer import LayerRouting
+from focus_core.routing.model import FocusModel
+from focus_core.routing.rules import AttentionCall, attend_soft
+from focus_core.routing.soft import affinity
 from focus_core.training.calibrate import calibrate
 from focus_core.training.loop import TrainSettings, calibration_blocks, learning_rate
 from focus_core.training.objectives import attention_mass, distant_mass, language_model, layer_by_layer, soft_kept
@@ -64,14 +62,13 @@ def top_k_mass(focus: FocusModel, input_ids: Tensor) -> Tensor:
     return distant_mass(focus, input_ids, _hard_kept)
 
 
-def _hard_kept(mass: Tensor, reading: Tensor, assignment: Tensor, config: FocusConfig) -> Tensor:
-    soft = soft_kept(mass, reading, assignment, config)
-    separate = reading is not assignment
+def _hard_kept(mass: Tensor, routing: LayerRouting) -> Tensor:
+    soft = soft_kept(mass, routing)
     kept = []
-    for top_k in range(1, config.top_k + 1):
-        member = top_k_membership(assignment, 1 if separate else top_k).to(soft.dtype)
-        reads = top_k_membership(reading, top_k).to(soft.dtype)
-        kept.append((mass * affinity(reads, member).clamp(max=1)).sum((1, 2)) + (soft - soft.detach()))
+    for top_k in range(1, routing.config.top_k + 1):
+        member = routing.membership(top_k)
+        shared = affinity(member.queries.to(soft.dtype), member.keys.to(soft.dtype)).clamp(max=1)
+        kept.append((mass * shared).sum((1, 2)) + (soft - soft.detach()))
     return torch.stack(kept)
 
 
@@ -81,22 +78,11 @@ def attention_outputs(focus: FocusModel, input_ids: Tensor) -> Tensor:
     loss = ``sum |o_gated - o|^2 / sum |o|^2``, mean over layers; the gate is that of the settings in force.
     """
 
-    def loss(
-        call: AttentionCall,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        assignment: Tensor,
-        reading: Tensor | None,
-        positions: Tensor,
-        geometry: Geometry,
-    ) -> tuple[AttentionOutput, Tensor]:
-        attend = partial(gated_attention, query, key, value, positions=positions, scale=geometry.scale)
-        attend = partial(attend, softcap=geometry.softcap, sliding_window=geometry.sliding_window)
+    def loss(call: AttentionCall) -> tuple[AttentionOutput, Tensor]:
         with torch.no_grad():
-            everything = call.config.replace(window=key.shape[2])  # every pair is local
-            output = attend(assignment, config=everything, reading=reading)
-        gated = attend(assignment, config=call.config, reading=reading).output
+            everything = call.config.replace(window=call.key.shape[2])  # every pair is local
+            output = attend_soft(replace(call, config=everything))
+        gated = attend_soft(call).output
         true = output.output.float()
         return output, (gated.float() - true).square().sum() / true.square().sum()
 
@@ -117,16 +103,16 @@ def start_at_means(focus: FocusModel, blocks: np.ndarray) -> None:
     """Put centroids at the k-means centres of the keys' routes on a sample; calibration then balances the groups."""
     states: dict[int, Tensor] = {}
 
-    def note(layer: int, hidden_states: Tensor, valid: Tensor | None) -> None:
-        states[layer] = hidden_states.flatten(0, 1).float()
+    def note(routing: LayerRouting) -> None:
+        states[routing.layer] = routing.hidden_states.flatten(0, 1).float()
 
     sample = torch.from_numpy(blocks[: max(1, 4096 // blocks.shape[1])]).to(focus.model.device)
-    with focus.routing("soft", balance="none"), focus.observe(Observer(on_states=note)):
+    with focus.routing("soft", balance="none"), focus.observe(note):
         focus.model.base_model(input_ids=sample, use_cache=False)
     for layer in focus.layers:
         router = focus.router(layer)
         flat = F.layer_norm(states[layer], states[layer].shape[-1:])
-        projections = router.projection if isinstance(router, HeadRouter) else router.projection[None]
+        projections = router.projection.reshape(router.num_heads, *router.projection.shape[-2:])
         centres = [
             KMeans(focus.config.num_groups, random_state=0)
             .fit(F.normalize(flat @ projection, dim=-1).cpu().numpy())

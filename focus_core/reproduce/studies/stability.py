@@ -16,8 +16,8 @@ from torch import Tensor
 
 from focus_core.errors import FocusError
 from focus_core.reproduce.studies.variants import Variant
-from focus_core.routing.model import FocusModel, Observer
-from focus_core.routing.router import Router
+from focus_core.routing.layer import LayerRouting
+from focus_core.routing.model import FocusModel
 
 PHASES = ("centroids", "everything")
 
@@ -80,16 +80,9 @@ class _Watch:
         self.states: dict[int, Tensor] = {}
         self.assignments: dict[int, Tensor] = {}
 
-    def observer(self) -> Observer:
-        return Observer(on_states=self._note_states, on_assignment=self._note_assignment)
-
-    def _note_states(self, layer: int, states: Tensor, valid: Tensor | None) -> None:
-        self.states[layer] = states.detach()
-
-    def _note_assignment(
-        self, layer: int, scores: Tensor, assignment: Tensor, valid: Tensor | None, reading: Tensor | None
-    ) -> None:
-        self.assignments[layer] = assignment
+    def __call__(self, routing: LayerRouting) -> None:
+        self.states[routing.layer] = routing.hidden_states.detach()
+        self.assignments[routing.layer] = routing.key_weights
 
 
 def variant_loss(focus: FocusModel, input_ids: Tensor, variant: Variant, watch: _Watch | None = None) -> tuple:
@@ -98,7 +91,7 @@ def variant_loss(focus: FocusModel, input_ids: Tensor, variant: Variant, watch: 
     The balance in force is the model's own (`focus.config.balance`), unlike in `objectives.language_model`.
     """
     watch = watch or _Watch()
-    with focus.routing("soft"), focus.observe(watch.observer()):
+    with focus.routing("soft"), focus.observe(watch):
         loss = focus(input_ids=input_ids, labels=input_ids, use_cache=False).loss
     terms = [variant.penalty(assignment) for assignment in watch.assignments.values()] if variant.penalty else []
     return loss, torch.stack(terms).mean() if terms else loss.new_zeros(())
@@ -133,7 +126,7 @@ def train_variant(
     if len(blocks) < settings.batch_size:
         raise FocusError(f"The text fills {len(blocks)} blocks, fewer than one batch: give more text.")
     device, rng = focus.model.device, np.random.default_rng(settings.seed)
-    routers = {layer: router for layer in focus.layers if isinstance(router := focus.router(layer), Router)}
+    routers = {layer: focus.router(layer) for layer in focus.layers}
     if variant.prepare is not None:
         for router in routers.values():
             variant.prepare(router)
@@ -185,7 +178,7 @@ def train_variant(
 @torch.no_grad()
 def _first_groups(focus: FocusModel, probe: Tensor) -> dict[int, Tensor]:
     watch = _Watch()
-    with focus.routing("soft"), focus.observe(watch.observer()):
+    with focus.routing("soft"), focus.observe(watch):
         focus.model.base_model(input_ids=probe.to(focus.model.device), use_cache=False)
     return {layer: assignment.argmax(-1).reshape(-1).cpu() for layer, assignment in watch.assignments.items()}
 

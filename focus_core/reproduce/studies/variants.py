@@ -16,7 +16,7 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 from torch.nn import functional as F
 
-from focus_core.routing.router import Router
+from focus_core.routing.routers import Router
 
 ENTROPY_WEIGHT, BALANCE_WEIGHT = 0.01, 0.1
 """Weights of the two losses, in nats of the language-model loss; ours, the paper gives none."""

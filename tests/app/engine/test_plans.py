@@ -22,7 +22,7 @@ from workbench.engine import service
 from workbench.engine.plans import PLANNED, chosen_k, k_name, plan_in_words
 from workbench.tokens.tables import ambiguous, groups_by_layer, token_table
 from workbench.views.sparsity.charts import frontier
-from workbench.views.sparsity.tables import mass_table, mass_verdict, memberships, swept_k
+from workbench.views.sparsity.tables import key_memberships, mass_table, mass_verdict, swept_k
 from workbench.widgets.strip import strip_data
 
 real_model = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
@@ -128,7 +128,7 @@ def test_a_plan_is_swept_beside_the_ks():
     trace = made()
     swept = swept_k(4, chosen_k(trace.config))
     assert swept == (1, 2, 3, 4, PLANNED)
-    assert (memberships(trace, swept)[-1] == trace.membership).all()
+    assert (key_memberships(trace, swept)[-1] == trace.membership).all()
     mass = np.random.default_rng(0).dirichlet(np.ones(4), (5, 3))
     table = mass_table(trace, swept, mass)
     assert (table["k"] == PLANNED).sum() == 3

@@ -37,9 +37,9 @@ def test_settings_reach_the_trace():
     )
     assert (first.trace.head, second.trace.head) == (0, 1) and first.origin["head"] == 0
     assert (first.trace.groups != second.trace.groups).any()
-    assert (first.trace.membership.sum(-1) == 1).all() and (first.trace.reads.sum(-1) == 3).all()
+    assert (first.trace.membership.sum(-1) == 1).all() and (first.trace.query_membership.sum(-1) == 3).all()
     wider = service.analysis(service.Settings("default", HEADS, 8, 5, 8, 4), TEXT).trace
-    assert (wider.reads.sum(-1) == 5).all() and (wider.groups == first.trace.groups).all()
+    assert (wider.query_membership.sum(-1) == 5).all() and (wider.groups == first.trace.groups).all()
 
 
 @pytest.mark.parametrize("page", ["layers", "balance", "sparsity", "linguistics", "compare", "report"])

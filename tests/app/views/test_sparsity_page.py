@@ -10,7 +10,7 @@ from synthetic import synthetic_trace
 from focus_core.analysis.sparsity import CLASSES, pair_table, pooled_mask
 from focus_core.models import default_model
 from workbench.views.sparsity.charts import frontier, mask_image, share_bars
-from workbench.views.sparsity.tables import mask_table, mass_table, memberships, swept_k, verdict
+from workbench.views.sparsity.tables import key_memberships, mask_table, mass_table, swept_k, verdict
 
 real_model = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
 
@@ -55,7 +55,7 @@ def test_the_sweep_holds_the_chosen_k_and_all_of_few(num_groups, top_k, swept):
 
 def test_memberships_are_those_of_the_engine():
     trace = synthetic_trace("w " * 30 + "w")
-    first, second, everything = memberships(trace, (1, 2, 4))
+    first, second, everything = key_memberships(trace, (1, 2, 4))
     assert (second == trace.membership).all()
     assert (first.argmax(-1) == trace.groups).all() and everything.all()
 

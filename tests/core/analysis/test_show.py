@@ -32,7 +32,7 @@ def test_the_strip_holds_the_text_once_and_the_groups_of_every_layer(trace):
     assert [facts[0] for facts in tokens] == list(range(len(trace.tokens)))
     assert "".join(facts[3].replace(" ", "") for facts in tokens) == TEXT.encode().hex()
     assert data["row"] == 1
-    joined = trace.config.joined(0)
+    joined = trace.config.key_top_k_of(0)
     for row, layer in enumerate(data["layers"]):
         groups = np.reshape(layer["groups"], (len(tokens), -1))
         assert (groups[:, 0] == trace.groups[row]).all()
@@ -51,7 +51,7 @@ def test_routers_per_head_say_what_a_token_reads(trace):
             assert "reads" not in layer
         else:
             assert [len(read) for read in layer["reads"]] == [2] * len(trace.tokens)
-            assert all(trace.reads[row, token, read].all() for token, read in enumerate(layer["reads"]))
+            assert all(trace.query_membership[row, token, read].all() for token, read in enumerate(layer["reads"]))
 
 
 def test_text_cannot_leave_the_script(trace):
@@ -130,7 +130,9 @@ def test_the_table_has_a_row_for_every_layer_and_token(trace):
             start, end = part.loc[token, ["start", "end"]]
             assert part["text"][token] == TEXT[start:end]
             assert {int(g) for g in part["groups"][token].split()} == set(np.flatnonzero(trace.membership[row, token]))
-            assert [int(g) for g in part["reads"][token].split()] == np.flatnonzero(trace.reads[row, token]).tolist()
+            assert [int(g) for g in part["reads"][token].split()] == np.flatnonzero(
+                trace.query_membership[row, token]
+            ).tolist()
             assert part["score"][token] == trace.scores[row, token, part["group"][token]]
         assert part["is_sink"].sum() == 2
 

@@ -16,8 +16,8 @@ from focus_core.analysis.sparsity import (
     measured_queries,
     pair_table,
     pooled_mask,
-    random_sharing,
 )
+from focus_core.routing.routers import LayerRouter
 
 
 def random_membership(tokens: int, num_groups: int, top_k: int, seed: int) -> np.ndarray:
@@ -64,7 +64,7 @@ def test_the_pooled_mask_is_the_mean_of_its_pairs(tokens, window, sinks, top_k, 
 def test_random_sharing_is_the_share_of_sets_that_meet(num_groups, top_k):
     sets = [set(choice) for choice in combinations(range(num_groups), top_k)]
     meeting = np.mean([bool(first & second) for first in sets for second in sets])
-    assert random_sharing(num_groups, top_k) == pytest.approx(meeting)
+    assert LayerRouter.random_kept(num_groups, top_k) == pytest.approx(meeting)
 
 
 def test_pair_shares_follow_the_definition(tiny_llama):
@@ -131,7 +131,7 @@ def test_a_plan_gives_every_layer_its_own_k(tiny_llama):
         assert np.take_along_axis(membership, order, 1).all()
     table = pair_table(trace)
     assert table["same group"][0] == 0 and table["random kept"][0] == pytest.approx(table["kept"][0])
-    luck = random_sharing(4, 3) * (1 - table["local"][1] - table["sink"][1])
+    luck = LayerRouter.random_kept(4, 3) * (1 - table["local"][1] - table["sink"][1])
     assert table["random kept"][1] == pytest.approx(table["local"][1] + table["sink"][1] + luck)
 
 
@@ -146,20 +146,22 @@ def test_routers_per_head_are_traced_in_one_head(tiny_llama):
     trace = heads[1]
     num_tokens = len(trace.tokens)
     distance = np.arange(num_tokens)[:, None] - np.arange(num_tokens)
-    assert (trace.membership.sum(-1) == 1).all() and (trace.reads.sum(-1) == 2).all()
+    assert (trace.membership.sum(-1) == 1).all() and (trace.query_membership.sum(-1) == 2).all()
     table = pair_table(trace)
     for row in range(len(trace.layers)):
-        shared = np.einsum("tk,sk->ts", trace.reads[row], trace.membership[row])
+        shared = np.einsum("tk,sk->ts", trace.query_membership[row], trace.membership[row])
         kept = ((distance <= 3) | (np.arange(num_tokens) < 1) | shared) & (distance >= 0)
         assert table["kept"][row] == pytest.approx(kept.sum() / (distance >= 0).sum())
-        mask = pooled_mask(trace.membership[row], reads=trace.reads[row], window=3, sink_tokens=1)
+        mask = pooled_mask(trace.membership[row], query_membership=trace.query_membership[row], window=3, sink_tokens=1)
         assert mask.factor == 1
         assert np.array_equal(np.nan_to_num(mask.shares[..., 3]) == 1, ~kept & (distance >= 0))
     with focus.routing("hard", top_k=4, window=0, sink_tokens=0):
-        reads = analyze(focus, tiny_llama.tokenizer, text, head=1).reads
+        reads = analyze(focus, tiny_llama.tokenizer, text, head=1).query_membership
     assert reads.all()
     ids = np.array(trace.input_ids)
-    mass = attention_mass(focus, ids, [trace.membership], reads=[trace.reads], head=1, window=3, sink_tokens=1)
+    mass = attention_mass(
+        focus, ids, [trace.membership], query_memberships=[trace.query_membership], head=1, window=3, sink_tokens=1
+    )
     tiny_llama.model.set_attn_implementation("eager")
     base = focus.detach()
     base.set_attn_implementation("eager")
@@ -167,7 +169,7 @@ def test_routers_per_head_are_traced_in_one_head(tiny_llama):
         weights = base(torch.from_numpy(ids)[None], output_attentions=True).attentions
     for row, weight in enumerate(weights):
         ours = weight[0].unflatten(0, (2, -1))[1].mean(0).numpy()
-        shared = np.einsum("tk,sk->ts", trace.reads[row], trace.membership[row])
+        shared = np.einsum("tk,sk->ts", trace.query_membership[row], trace.membership[row])
         same = (distance > 3) & (np.arange(num_tokens) >= 1) & shared
         assert mass[0, row, 2] == pytest.approx((ours * same).sum() / num_tokens, abs=1e-5)
     with pytest.raises(FocusError, match="no router for head 2: choose 0 to 1"):

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from focus_core import FocusConfig, cli, retrofit
 from focus_core.analysis.linguistics.passages import passages
 from focus_core.analysis.states import UNTRAINED_SEEDS, state_groups
-from focus_core.routing.model import Observer
 from focus_core.text import encode
 
 WORDS = {
@@ -122,11 +121,11 @@ def test_state_groups_read_what_the_routers_read(tiny_llama):
     focus_model = retrofit(model, FocusConfig(num_groups=4, top_k=1, window=2, sink_tokens=1), seed=0)
     ids = encode(tokenizer, "The cat saw a dog near it, and it ran. " * 4).input_ids
     seen, scored = {}, {}
-    observer = Observer(
-        on_states=lambda layer, states, valid: seen.update({layer: states}),
-        on_scores=lambda layer, router, scores, valid: scored.update({layer: (router, scores)}),
-    )
-    with torch.inference_mode(), focus_model.observe(observer):
+
+    def note(routing):
+        seen[routing.layer], scored[routing.layer] = routing.hidden_states, (routing.router, routing.scores)
+
+    with torch.inference_mode(), focus_model.observe(note):
         model(input_ids=torch.from_numpy(ids)[None])
     for layer, (router, scores) in scored.items():
         assert torch.equal(router(seen[layer]), scores)

@@ -14,8 +14,8 @@ from lm_eval.models.huggingface import HFLM
 from focus_core.attention import kept_pairs
 from focus_core.harness.model import FocusLM
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.model import Observer, retrofit
-from focus_core.routing.router import top_k_membership
+from focus_core.routing.layer import top_k_membership
+from focus_core.routing.model import retrofit
 
 PAIRS = [
     ("The cat sat on the mat and looked at the dog. Then it", " slept"),
@@ -100,10 +100,10 @@ def test_exposure_counts_the_pairs_of_the_longest_request(tiny_llama, focus, bat
     ids = torch.tensor([tiny_llama.tokenizer("".join(PAIRS[1]))["input_ids"]])[:, :-1]
     memberships = []
 
-    def keep(layer, scores, assignment, valid, reading):
-        memberships.append(top_k_membership(assignment, 1))
+    def keep(routing):
+        memberships.append(top_k_membership(routing.key_weights, 1))
 
-    with focus.observe(Observer(on_assignment=keep)), torch.no_grad():
+    with focus.observe(keep), torch.no_grad():
         focus(input_ids=ids)
     counts = kept_pairs(torch.cat(memberships), window=6, sink_tokens=1)
     assert found.tokens == ids.shape[1]

@@ -70,7 +70,7 @@ def test_streaming_counts_what_routing_each_block_counts(tiny_llama, corpus, tmp
             focus = retrofit(model, FocusConfig(num_groups=4, top_k=2, router=router), seed=0)
             for layer in range(3):
                 entering = model.model.layers[layer].input_layernorm(states[layer])
-                groups = focus.router(layer).assign(focus.router(layer)(entering), focus.config).argmax(-1)
+                groups = assign(focus.router(layer), focus.router(layer)(entering), focus.config).argmax(-1)
                 np.add.at(expected[layer], (groups[head].numpy(), piece[0].numpy()), 1)
             focus.detach()
     assert statistics.counts.sum() == expected.sum()

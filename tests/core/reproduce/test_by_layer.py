@@ -9,8 +9,6 @@ import torch
 from focus_core import FocusConfig, retrofit
 from focus_core.evaluation import evaluate
 from focus_core.reproduce.studies.by_layer import Choice, choices_of, choose, evaluate_choices
-from focus_core.routing.model import Observer
-from focus_core.routing.router import memberships
 from focus_core.training.calibrate import calibrate
 
 WINDOW, SINKS, LENGTH = 4, 2, 40
@@ -53,16 +51,17 @@ def test_one_layer_with_a_window_of_its_own_is_that_layer_routed_alone(focus):
 @pytest.mark.parametrize("window", [1, WINDOW, 12])
 def test_shares_are_of_the_pairs_beyond_the_common_window(focus, window):
     seen = []
-    observer = Observer(on_assignment=lambda layer, scores, groups, valid, reading: seen.append((groups, reading)))
-    with focus.observe(observer):
+    with focus.observe(seen.append):
         found = evaluate_choices(focus, {4: focus.routers}, [Choice(4, 1, window)] * 3, BLOCKS)
         with torch.inference_mode(), focus.routing("hard", top_k=1, balance="calibrated", window=window):
             seen.clear()
             focus(torch.from_numpy(BLOCKS), use_cache=False)
     distance = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)
     kept = local = causal = 0
-    for groups, reading in seen:
-        member, reads = (part.float() for part in memberships(groups, reading, 1))
+    for routing in seen:
+        groups = routing.key_weights
+        member = torch.nn.functional.one_hot(groups.argmax(-1), 4).float()
+        reads = torch.nn.functional.one_hot(routing.query_weights.argmax(-1), 4).float()
         pairs = (reads @ member.mT > 0) | (distance <= window) | (torch.arange(LENGTH) < SINKS)
         kept += int((pairs & (distance >= 0)).sum())
         causal += int((distance >= 0).sum()) * len(groups)

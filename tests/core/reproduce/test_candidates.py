@@ -104,9 +104,7 @@ def test_a_bias_of_zero_changes_nothing_and_one_of_rarity_moves_rare_tokens(tiny
 
     def scores():
         found = []
-        from focus_core.routing.model import Observer
-
-        with torch.no_grad(), focus.observe(Observer(on_scores=lambda layer, router, s, valid: found.append(s))):
+        with torch.no_grad(), focus.observe(lambda routing: found.append(routing.scores)):
             focus.model.base_model(input_ids=rows)
         return found[0]
 

@@ -165,7 +165,7 @@ def test_the_probe_is_what_it_says(make):
     points = train_variant(focus, ROWS.numpy(), ROWS, EVERY["sinkhorn-10"], SETTINGS)
     with torch.no_grad(), focus.routing("soft"):
         watch = stability._Watch()
-        with focus.observe(watch.observer()):
+        with focus.observe(watch):
             focus(ROWS, use_cache=False)
     shares = [np.bincount(each.argmax(-1).flatten().numpy()).max() / 64 for each in watch.assignments.values()]
     assert points[-1].largest == pytest.approx(np.mean(shares)) and points[-1].worst == pytest.approx(max(shares))

@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from focus_core.errors import FocusError
-from focus_core.routing.config import BALANCES, GATES, SCORES, FocusConfig
+from focus_core.routing.balance import BALANCES
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.gate import GATES
+from focus_core.routing.routers import SCORES
 
 
 @st.composite
@@ -20,8 +23,8 @@ def configs(draw) -> FocusConfig:
         sink_tokens=draw(st.integers(0, 16)),
         temperature=draw(st.floats(1e-3, 10)),
         score=draw(st.sampled_from(SCORES)),
-        gate=draw(st.sampled_from(GATES)),
-        balance=draw(st.sampled_from(BALANCES)),
+        gate=draw(st.sampled_from(sorted(GATES))),
+        balance=draw(st.sampled_from(sorted(BALANCES))),
         layers=draw(st.none() | st.lists(st.integers(0, 40), max_size=5).map(tuple)),
     )
 

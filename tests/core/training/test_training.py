@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from focus_core import FocusConfig, FocusError, FocusModel, analyze, cli, load_model, retrofit
 from focus_core.evaluation import evaluate
 from focus_core.reproduce.studies.candidates import top_k_mass
-from focus_core.routing.model import Observer
 from focus_core.routing.storage import routers_hash
 from focus_core.training import TrainSettings, train
 from focus_core.training.objectives import attention_mass
@@ -45,10 +44,11 @@ def test_kept_mass_is_that_of_the_attention_weights(tiny_llama, objective, route
     focus = retrofit(tiny_llama.model, CONFIG.replace(top_k=2, router=router))
     seen = []
 
-    def keep(layer, scores, assignment, valid, reading):
-        seen.append((assignment.detach(), None if reading is None else reading.detach()))
+    def keep(routing):
+        assignment, reading = routing.key_weights.detach(), routing.query_weights.detach()
+        seen.append((assignment, None if router == "layer" else reading))
 
-    with focus.observe(Observer(on_assignment=keep)):
+    with focus.observe(keep):
         loss = objective(focus, ids)
     distance = torch.arange(40)[:, None] - torch.arange(40)
     counted = (distance > CONFIG.window) & (torch.arange(40) >= CONFIG.sink_tokens)
@@ -127,10 +127,10 @@ def test_evaluation_of_routers_per_head_counts_their_masks(tiny_llama):
     ids = blocks(1, 64)
     seen = []
 
-    def keep(layer, scores, assignment, valid, reading):
-        seen.append((assignment.argmax(-1), reading.topk(2).indices))
+    def keep(routing):
+        seen.append((routing.key_weights.argmax(-1), routing.query_weights.topk(2).indices))
 
-    with focus.routing("hard", top_k=2), focus.observe(Observer(on_assignment=keep)), torch.no_grad():
+    with focus.routing("hard", top_k=2), focus.observe(keep), torch.no_grad():
         focus(input_ids=torch.from_numpy(ids))
     row = evaluate(focus, ids, routing="hard", top_k=2)
     distance = torch.arange(64)[:, None] - torch.arange(64)

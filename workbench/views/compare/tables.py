@@ -80,7 +80,7 @@ def side_table(first: Side, second: Side) -> pd.DataFrame:
 
 def _groups_of(side: Side) -> str:
     config = side.trace.config
-    text = f"{config.num_groups}, {config.joined(side.row)}"
+    text = f"{config.num_groups}, {config.key_top_k_of(side.row)}"
     return text if side.trace.head is None else f"{text} (reads {config.top_k_of(side.row)}; head {side.trace.head})"
 
 

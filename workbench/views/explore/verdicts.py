@@ -20,7 +20,7 @@ def layer_verdict(trace: Trace, layer: int, shares: PairShares) -> str:
     )
     if shares.distant_sharing is None:
         return f"{start}; the text is too short to have pairs beyond the window."
-    way = "share a group" if trace.reading is None else "are in a group that the later token reads"
+    way = "share a group" if trace.reads_own_groups else "are in a group that the later token reads"
     return f"{start}; {shares.distant_sharing:.0%} of the distant pairs {way}."
 
 

@@ -9,7 +9,7 @@ from focus_core.analysis.sparsity import attention_mass
 from workbench.engine import cached, service
 from workbench.engine.plans import chosen_k
 from workbench.engine.service import Analysis, Settings
-from workbench.views.sparsity.tables import MAX_QUERIES, Swept, memberships, reads, swept_k
+from workbench.views.sparsity.tables import MAX_QUERIES, Swept, key_memberships, query_memberships, swept_k
 
 
 def measured(analysis: Analysis, model: str, routers: str) -> tuple[Swept, np.ndarray]:
@@ -44,8 +44,8 @@ def _measured(
             lambda focus: attention_mass(
                 focus,
                 trace.input_ids,
-                memberships(trace, swept),
-                reads=reads(trace, swept),
+                key_memberships(trace, swept),
+                query_memberships=query_memberships(trace, swept),
                 head=trace.head,
                 window=window,
                 sink_tokens=sink_tokens,

@@ -7,6 +7,7 @@ import pandas as pd
 
 from focus_core.analysis import Trace
 from focus_core.analysis.sparsity import CLASSES, PooledMask
+from focus_core.routing.routers import ROUTERS
 from workbench.engine.plans import chosen_k
 
 MAX_QUERIES = 256
@@ -26,16 +27,21 @@ def swept_k(num_groups: int, chosen: int | str) -> Swept:
     return tuple(sorted({*few, chosen, num_groups}))
 
 
-def reads(trace: Trace, swept: Swept) -> list[np.ndarray]:
-    """(L, T, K) bool groups that tokens read at each k: those of the k largest weights, ties to the lower number; a
-    plan's as traced."""
-    rank = np.argsort(np.argsort(-trace.wants, axis=-1, kind="stable"), axis=-1)
-    return [trace.reads if isinstance(k, str) else rank < k for k in swept]
+def query_memberships(trace: Trace, swept: Swept) -> list[np.ndarray]:
+    """(L, T, K) bool groups that tokens read at each k: the k of largest weight, ties to the lower number; a plan's
+    as traced."""
+    ranks = _ranks(trace.query_weights)
+    return [trace.query_membership if isinstance(k, str) else ranks < k for k in swept]
 
 
-def memberships(trace: Trace, swept: Swept) -> list[np.ndarray]:
-    """(L, T, K) bool groups that tokens are in at each k: those they read, or one with routers per head."""
-    return reads(trace, swept) if trace.reading is None else [trace.membership] * len(swept)
+def key_memberships(trace: Trace, swept: Swept) -> list[np.ndarray]:
+    """(L, T, K) bool groups that tokens are in at each k; a plan's as traced."""
+    ranks, kind = _ranks(trace.assignment), ROUTERS[trace.config.router]
+    return [trace.membership if isinstance(k, str) else ranks < kind.key_top_k(k) for k in swept]
+
+
+def _ranks(weights: np.ndarray) -> np.ndarray:
+    return np.argsort(np.argsort(-weights, axis=-1, kind="stable"), axis=-1)
 
 
 def mask_table(mask: PooledMask, num_tokens: int) -> pd.DataFrame:
@@ -89,7 +95,7 @@ def verdict(trace: Trace, pairs: pd.DataFrame) -> str:
 
 
 def _way(trace: Trace) -> str:
-    return "sharing a group" if trace.reading is None else "the groups that tokens read"
+    return "sharing a group" if trace.reads_own_groups else "the groups that tokens read"
 
 
 def layer_verdict(trace: Trace, row: int, pairs: pd.DataFrame) -> str:

@@ -9,7 +9,9 @@ from plotly.subplots import make_subplots
 from workbench.charts.theme import style
 
 
-def training_curves(history: pd.DataFrame, *, num_groups: int, steps: int, objective: str, dark: bool = False) -> go.Figure:
+def training_curves(
+    history: pd.DataFrame, *, num_groups: int, steps: int, objective: str, dark: bool = False
+) -> go.Figure:
     """Loss, largest group and tokens a second over the steps, side by side.
 
     Args:

@@ -1,0 +1,68 @@
+"""From scores to balanced soft assignments. A new balance is a function and a line in `BALANCES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from focus_core.routing.sinkhorn import potential_softmax, sinkhorn
+
+Assign = Callable[[Tensor, Tensor, float, int, Tensor | None], Tensor]
+"""From scores (N, T, K), potentials (N, K), temperature, rounds and valid (N, T) or None to weights (N, T, K)."""
+
+
+@dataclass(frozen=True)
+class Balance:
+    """One way to balance groups.
+
+    Attributes:
+        assign: makes the assignment; rows sum to 1, float32.
+        causal: whether a token's groups depend on no other token, so that decoding can continue from a cache.
+    """
+
+    assign: Assign
+    causal: bool = True
+
+
+def calibrated(
+    scores: Float[Tensor, "N T K"],
+    potential: Float[Tensor, "N K"],
+    temperature: float,
+    rounds: int,
+    valid: Bool[Tensor, "N T"] | None,
+) -> Float[Tensor, "N T K"]:
+    """softmax(S / tau + v) with the router's frozen potentials v: causal, since no other token takes part."""
+    return potential_softmax(scores, potential, temperature)
+
+
+def sequence(
+    scores: Float[Tensor, "N T K"],
+    potential: Float[Tensor, "N K"],
+    temperature: float,
+    rounds: int,
+    valid: Bool[Tensor, "N T"] | None,
+) -> Float[Tensor, "N T K"]:
+    """Sinkhorn over the whole text, as published: a token's groups depend on later tokens."""
+    return sinkhorn(scores, temperature=temperature, rounds=rounds, valid=valid)
+
+
+def none(
+    scores: Float[Tensor, "N T K"],
+    potential: Float[Tensor, "N K"],
+    temperature: float,
+    rounds: int,
+    valid: Bool[Tensor, "N T"] | None,
+) -> Float[Tensor, "N T K"]:
+    """softmax(S / tau)."""
+    return potential_softmax(scores, potential.new_zeros(potential.shape), temperature)
+
+
+BALANCES: dict[str, Balance] = {
+    "calibrated": Balance(calibrated),
+    "sequence": Balance(sequence, causal=False),
+    "none": Balance(none),
+}
+"""Balances by the name that `FocusConfig.balance` gives them."""

@@ -1,0 +1,122 @@
+"""`LayerRouting`: what the router of one layer decides about the tokens of a call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from focus_core.attention import PairCounts, kept_pairs
+from focus_core.routing.balance import BALANCES
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.routers import Router
+
+
+class KeyQuery(NamedTuple):
+    """Groups of tokens as keys and as queries, (N, T, K) each; one tensor where tokens read the groups they are in."""
+
+    keys: Tensor
+    queries: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class LayerRouting:
+    """The routing of one layer for the new tokens of a call; observers, rules and analyses take this one object.
+
+    Scores and weights are computed when first asked for and then kept, so an observer that sets the router's
+    potentials before it looks at weights (calibration) decides what the layer uses. N = B * H, the heads of the
+    router in the batch, those of one text one after another.
+
+    Attributes:
+        layer: index of the decoder layer.
+        router: its router, with H heads.
+        config: settings in force.
+        top_k: k of this layer, the groups that a token reads.
+        hidden_states: (B, T, d), which enter the attention block.
+        valid: (N, T) bool, False for padding; None if every token is real.
+    """
+
+    layer: int
+    router: Router
+    config: FocusConfig
+    top_k: int
+    hidden_states: Float[Tensor, "B T d"]
+    valid: Bool[Tensor, "N T"] | None = None
+
+    @cached_property
+    def scores(self) -> Float[Tensor, "N T K"]:
+        """Scores of tokens as keys before balance, float32."""
+        return self.router(self.hidden_states)
+
+    @cached_property
+    def key_weights(self) -> Float[Tensor, "N T K"]:
+        """Soft assignment of tokens as keys, balanced as the settings say; rows sum to 1."""
+        return assign(self.router, self.scores, self.config, self.valid)
+
+    @cached_property
+    def query_weights(self) -> Float[Tensor, "N T K"]:
+        """How much tokens read each group; the very tensor `key_weights` where they read the groups they are in."""
+        return self.router.read(self.hidden_states, self.key_weights, self.config.temperature)
+
+    @property
+    def weights(self) -> KeyQuery:
+        """Both soft weights."""
+        return KeyQuery(self.key_weights, self.query_weights)
+
+    def membership(self, top_k: int | None = None) -> KeyQuery:
+        """Hard routing, (N, T, K) bool: the groups that tokens are in, and those that they read.
+
+        Args:
+            top_k: k, that of the layer when None; 0 leaves local pairs and sinks.
+        """
+        top_k = self.top_k if top_k is None else top_k
+        keys = top_k_membership(self.key_weights, self.router.key_top_k(top_k))
+        if self.router.reads_own_groups:
+            return KeyQuery(keys, keys)
+        return KeyQuery(keys, top_k_membership(self.query_weights, top_k))
+
+    def pair_counts(self, config: FocusConfig | None = None, top_k: int | None = None) -> PairCounts:
+        """Pairs that hard routing keeps, one count for each of the N rows.
+
+        Args:
+            config: window and sinks; those in force when None.
+            top_k: as in `membership`.
+        """
+        config = self.config if config is None else config
+        keys, queries = self.membership(top_k)
+        return kept_pairs(keys, query_membership=queries, window=config.window, sink_tokens=config.sink_tokens)
+
+    def group_sizes(self) -> Int[Tensor, "H K"]:
+        """Tokens whose first group is each, for every head of the router."""
+        first = F.one_hot(self.key_weights.detach().argmax(-1), self.key_weights.shape[-1])
+        return first.unflatten(0, (-1, self.router.num_heads)).sum((0, 2))
+
+
+def assign(
+    router: Router, scores: Float[Tensor, "N T K"], config: FocusConfig, valid: Bool[Tensor, "N T"] | None = None
+) -> Float[Tensor, "N T K"]:
+    """Soft assignment of tokens to groups, balanced in each head as `config.balance` says; rows sum to 1."""
+    potential = router.potential.reshape(router.num_heads, -1).repeat(len(scores) // router.num_heads, 1)
+    balance = BALANCES[config.balance]
+    return balance.assign(scores, potential, config.temperature, config.sinkhorn_rounds, valid)
+
+
+def top_k_membership(weights: Float[Tensor, "N T K"], top_k: int) -> Bool[Tensor, "N T K"]:
+    """True for the `top_k` largest weights of each token; 0 for none."""
+    chosen = weights.topk(top_k, dim=-1).indices
+    return torch.zeros_like(weights, dtype=torch.bool).scatter_(-1, chosen, True)
+
+
+def heads_in_groups(tensor: Tensor, num_heads: int) -> Tensor:
+    """(B * H, T, K) to (B, T, H * K), one row per token, as the cache keeps it."""
+    return tensor.unflatten(0, (-1, num_heads)).transpose(1, 2).flatten(2)
+
+
+def heads_in_batch(tensor: Tensor, num_heads: int) -> Tensor:
+    """(B, T, H * K) to (B * H, T, K): the inverse of `heads_in_groups`."""
+    return tensor.unflatten(2, (num_heads, -1)).transpose(1, 2).flatten(0, 1)

@@ -1,0 +1,13 @@
+"""The kinds of routers. A new one is a file in this folder and a line in `ROUTERS`."""
+
+from focus_core.routing.routers.base import SCORES, Router
+from focus_core.routing.routers.head import HeadRouter
+from focus_core.routing.routers.layer import LayerRouter
+
+ROUTERS: dict[str, type[Router]] = {
+    "layer": LayerRouter,
+    "head": HeadRouter,
+}
+"""Router classes by the name that `FocusConfig.router` gives them."""
+
+__all__ = ["ROUTERS", "SCORES", "HeadRouter", "LayerRouter", "Router"]

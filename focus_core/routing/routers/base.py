@@ -1,0 +1,99 @@
+"""What all routers share: scores against centroids (arXiv 2604.03260, eq. 1) and potentials of calibrated balance."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+SCORES = ("cosine", "dot")
+
+
+class Router(nn.Module):
+    """Scores the tokens that enter one attention layer against group centroids, in H heads of its own.
+
+    A kind of router defines its parameters and, where queries choose for themselves, `read`. Results have the heads
+    in the batch, those of one text one after another: N = B * H.
+
+    Attributes:
+        num_heads: H; 1 where all heads of the layer share the groups.
+        cosine: scores are cosines, else dot products.
+        projection: (d, d_g) or (H, d, d_g), of tokens as keys.
+        centroids: (K, d_g) or (H, K, d_g).
+        potential: (K,) or (H, K), the column log-potentials of calibrated balance; a buffer, never trained.
+        reads_own_groups: class attribute, whether a token reads the groups it is in. Else a token is in one group as
+            a key, and as a query reads any k.
+        per_head: class attribute, whether each key/value head has groups of its own.
+    """
+
+    reads_own_groups: ClassVar[bool] = True
+    per_head: ClassVar[bool] = False
+    num_heads: int
+    cosine: bool
+    projection: nn.Parameter
+    centroids: nn.Parameter
+    potential: Tensor
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_kv_heads: int,
+        *,
+        num_groups: int,
+        route_dim: int,
+        score: str,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.cosine = score == "cosine"
+        self.num_heads = num_kv_heads if self.per_head else 1
+        heads = (num_kv_heads,) if self.per_head else ()
+        projection = torch.randn(*heads, hidden_size, route_dim, generator=generator) * hidden_size**-0.5
+        centroids = torch.randn(*heads, num_groups, route_dim, generator=generator)
+        if not self.cosine:
+            centroids = centroids * route_dim**-0.5
+        self.projection = nn.Parameter(projection)
+        self.centroids = nn.Parameter(centroids)
+        self.register_buffer("potential", torch.zeros(*heads, num_groups))
+
+    def forward(self, hidden_states: Float[Tensor, "B T d"]) -> Float[Tensor, "N T K"]:
+        """Scores S = (h W_g) C^T of tokens as keys, in float32 whatever the dtype of the model.
+
+        With cosine scores h is normalised over its width and both factors to unit length, so S lies in [-1, 1] and a
+        router cannot outgrow Sinkhorn by scaling its logits (docs/method.md).
+        """
+        return self.scores(hidden_states, self.projection)
+
+    def scores(self, hidden_states: Float[Tensor, "B T d"], projection: Tensor) -> Float[Tensor, "N T K"]:
+        """Scores of tokens projected by (d, d_g) or (H, d, d_g) against the centroids, float32."""
+        with torch.autocast(hidden_states.device.type, enabled=False):
+            hidden_states = hidden_states.float()
+            if self.cosine:
+                hidden_states = F.layer_norm(hidden_states, hidden_states.shape[-1:])
+            # One product for all heads: (B, T, d) (d, H d_g).
+            heads = projection.float().reshape(self.num_heads, *projection.shape[-2:])
+            routes = hidden_states @ heads.transpose(0, 1).flatten(1)
+            routes = routes.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            centroids = self.centroids.float().reshape(self.num_heads, *self.centroids.shape[-2:])
+            if self.cosine:
+                routes, centroids = F.normalize(routes, dim=-1), F.normalize(centroids, dim=-1)
+            return (routes @ centroids.mT).flatten(0, 1)
+
+    def read(
+        self, hidden_states: Float[Tensor, "B T d"], key_weights: Float[Tensor, "N T K"], temperature: float
+    ) -> Float[Tensor, "N T K"]:
+        """How much each token reads each group; `key_weights` itself where tokens read the groups they are in."""
+        return key_weights
+
+    @classmethod
+    def key_top_k(cls, top_k: int) -> int:
+        """Groups that a token is in, where tokens read k."""
+        return top_k if cls.reads_own_groups else 1
+
+    @classmethod
+    def random_kept(cls, num_groups: int, top_k: int) -> float:
+        """Probability that random, even groups keep a distant pair."""
+        raise NotImplementedError

@@ -1,0 +1,44 @@
+"""Routers per key/value head, where queries choose the groups that they read (docs/method.md; not in the paper).
+
+The published router decides once per layer, for keys and queries of all heads alike. Heads differ in what they look
+for, and a token rarely looks for its own kind. Here every key/value head has its own groups: as a key a token is in
+one of them, balanced as ever, and as a query it chooses any k. Groups do not overlap, so k of K groups are k / K of
+the distant pairs, whatever queries choose, as long as groups are even.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from focus_core.routing.routers.base import Router
+
+
+class HeadRouter(Router):
+    """Scores tokens as keys and as queries against the centroids of every key/value head.
+
+    Trainable: `projection` and `query_projection` (H, d, d_g) and `centroids` (H, K, d_g), so a model with L layers
+    and H key/value heads trains L H (2 d d_g + K d_g) parameters.
+    """
+
+    reads_own_groups: ClassVar[bool] = False
+    per_head: ClassVar[bool] = True
+
+    def __init__(self, hidden_size: int, num_kv_heads: int, **settings: Any) -> None:
+        super().__init__(hidden_size, num_kv_heads, **settings)
+        # A token first looks for its own kind; training finds what it needs instead.
+        self.query_projection = nn.Parameter(self.projection.detach().clone())
+
+    def read(
+        self, hidden_states: Float[Tensor, "B T d"], key_weights: Float[Tensor, "N T K"], temperature: float
+    ) -> Float[Tensor, "N T K"]:
+        """A softmax of each token's scores as a query, without balance."""
+        return torch.softmax(self.scores(hidden_states, self.query_projection) / temperature, dim=-1)
+
+    @classmethod
+    def random_kept(cls, num_groups: int, top_k: int) -> float:
+        """Probability that a key's group is among the k of K that are read: k / K."""
+        return top_k / num_groups

@@ -1,0 +1,141 @@
+"""How routing becomes attention: a rule keeps something of each token and attends with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from focus_core.attention import AttentionOutput, focus_attention
+from focus_core.errors import FocusError
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.layer import KeyQuery, LayerRouting
+from focus_core.routing.soft import gated_attention
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The model's own attention settings for one call.
+
+    Attributes:
+        scale: factor of the dot products.
+        softcap: logits become softcap * tanh(logits / softcap); None without.
+        sliding_window: the model's own window, in tokens; None without.
+        dropout: probability of dropping an attention weight.
+    """
+
+    scale: float
+    softcap: float | None
+    sliding_window: int | None
+    dropout: float
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """One attention call of a routed layer; the argument of every rule.
+
+    With a router per key/value head the heads are in the batch (N = B * H), each with one key/value head.
+
+    Attributes:
+        query: (N, Hq, Tq, D), the last Tq of T tokens.
+        key: (N, Hkv, T, D).
+        value: (N, Hkv, T, Dv).
+        routing: of the new tokens.
+        groups: what the rule kept: of all T tokens as keys, from the cache where there is one, and of the Tq queries.
+        positions: (N, T) int64, index of each token among the real tokens of its text, -1 for padding.
+        geometry: the model's own settings.
+        config: settings in force.
+        backend: of hard routing.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    routing: LayerRouting
+    groups: KeyQuery
+    positions: Tensor
+    geometry: Geometry
+    config: FocusConfig
+    backend: str = "auto"
+
+    @property
+    def layer(self) -> int:
+        """Index of the decoder layer."""
+        return self.routing.layer
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How routing becomes attention.
+
+    Attributes:
+        attend: computes the call.
+        encode: what is kept of the new tokens, and stored beside their keys; the soft weights by default.
+    """
+
+    attend: Callable[[AttentionCall], AttentionOutput]
+    encode: Callable[[LayerRouting], KeyQuery] = lambda routing: routing.weights
+
+
+def attend_hard(call: AttentionCall) -> AttentionOutput:
+    """Exact attention over the pairs that memberships keep.
+
+    Raises:
+        FocusError: the model is in training mode with attention dropout.
+    """
+    if call.geometry.dropout > 0:
+        raise FocusError("Hard routing has no attention dropout: call model.eval(), or train with soft routing.")
+    return focus_attention(
+        call.query,
+        call.key,
+        call.value,
+        call.groups.keys,
+        query_membership=None if call.routing.router.reads_own_groups else call.groups.queries,
+        window=call.config.window,
+        sink_tokens=call.config.sink_tokens,
+        positions=call.positions,
+        sliding_window=call.geometry.sliding_window,
+        scale=call.geometry.scale,
+        softcap=call.geometry.softcap,
+        backend=call.backend,
+    )
+
+
+def attend_soft(call: AttentionCall) -> AttentionOutput:
+    """Attention through the gate of the settings in force."""
+    return gated_attention(
+        call.query,
+        call.key,
+        call.value,
+        *call.groups,
+        call.positions,
+        call.config,
+        scale=call.geometry.scale,
+        softcap=call.geometry.softcap,
+        sliding_window=call.geometry.sliding_window,
+        dropout=call.geometry.dropout,
+    )
+
+
+def attend_fully(call: AttentionCall) -> AttentionOutput:
+    """The untouched model's attention, whatever the groups."""
+    return focus_attention(
+        call.query,
+        call.key,
+        call.value,
+        torch.ones(*call.positions.shape, 1, dtype=torch.bool, device=call.query.device),
+        window=call.key.shape[2],
+        positions=call.positions,
+        sliding_window=call.geometry.sliding_window,
+        scale=call.geometry.scale,
+        softcap=call.geometry.softcap,
+    )
+
+
+RULES: dict[str, Rule] = {
+    "hard": Rule(attend_hard, LayerRouting.membership),
+    "soft": Rule(attend_soft),
+}
+"""Rules by routing mode."""
