@@ -15,6 +15,7 @@ from focus_core import FocusConfig, cli, retrofit
 from focus_core.errors import FocusError
 from focus_core.report.corpus import cuts, scan, sections
 from focus_core.report.stream import STATE, StreamSettings, collect, forget
+from focus_core.routing.layer import assign
 
 
 @pytest.mark.parametrize("longest", [10, 33, 1000])
