@@ -25,6 +25,7 @@ from focus_core.bench.timing import alternate, spread
 from focus_core.errors import FocusError
 from focus_core.results import record_run, resume_record
 from focus_core.routing.config import FocusConfig
+from focus_core.routing.routers import ROUTERS
 
 SCHEMA = "focus-bench/1"
 CHECKED_QUERIES = 64
