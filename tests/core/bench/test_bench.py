@@ -1,7 +1,6 @@
 """The benchmark measures, checks and resumes; no assertion on how fast anything is."""
 
 import json
-import sys
 
 import pytest
 
@@ -9,6 +8,7 @@ import focus_core.bench.attention as bench
 from focus_core.bench import routing
 from focus_core.errors import FocusError
 from focus_core.frontier.speeds import distant_share
+from focus_core.routing import balance
 from focus_core.routing.config import FocusConfig
 
 SMALL = dict(sizes=(48, 96), routings=((4, 1), (4, 2)), dtypes=("float32", "bfloat16"), repetitions=2, window=8)
@@ -121,25 +121,22 @@ def test_groups_cannot_keep_less_than_equal_ones(tmp_path):
 @pytest.mark.parametrize("router, parameters", [("layer", (24, 16)), ("head", (2, 24, 16))])
 def test_routing_is_timed_with_the_functions_of_routed_models(monkeypatch, router, parameters):
     made, rounds = [], []
-    kind = routing.HeadRouter if router == "head" else routing.Router
-    assign = kind.assign
-    module = sys.modules[kind.__module__]
-    sinkhorn = module.sinkhorn
+    assign, sinkhorn = routing.assign, balance.sinkhorn
 
-    def seen(self, scores, config, valid=None):
-        made.append((tuple(self.projection.shape), tuple(scores.shape), config.balance))
-        return assign(self, scores, config, valid)
+    def seen(router, scores, config, valid=None):
+        made.append((tuple(router.projection.shape), tuple(scores.shape), config.balance))
+        return assign(router, scores, config, valid)
 
     def counted(scores, **settings):
         rounds.append(settings["rounds"])
         return sinkhorn(scores, **settings)
 
-    monkeypatch.setattr(kind, "assign", seen)
-    monkeypatch.setattr(module, "sinkhorn", counted)
+    monkeypatch.setattr(routing, "assign", seen)
+    monkeypatch.setattr(balance, "sinkhorn", counted)
     config = FocusConfig(router=router, num_groups=4, top_k=2)
     found = routing.routing_seconds(config, 20, width=24, kv_heads=2, repetitions=1, device="cpu", seed=0)
     assert list(found) == ["projection", "calibrated", "sinkhorn_30_rounds", "top_k", "sort"]
     assert all(seconds > 0 for seconds in found.values())
     rows = 2 if router == "head" else 1
-    assert set(made) == {(parameters, (rows, 20, 4), balance) for balance in ("calibrated", "sequence")}
+    assert set(made) == {(parameters, (rows, 20, 4), name) for name in ("calibrated", "sequence")}
     assert set(rounds) == {FocusConfig.sinkhorn_rounds}
