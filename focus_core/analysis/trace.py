@@ -159,7 +159,7 @@ def query_memberships(query_weights: Tensor | np.ndarray, config: FocusConfig) -
 
 
 def _memberships(weights: Tensor | np.ndarray, top_k: list[int]) -> np.ndarray:
-    layers = torch.as_tensor(weights)
+    layers = torch.tensor(weights) if isinstance(weights, np.ndarray) else weights
     return torch.cat([top_k_membership(each[None], k) for each, k in zip(layers, top_k)]).numpy()
 
 

@@ -92,8 +92,7 @@ def test_a_long_text_is_shown_in_parts_that_say_so(trace):
     times = 8192 // len(trace.tokens) + 1
     lengthened = {
         name: np.concatenate([getattr(trace, name)] * times, axis=1)
-        for name in ("scores", "assignment", "membership", "reading")
-        if getattr(trace, name) is not None
+        for name in ("scores", "assignment", "membership", "query_weights")
     }
     offsets = np.concatenate([trace.offsets + each * len(TEXT) for each in range(times)])
     long = dataclasses.replace(
