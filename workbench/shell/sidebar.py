@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from focus_core.routing.config import FocusConfig
+from focus_core.routing.routers import ROUTERS
 from focus_core.shipped import shipped_routers
 from focus_core.text import read_text
 from workbench.engine import service
@@ -227,11 +228,11 @@ def _groups_per_token(own: FocusConfig) -> tuple[int, tuple[int, ...] | None]:
             st.caption(f"{plan_in_words(own)}.")
             return own.top_k, own.layer_top_k
     state.clamp("k", 1, own.num_groups, own.top_k)
-    joins = "joins. Distant tokens read each other if they share one"
-    if own.router == "head":
-        joins = "reads. As a key it is in one of them"
+    label, joins = "Groups per token, k", "joins. Distant tokens read each other if they share one"
+    if not ROUTERS[own.router].reads_own_groups:
+        label, joins = "Groups a token reads, k", "reads. As a key it is in one of them"
     top_k = st.slider(
-        "Groups a token reads, k" if own.router == "head" else "Groups per token, k",
+        label,
         1,
         own.num_groups,
         key="k",
