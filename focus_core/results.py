@@ -37,18 +37,16 @@ def text_records(files: Iterable[Path]) -> list[dict[str, Any]]:
     ]
 
 
-def describe_machine(device: str | None = None) -> dict[str, Any]:
+def describe_machine(device: str = "cpu") -> dict[str, Any]:
     """The machine that measures: hardware and versions, nothing that identifies its owner.
 
     Args:
-        device: "cpu" or "cuda" that was used; None for a GPU if there is one.
+        device: "cpu" or "cuda" that was used.
 
     Returns:
         ``device`` (name of the GPU or CPU that was used), ``processor``, ``cores``, ``threads``, ``instructions``,
         ``system`` and ``versions`` of Python, PyTorch and Transformers; None for a package that is not installed.
     """
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     processor = _processor()
     return {
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else processor,
@@ -65,7 +63,7 @@ def describe_machine(device: str | None = None) -> dict[str, Any]:
     }
 
 
-def made_now(device: str | None = None) -> dict[str, Any]:
+def made_now(device: str = "cpu") -> dict[str, Any]:
     """`made` of a record that is written now: the date, and `describe_machine`."""
     return {"date": datetime.now(UTC).isoformat(timespec="seconds"), **describe_machine(device)}
 
@@ -97,23 +95,28 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=_fields))
 
 
-def stamp(report: dict[str, Any], *, device: str | None = None) -> dict[str, Any]:
-    """The report as plain values, with date and machine as `made`."""
-    return {**plain(report), "made": made_now(device)}
+def stamp(report: dict[str, Any], *, device: str = "cpu") -> dict[str, Any]:
+    """The report as plain values, with `schema` first, and date and machine as `made`.
+
+    Raises:
+        KeyError: the report has no `schema`.
+    """
+    return {"schema": report["schema"], **plain(report), "made": made_now(device)}
 
 
-def record_run(path: Path, report: dict[str, Any], *, device: str | None = None) -> dict[str, Any]:
+def record_run(path: Path, report: dict[str, Any], *, device: str = "cpu") -> dict[str, Any]:
     """Stamp a report and write it atomically as JSON.
 
     Args:
         path: file to write.
         report: `schema`, `settings` and `results` or `points`.
-        device: "cpu" or "cuda" that was used; None for a GPU if there is one.
+        device: "cpu" or "cuda" that was used.
 
     Returns:
         The record as written.
 
     Raises:
+        KeyError: the report has no `schema`.
         OSError: the file cannot be written.
     """
     record = stamp(report, device=device)
@@ -122,7 +125,7 @@ def record_run(path: Path, report: dict[str, Any], *, device: str | None = None)
 
 
 def stored_or_run(
-    path: Path, identity: dict[str, Any], run: Callable[[], dict[str, Any]], *, schema: str
+    path: Path, identity: dict[str, Any], run: Callable[[], dict[str, Any]], *, schema: str, device: str = "cpu"
 ) -> dict[str, Any]:
     """The record in a file if it has these settings; otherwise measure and write it.
 
@@ -131,6 +134,7 @@ def stored_or_run(
         identity: settings of the measurement.
         run: measures; its result is added to the record.
         schema: of a new record.
+        device: "cpu" or "cuda" that a new record is measured on.
 
     Raises:
         FocusError: the file is damaged or holds a result of other settings.
@@ -145,7 +149,7 @@ def stored_or_run(
         if not same:
             raise FocusError(f"{path} holds a result of other settings: choose another folder with --out.")
         return stored
-    return record_run(path, {"schema": schema, "settings": wanted, **run()})
+    return record_run(path, {"schema": schema, "settings": wanted, **run()}, device=device)
 
 
 def resume_record(

@@ -143,7 +143,7 @@ def run_harness(
         show(0.0)
         path = out / f"{name}--{routing.name}.json"
         identity = {**common, "task": name, "limit": limits[name], "setting": routing.name}
-        results[name][routing.name] = stored_or_run(path, identity, measure, schema=TASK_SCHEMA)
+        results[name][routing.name] = stored_or_run(path, identity, measure, schema=TASK_SCHEMA, device=device)
     report = {
         "schema": SCHEMA,
         "model": {"name": loaded.info.name, "revision": loaded.info.revision},

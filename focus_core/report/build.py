@@ -9,7 +9,7 @@ import numpy as np
 
 from focus_core.report.model import Card, Document, Example, Interval, Report, TagShare, Together, TokenCount
 from focus_core.report.statistics import Occurrence, Statistics
-from focus_core.results import stamp
+from focus_core.results import made_now
 
 RESAMPLES = 1000
 MIN_UNITS = 10
@@ -93,7 +93,7 @@ def build_report(
         tagger=tagger,
         min_count=min_count,
         cards=tuple(cards),
-        made=stamp({})["made"],
+        made=made_now(),
     )
 
 

@@ -114,19 +114,23 @@ def run_experiment(
 
     def measure(cell: str) -> None:
         path, own = context.folder / CELLS / f"{cell}.json", plain({**identity, "cell": cells[cell]})
-        found[cell] = stored_or_run(path, own, lambda: timed(cell), schema=CELL_SCHEMA)
+        found[cell] = stored_or_run(path, own, lambda: timed(cell), schema=CELL_SCHEMA, device=context.device)
+
+    def write() -> dict[str, Any]:
+        report = _report(name, experiment, context, identity, cells, found)
+        return record_run(context.folder / RESULT, report, device=context.device)
 
     stored = [cell for cell in cells if (context.folder / CELLS / f"{cell}.json").is_file()]
     for cell in stored:
         measure(cell)
     record = _read(context.folder / RESULT)
     if record is None or set(record["dates"]) != set(found):  # a finished run keeps the date of its record
-        record = record_run(context.folder / RESULT, _report(name, experiment, context, identity, cells, found))
+        record = write()
     wanted = [cell for cell in cells if cell not in stored and (not only or cell in only)]
     for number, cell in enumerate(wanted):
         context.progress(f"{name}: {cell} ({number + 1} of {len(wanted)})", number / len(wanted))
         measure(cell)
-        record = record_run(context.folder / RESULT, _report(name, experiment, context, identity, cells, found))
+        record = write()
     return record
 
 

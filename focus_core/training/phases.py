@@ -123,6 +123,7 @@ def train_phases(
                 "held_out": text_records(source.path for source in held if source.path is not None),
                 "results": rows,
             },
+            device=str(trainer.args.device),
         )
         training.remove_checkpoints(out)
     return TrainedRun(out, loaded, trainer.task.focus, tuple(rows), (), record)

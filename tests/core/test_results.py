@@ -47,7 +47,7 @@ def test_the_machine_is_described_in_one_way_everywhere(tmp_path):
     assert machine["versions"]["torch"] == torch.__version__ and machine["device"] == machine["processor"]
     bench = run_bench(BenchSettings(**SMALL), tmp_path / "bench.json")
     cell = stored_or_run(tmp_path / "cell.json", {"a": 1}, lambda: {"rows": []}, schema="focus-test/1")
-    for record in (stamp({}, device="cpu"), bench, cell):
+    for record in (stamp({"schema": "focus-test/1"}, device="cpu"), bench, cell):
         assert {name: value for name, value in record["made"].items() if name != "date"} == machine
         assert "machine" not in record
     flat = {name: value for name, value in machine.items() if name != "versions"} | machine["versions"]
@@ -149,6 +149,11 @@ def test_a_damaged_result_is_refused_in_one_sentence(tmp_path):
     path.write_text("{")
     with pytest.raises(FocusError, match="damaged"):
         stored_or_run(path, {}, dict, schema="focus-test/1")
+
+
+def test_every_record_says_its_kind():
+    with pytest.raises(KeyError, match="schema"):
+        stamp({"settings": {}})
 
 
 def test_plain_values_are_what_a_file_gives_back():

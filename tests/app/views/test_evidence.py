@@ -15,12 +15,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from focus_core import FocusConfig, FocusError, retrofit
 from focus_core.evaluation import evaluate, standard_settings
+from focus_core.files import write_atomic
 from focus_core.frontier.measure import SCHEMA, baseline_point, routed_point
 from focus_core.models import LoadedModel, ModelInfo
 from focus_core.reproduce.context import Context, Scale
 from focus_core.reproduce.registry import EXPERIMENTS
 from focus_core.reproduce.runner import run_experiment
-from focus_core.results import record_run
+from focus_core.results import made_now, plain, record_run
 from workbench.views.quality.record_charts import draw
 from workbench.views.quality.record_verdicts import verdict
 from workbench.views.quality.records import VIEWS, find_records, read, run_files
@@ -80,7 +81,8 @@ def recorded(tiny, tmp_path_factory):
         run_experiment(name, EXPERIMENTS[name], context, out=runs / f"reproduce-{name}", only=cells)
     model = {"name": "tiny", "revision": "0"}
     settings = {"config": CONFIG, "routers": "mine", "trained": True, "length": 48}
-    record_run(runs / "eval" / "result.json", {"model": model, "settings": settings, "data": [], "results": rows})
+    evaluated = {"schema": "focus-eval/1", "model": model, "settings": settings, "data": [], "results": rows}
+    record_run(runs / "eval" / "result.json", evaluated)
     record_run(runs / "frontier" / "result.json", {"schema": SCHEMA, "model": model, "points": points})
     return runs
 
@@ -112,7 +114,12 @@ def harness_records(runs, tiny):
         each.name: run_task(FocusLM(focus, tokenizer=tiny.tokenizer, mode=each.mode, top_k=each.top_k), task, 4)
         for each in plan
     }
-    report = {"model": model, "settings": {}, "results": summary({"needle_200": found}, plan, 0)}
+    report = {
+        "schema": "focus-harness/1",
+        "model": model,
+        "settings": {},
+        "results": summary({"needle_200": found}, plan, 0),
+    }
     record_run(runs / "bench" / "summary.json", report)
     source = runs / "text.txt"
     source.write_text(text)
@@ -124,7 +131,8 @@ def harness_records(runs, tiny):
         {"seed": 0},
         runs / "grid",
     )
-    record_run(runs / "lora" / "summary.json", {"model": model, "settings": {"steps": 2}, **grid})
+    former = plain({"model": model, "settings": {"steps": 2}, **grid, "made": made_now()})
+    write_atomic(runs / "lora" / "summary.json", json.dumps(former))
 
 
 def test_every_record_is_found_read_and_drawn(records, tiny):

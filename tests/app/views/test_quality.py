@@ -35,6 +35,7 @@ def test_a_record_of_the_engine_is_read_as_it_was_measured(tiny_llama, tmp_path)
         for mode, k, balance in standard_settings(4, (1, 4))
     ]
     report = {
+        "schema": "focus-eval/1",
         "model": {"name": "tiny", "revision": "0"},
         "settings": {"config": config, "routers": "untrained", "trained": False, "length": 32},
         "data": [{"name": "a.txt"}, {"name": "b.txt"}],
