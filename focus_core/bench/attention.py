@@ -21,6 +21,7 @@ from focus_core.attention.inputs import AttentionInputs
 from focus_core.attention.registry import BACKENDS, resolve
 from focus_core.attention.validate import checked_inputs
 from focus_core.bench.memory import working_bytes
+from focus_core.bench.routing import routing_seconds
 from focus_core.bench.timing import alternate, spread
 from focus_core.errors import FocusError
 from focus_core.results import record_run, resume_record
@@ -192,8 +193,6 @@ def measure_point(
     share: float | None = None,
 ) -> dict[str, Any]:
     """One point of `run_bench`."""
-    from focus_core.bench.routing import routing_seconds  # here, so that this module imports with PyTorch alone
-
     point: dict[str, Any] = {
         "tokens": tokens,
         "num_groups": num_groups,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from focus_core.routing.sinkhorn import potential_softmax, sinkhorn
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
 
 Assign = Callable[[Tensor, Tensor, float, int, Tensor | None], Tensor]
 """From scores (N, T, K), potentials (N, K), temperature, rounds and valid (N, T) or None to weights (N, T, K)."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -15,6 +14,9 @@ from focus_core.attention import PairCounts, kept_pairs
 from focus_core.routing.balance import BALANCES
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.routers import Router
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
 
 
 class KeyQuery(NamedTuple):

@@ -9,10 +9,13 @@ Freezing v is what makes the calibrated, causal form possible.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
 
 
 def _working_dtype(scores: Tensor) -> torch.dtype:

@@ -6,14 +6,18 @@ comes here, see `focus_core.attention`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
 from focus_core.attention import AttentionOutput
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.gate import GATES
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 
 def affinity(query_weights: Float[Tensor, "B Tq K"], key_weights: Float[Tensor, "B T K"]) -> Float[Tensor, "B Tq T"]:

@@ -162,7 +162,7 @@ def test_plain_values_are_what_a_file_gives_back():
         plain({"a": object()})
 
 
-def test_records_and_benchmarks_import_with_torch_alone():
+def test_attention_is_measured_with_torch_alone(tmp_path):
     code = (
         "import sys\n"
         "class Refuse:\n"
@@ -170,6 +170,13 @@ def test_records_and_benchmarks_import_with_torch_alone():
         "        if name.split('.')[0] in ('transformers', 'numpy', 'jaxtyping', 'streamlit', 'pandas', 'scipy'):\n"
         "            raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Refuse())\n"
-        "import focus_core.attention, focus_core.results, focus_core.bench.attention, focus_core.bench.timing\n"
+        "import focus_core.attention\n"
+        "from focus_core.bench.attention import BenchSettings, run_bench\n"
+        "small = dict(sizes=(32,), routings=((4, 2),), dtypes=('float32',), repetitions=1)\n"
+        "for router in ('layer', 'head'):\n"
+        "    run_bench(BenchSettings(**small, router=router), f'{sys.argv[1]}/{router}.json')\n"
     )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(tmp_path)], check=True)
+    for router in ("layer", "head"):
+        (point,) = json.loads((tmp_path / f"{router}.json").read_text(encoding="utf-8"))["points"]
+        assert point["routing_s"]["sinkhorn_30_rounds"] > 0 and point["error_output"] < 1e-4

@@ -8,13 +8,15 @@ the distant pairs, whatever queries choose, as long as groups are even.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from focus_core.routing.routers.base import Router
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 
 class HeadRouter(Router):
