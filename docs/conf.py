@@ -25,6 +25,7 @@ version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
 include_patterns = ["*.md", "docs/*.md", "docs/tables/*.md", "docs/api/*.rst", "data/routers/*/*.md"]
+include_patterns += ["examples/*.md", "notebooks/*.md"]
 exclude_patterns = [".*", "build", "dist", "runs", "shared", "tests", "focus_core", "workbench", "data/results"]
 templates_path = ["_templates"]
 

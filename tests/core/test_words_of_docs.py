@@ -16,6 +16,8 @@ WRITTEN = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     *DOCS,
+    ROOT / "examples" / "README.md",
+    ROOT / "notebooks" / "README.md",
     *sorted((ROOT / "data" / "routers").glob("*/README.md")),
 ]
 NOT_PROSE = r"```.*?```|<!--.*?-->|^\|[^\n]*$|^#[^\n]*$|!\[[^]]*\]\([^)]*\)"
