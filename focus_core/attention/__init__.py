@@ -1,7 +1,7 @@
 """Exact attention over the pairs that hard routing keeps: local, sink and same-group pairs.
 
-Imports with torch alone. `focus_attention` checks its arguments, picks a backend and calls it; each backend
-is one file, and `focus_core.attention.reference.dense` defines the result.
+Imports with torch alone. `focus_attention` checks its arguments, picks a backend and calls it; each backend is one
+file and one line in `BACKENDS`, and `focus_core.attention.reference.dense` defines the result.
 """
 
 from __future__ import annotations
