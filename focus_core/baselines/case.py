@@ -16,6 +16,7 @@ from torch import Tensor
 
 from focus_core.attention import AttentionOutput
 from focus_core.attention.reference import attention_logits
+from focus_core.errors import FocusError
 
 HALVINGS = 24
 """Steps of a bisection for a wanted share."""
@@ -189,14 +190,28 @@ class Baseline:
         keep: the pairs that it computes, bool, broadcastable to (B, H, Tq, T); None if it estimates all.
         fit: (query (B, H, T, D), key (B, Hkv, T, D), share, window, sinks, seed) of training text to `Case.fitted`.
         fixed: whether its pairs are known before queries and keys are.
+        window: whether its pairs are a window, with sinks or without, which the project's own backend executes as well.
+        features: of one that estimates all pairs: phi(q) (B, H, Tq, m) and phi(k) (B, H, T, m), whose running sums
+            execute it.
+
+    Raises:
+        FocusError: both `keep` and `features`, or neither.
     """
 
     label: str
     source: str
     attend: Callable[[Case], Result]
-    keep: Callable[[Case], Tensor] | None
+    keep: Callable[[Case], Tensor] | None = None
     fit: Callable[..., Any] | None = None
     fixed: bool = False
+    window: bool = False
+    features: Callable[[Case], tuple[Tensor, Tensor]] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.keep is None) == (self.features is None):
+            raise FocusError(
+                f"The baseline {self.label!r} needs the pairs it keeps, or its features: give one of them."
+            )
 
     @property
     def tunable(self) -> bool:

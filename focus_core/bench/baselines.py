@@ -22,7 +22,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from focus_core.baselines import BASELINES, Case
-from focus_core.baselines.estimates import performer_features
 from focus_core.baselines.execution import (
     attend_features,
     attend_key_blocks,
@@ -44,7 +43,6 @@ WAYS: dict[str, tuple[Callable[[Tensor], Any], Callable[..., Tensor]]] = {
     **{f"tiles of {size} queries": (partial(tiles, size=size), attend_tiles) for size in (16, 128, 512)},
     "blocks of 16 keys": (partial(key_blocks, size=16), attend_key_blocks),
 }
-WINDOWS = ("sliding", "streaming")
 _LISTS = ("sizes", "shares", "baselines", "heads")
 
 
@@ -181,8 +179,9 @@ def measure_baseline(settings: BaselineBenchSettings, head: Head, baseline: str,
     point: dict[str, Any] = {}
     calls: dict[str, Callable[[], Any]] = {"full_s": full}
     if method.keep is None:
+        assert method.features is not None
         point |= {"way": "running sums", "kept_share": None, "causal_kept_share": None}
-        point["select_s"], features = _timed(partial(performer_features, case), settings.device)
+        point["select_s"], features = _timed(partial(method.features, case), settings.device)
         features = [part[0, 0] for part in features]
         calls["attend_s"] = partial(attend_features, *features, value)
         expected = partial(_estimated, *features, value)
@@ -194,7 +193,7 @@ def measure_baseline(settings: BaselineBenchSettings, head: Head, baseline: str,
             point["select_s"], kept = _timed(choose, settings.device)
         point |= _counted(case, kept)
         ways = _ways(case, kept)
-        if baseline in WINDOWS:
+        if method.window:
             width = int(kept[-1].flip(0).long().cumprod(0).sum()) - 1
             sinks = settings.sink_tokens if bool(kept[-1, 0]) else 0
             arguments = queries, keys, values, width, sinks, case.scale
