@@ -119,12 +119,13 @@ def train(
 def _chosen(recipe: str, objective: str | None, routing: dict[str, Any]) -> tuple[FocusConfig, str]:
     """Settings and objective of a recipe, changed by what the user gave."""
     from focus_core.routing.config import FocusConfig
+    from focus_core.training.objectives import DEFAULT_OBJECTIVE, PUBLISHED_OBJECTIVE
 
-    if recipe not in ("focus", "paper"):
-        raise FocusError(f"recipe is {recipe!r}: choose focus or paper.")
-    if recipe == "paper":
-        return FocusConfig.paper(**routing), objective or "lm"
-    return FocusConfig(**routing), objective or "mass"
+    recipes = {"focus": (FocusConfig, DEFAULT_OBJECTIVE), "paper": (FocusConfig.paper, PUBLISHED_OBJECTIVE)}
+    if recipe not in recipes:
+        raise FocusError(f"recipe is {recipe!r}: choose {' or '.join(recipes)}.")
+    settings, usual = recipes[recipe]
+    return settings(**routing), objective or usual
 
 
 def _show(run: TrainedRun, *, phased: bool, everything: bool) -> None:

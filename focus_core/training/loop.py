@@ -20,7 +20,7 @@ from focus_core.files import atomic_path
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel
 from focus_core.training.calibrate import calibrate
-from focus_core.training.objectives import OBJECTIVES
+from focus_core.training.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -44,7 +44,7 @@ class TrainSettings:
     batch_size: int = 2
     learning_rate: float = 0.01
     weight_decay: float = 0.0
-    objective: str = "mass"
+    objective: str = DEFAULT_OBJECTIVE
     seed: int = 0
     save_every: int = 25
     autocast: bool = True
@@ -132,7 +132,7 @@ def train(
     run = json.dumps({**asdict(settings), "routing": focus.config.to_json(), "blocks": list(blocks.shape)})
     done = _resume(folder / CHECKPOINT, focus, optimizer, run)
     history: list[Step] = []
-    objective, device = OBJECTIVES[settings.objective], focus.model.device
+    objective, device = OBJECTIVES[settings.objective].loss, focus.model.device
     focus.model.eval()
     on_phase("training")
     try:

@@ -94,7 +94,7 @@ def estimate_memory(
         config = copy.deepcopy(model_config)
         base = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
         focus = retrofit(base, focus_config)
-        task = TrainingTask(focus, OBJECTIVES[phase.objective], everything=phase.everything).eval()
+        task = TrainingTask(focus, OBJECTIVES[phase.objective].loss, everything=phase.everything).eval()
         parameters = list(task.parameters())
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         upcast = sharded and precision == "bf16"

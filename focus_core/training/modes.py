@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from focus_core.errors import FocusError
 from focus_core.routing.model import FocusModel
 from focus_core.training.loop import LargestGroup
-from focus_core.training.objectives import OBJECTIVES
+from focus_core.training.objectives import OBJECTIVES, PUBLISHED_OBJECTIVE
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def phases(mode: str, objective: str, steps: int, full_steps: int) -> tuple[Phas
     if min(steps, full_steps) < 1:
         raise FocusError("Every phase needs at least 1 step.")
     centroids = Phase("centroids", False, objective, steps)
-    everything = Phase("everything", True, "lm", full_steps)
+    everything = Phase("everything", True, PUBLISHED_OBJECTIVE, full_steps)
     return {"centroid-only": (centroids,), "two-phase": (centroids, everything), "scratch": (everything,)}[mode]
 
 

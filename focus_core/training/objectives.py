@@ -1,15 +1,16 @@
-"""What the routers are trained for; each objective is one function of (focus, input_ids) to a loss to differentiate.
+"""The objectives of training: each is a function of (focus, input_ids) to a loss, and a line in `OBJECTIVES`.
 
 "mass" (ours): the frozen model's own attention says which distant pairs matter, and a router is rewarded for keeping
 them together. Every layer has its own loss, so nothing is back-propagated through the model and memory is that of
 one layer. "lm": the language-model loss through the soft gate, as published.
 
-Their loops call `backward` on the result: the own loop for a laptop, Trainer where processes share the work.
+The training loops call `backward` on the loss: the own loop for a laptop, Trainer where processes share the work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -132,7 +133,41 @@ def _distant_mass(call: AttentionCall) -> tuple[AttentionOutput, Tensor]:
     return output, weights.mean(1).masked_fill(is_open | ~visible, 0.0)
 
 
-OBJECTIVES: dict[str, Callable[[FocusModel, Tensor], Tensor]] = {
-    "mass": attention_mass,
-    "lm": language_model,
+@dataclass(frozen=True)
+class Objective:
+    """One thing to train routers for.
+
+    Attributes:
+        loss: from a model with routers and token ids (B, T) to a loss in nats to differentiate.
+        label: its name where people choose.
+        measures: the loss in words, for the title of its curve.
+        hint: one sentence on what it rewards.
+    """
+
+    loss: Callable[[FocusModel, Tensor], Tensor]
+    label: str
+    measures: str
+    hint: str
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "mass": Objective(
+        attention_mass,
+        "attention mass",
+        "−log of the distant attention kept",
+        "Attention mass: keep what the untouched model attends to; no gradient through the model, so quick.",
+    ),
+    "lm": Objective(
+        language_model,
+        "language model",
+        "language model",
+        "Language model: the loss of the published method, through the soft gate.",
+    ),
 }
+"""Objectives by the name that training settings and `focus train --objective` give them."""
+
+DEFAULT_OBJECTIVE = "mass"
+"""The objective of the recipe that trained the shipped routers."""
+
+PUBLISHED_OBJECTIVE = "lm"
+"""The objective of arXiv 2604.03260, which also trains all weights where a mode does."""

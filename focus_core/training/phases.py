@@ -23,6 +23,7 @@ from focus_core.training import trainer as training
 from focus_core.training.log import RunLog
 from focus_core.training.memory import estimate_memory
 from focus_core.training.modes import Phase, phases, scratch_model
+from focus_core.training.objectives import DEFAULT_OBJECTIVE
 from focus_core.training.run import RECORD, SCHEMA, TrainedRun
 from focus_core.training.stream import Source, TokenStream, find_sources
 from focus_core.training.trainer import FocusTrainer, TrainerSettings
@@ -39,7 +40,7 @@ def train_phases(
     model: str | Path = "default",
     architecture: str | Path | None = None,
     config: FocusConfig | None = None,
-    objective: str = "mass",
+    objective: str = DEFAULT_OBJECTIVE,
     steps: int = 300,
     full_steps: int = 300,
     settings: TrainerSettings | None = None,

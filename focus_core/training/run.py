@@ -24,6 +24,7 @@ from focus_core.text import find_texts, read_text, token_blocks
 from focus_core.training.calibrate import calibrate
 from focus_core.training.log import RunLog, read_log
 from focus_core.training.loop import CHECKPOINT, Step, TrainSettings, calibration_blocks, train
+from focus_core.training.objectives import DEFAULT_OBJECTIVE
 from focus_core.training.watch import Watch, watched
 
 RECORD, SCHEMA = "training.json", "focus-train/1"
@@ -65,7 +66,7 @@ def train_routers(
     steps: int = 300,
     batch_size: int = 2,
     learning_rate: float = 0.01,
-    objective: str = "mass",
+    objective: str = DEFAULT_OBJECTIVE,
     seed: int = 0,
     eval_blocks: int = 8,
     eval_top_k: Sequence[int] | None = None,

@@ -236,7 +236,7 @@ def train_phase(
     """
     arguments = training_arguments(phase, settings, folder)
     checkpoints = Path(str(arguments.output_dir))
-    task = TrainingTask(focus, OBJECTIVES[phase.objective], everything=phase.everything)
+    task = TrainingTask(focus, OBJECTIVES[phase.objective].loss, everything=phase.everything)
     trainer = FocusTrainer(task, settings, args=arguments, train_dataset=stream)
     tokens = settings.batch_size * stream.length
     trainer.add_callback(_Reporter(task, tokens, on_step))

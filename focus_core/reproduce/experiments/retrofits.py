@@ -18,6 +18,7 @@ from focus_core.training import TrainSettings, train
 from focus_core.training.calibrate import calibrate
 from focus_core.training.loop import Step, calibration_blocks
 from focus_core.training.modes import Phase
+from focus_core.training.objectives import DEFAULT_OBJECTIVE, PUBLISHED_OBJECTIVE
 from focus_core.training.trainer import CHECKPOINTS, TrainerSettings, train_phase
 
 Plan = list[tuple[Mode, int | None, str | None]]
@@ -26,7 +27,7 @@ COLUMNS = (
     *("kept_share", "causal_kept_share", "largest_group_share", "exposure", "tokens"),
 )
 HARD: Plan = [("hard", 1, "calibrated"), ("hard", 2, "calibrated")]
-PAPER, OURS = "lm", TrainSettings().objective
+PAPER, OURS = PUBLISHED_OBJECTIVE, DEFAULT_OBJECTIVE
 OUR_RECIPE = "our recipe"
 
 

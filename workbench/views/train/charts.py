@@ -6,6 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from focus_core.training.objectives import OBJECTIVES
 from workbench.charts.theme import style
 
 
@@ -18,10 +19,10 @@ def training_curves(
         history: from `workbench.views.train.tables.history_table`.
         num_groups: K; the dashed line is 1/K.
         steps: of the whole run, the end of the axes.
-        objective: "mass" or "lm", which says what the loss is.
+        objective: a key of `OBJECTIVES`, which says what the loss is.
         dark: for a dark page.
     """
-    loss = "−log of the distant attention kept" if objective == "mass" else "language model"
+    loss = OBJECTIVES[objective].measures
     titles = (f"Loss: {loss}", f"Largest group, worst layer (dashed: 1/{num_groups})", "Pace")
     figure = make_subplots(1, 3, subplot_titles=titles, horizontal_spacing=0.08)
     colors = ("#56B4E9", "#E69F00", "#CC79A7") if dark else ("#0072B2", "#D55E00", "#882255")
