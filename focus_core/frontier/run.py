@@ -22,6 +22,7 @@ from focus_core.results import record_run, resume_record, text_records
 from focus_core.routing.attach import attach
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, retrofit
+from focus_core.routing.routers import ROUTERS
 from focus_core.text import find_texts, read_text, token_blocks
 from focus_core.training.calibrate import calibrate
 from focus_core.training.loop import calibration_blocks
@@ -143,7 +144,7 @@ class _Plan:
 
     def _untrained(self, kind: FocusConfig) -> Iterator[Point]:
         focus = retrofit(self.loaded.model, kind, seed=self.settings.seed)
-        name = "untrained" if kind.router == "layer" else "untrained, per head"
+        name = "untrained" if kind.router == FocusConfig.router else f"untrained, {ROUTERS[kind.router].label}"
         name += "" if kind.num_groups == FocusConfig.num_groups else f", K={kind.num_groups}"
         if any(self._missing(name, top_k, None) for top_k in self.settings.top_k):
             calibrate(focus, self.pool)

@@ -69,3 +69,8 @@ BALANCES: dict[str, Balance] = {
     "none": Balance(none),
 }
 """Balances by the name that `FocusConfig.balance` gives them."""
+
+
+def sees_future(name: object) -> bool:
+    """Whether the balance that a record names lets later tokens decide; False for a name that is not in `BALANCES`."""
+    return name in BALANCES and not BALANCES[str(name)].causal

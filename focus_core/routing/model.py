@@ -272,7 +272,7 @@ class _Before:
             )
         if seen and not BALANCES[routing.config.balance].causal:
             raise FocusError(
-                "Sequence Sinkhorn needs the whole text at once and cannot continue from a cache: "
+                f"Balance {routing.config.balance!r} needs the whole text at once and cannot continue from a cache: "
                 "use balance='calibrated' for generation."
             )
         num_queries = hidden_states.shape[1]

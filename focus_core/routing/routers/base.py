@@ -29,10 +29,12 @@ class Router(nn.Module):
         reads_own_groups: class attribute, whether a token reads the groups it is in. Else a token is in one group as
             a key, and as a query reads any k.
         per_head: class attribute, whether each key/value head has groups of its own.
+        label: class attribute, the kind's name where people choose.
     """
 
     reads_own_groups: ClassVar[bool] = True
     per_head: ClassVar[bool] = False
+    label: ClassVar[str]
     num_heads: int
     cosine: bool
     projection: nn.Parameter

@@ -28,6 +28,7 @@ class HeadRouter(Router):
 
     reads_own_groups: ClassVar[bool] = False
     per_head: ClassVar[bool] = True
+    label: ClassVar[str] = "per head"
 
     def __init__(self, hidden_size: int, num_kv_heads: int, **settings: Any) -> None:
         super().__init__(hidden_size, num_kv_heads, **settings)

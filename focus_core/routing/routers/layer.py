@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from focus_core.routing.routers.base import Router
 
@@ -12,6 +13,8 @@ class LayerRouter(Router):
 
     A model with L layers trains L (d d_g + K d_g) parameters.
     """
+
+    label: ClassVar[str] = "per layer (as published)"
 
     @classmethod
     def random_kept(cls, num_groups: int, top_k: int) -> float:

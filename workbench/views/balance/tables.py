@@ -15,20 +15,19 @@ from focus_core.analysis.balance import (
     normalised_entropy,
     prefix_lengths,
 )
+from focus_core.routing.balance import BALANCES
 
 FEW_TOKENS = 100
 """Below this many tokens no claim about balance is made."""
 RAW, SEQUENCE = "raw scores", "sequence Sinkhorn"
-IN_FORCE = {"calibrated": "calibrated", "sequence": "sequence Sinkhorn, as routed", "none": "no balance, as routed"}
-"""What the routing of the trace is called, by its balance."""
+SHOWN = {"none": RAW, "sequence": SEQUENCE}
+"""Balances that every trace is compared with; routing under another one is a row of its own."""
 
 
 def routings(trace: Trace, balancing: Balancing) -> dict[str, np.ndarray]:
-    """(L, T) first groups by name: of the raw scores, of sequence Sinkhorn, and of calibrated routing if in force."""
+    """(L, T) first groups by name: of the raw scores, of sequence Sinkhorn, and of a third routing if in force."""
     found = {RAW: balancing.raw, SEQUENCE: balancing.sequence}
-    if trace.config.balance == "calibrated":
-        found[IN_FORCE["calibrated"]] = trace.groups
-    return found
+    return found if trace.config.balance in SHOWN else found | {trace.config.balance: trace.groups}
 
 
 def has_potentials(trace: Trace, balancing: Balancing) -> bool:
@@ -71,9 +70,10 @@ def round_table(trace: Trace, balancing: Balancing) -> pd.DataFrame:
 def flip_table(trace: Trace, balancing: Balancing) -> pd.DataFrame:
     """One row per layer: share of tokens whose first group differs between two routings."""
     columns = {"layer": trace.layers, f"{RAW} → {SEQUENCE}": flip_rate(balancing.raw, balancing.sequence)}
-    if trace.config.balance == "calibrated":
-        columns[f"{RAW} → calibrated"] = flip_rate(balancing.raw, trace.groups)
-        columns[f"{SEQUENCE} → calibrated"] = flip_rate(balancing.sequence, trace.groups)
+    own = trace.config.balance
+    if own not in SHOWN:
+        columns[f"{RAW} → {own}"] = flip_rate(balancing.raw, trace.groups)
+        columns[f"{SEQUENCE} → {own}"] = flip_rate(balancing.sequence, trace.groups)
     return pd.DataFrame(columns)
 
 
@@ -107,14 +107,15 @@ def verdict(trace: Trace, table: pd.DataFrame) -> str:
         f"Sequence Sinkhorn {answer} this text: its largest group holds {mean[SEQUENCE]:.0%} of the tokens on average "
         f"over layers and {worst[SEQUENCE]:.0%} at worst; an even split is {even:.1%}, raw scores give {mean[RAW]:.0%}."
     )
-    if trace.config.balance == "sequence":
+    own = trace.config.balance
+    if SHOWN.get(own) == SEQUENCE:
         return f"{start} This routing is in force, and it looks into the future."
-    if trace.config.balance == "none":
+    if SHOWN.get(own) == RAW:
         return f"{start} The routing in force is not balanced at all."
-    name = IN_FORCE["calibrated"]
+    sight = "sees no future" if BALANCES[own].causal else "looks into the future"
     return (
-        f"{start} Calibrated routing, which is in force and sees no future, gives {mean[name]:.0%} on average and "
-        f"{worst[name]:.0%} at worst."
+        f"{start} {own.capitalize()} routing, which is in force and {sight}, gives {mean[own]:.0%} on average and "
+        f"{worst[own]:.0%} at worst."
     )
 
 

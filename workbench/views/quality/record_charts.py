@@ -11,6 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from focus_core.routing.balance import sees_future
 from workbench.charts.labels import Named, beside, in_a_column
 from workbench.charts.theme import style
 from workbench.views.quality.records import SPEEDS
@@ -108,11 +109,11 @@ def k_path(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             x=ordered["distant kept"],
             y=ordered["relative"] - 1,
             mode="lines+markers+text",
-            name=f"{series} (sees the future)" if series == "sequence" else str(series),
-            text=[f"k={int(k)}" for k in ordered["k"]] if series != "sequence" else None,
+            name=f"{series} (sees the future)" if sees_future(series) else str(series),
+            text=[f"k={int(k)}" for k in ordered["k"]] if not sees_future(series) else None,
             textposition="top right",
             line={"color": _color(number, dark), "dash": _DASHES[number % len(_DASHES)]},
-            marker={"size": 9, "symbol": "diamond-open" if series == "sequence" else "circle"},
+            marker={"size": 9, "symbol": "diamond-open" if sees_future(series) else "circle"},
             customdata=ordered[["perplexity", "largest group", "bound"]],
             hovertemplate="perplexity %{customdata[0]:.2f} (%{y:+.1%})<br>distant pairs kept %{x:.1%}<br>"
             "largest group %{customdata[1]:.1%}<br>bound on the speed-up %{customdata[2]:.2f}x<extra></extra>",

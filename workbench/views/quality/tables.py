@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from focus_core.errors import FocusError
+from focus_core.routing.balance import sees_future
 
 MAX_BYTES = 5_000_000
 UNTOUCHED, TRAINED, UNTRAINED = "untouched", "trained", "untrained"
@@ -132,7 +133,7 @@ def _row(kind: str, routers: str, row: dict[str, Any], baseline: float) -> dict[
         "all kept": float(row["causal_kept_share"]),
         "largest group": None if largest is None else float(largest),
         "exposure": float(row["exposure"]),
-        "remark": FUTURE if row["balance"] == "sequence" else "",
+        "remark": FUTURE if sees_future(row["balance"]) else "",
         "tokens": int(row["tokens"]),
     }
 

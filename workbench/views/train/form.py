@@ -10,8 +10,10 @@ import streamlit as st
 from focus_core.errors import FocusError
 from focus_core.models import default_model
 from focus_core.results import text_records
+from focus_core.routing.routers import ROUTERS
 from focus_core.shipped import shipped_routers
 from focus_core.text import find_texts
+from focus_core.training.objectives import OBJECTIVES
 from workbench.engine import service
 from workbench.runs import jobs
 from workbench.runs.jobs import Job
@@ -20,8 +22,7 @@ from workbench.views.train.tables import MAX_LENGTH, TrainRequest, text_record
 from workbench.widgets.markup import plain
 
 SOURCES = {"paste": "Paste", "upload": "Upload", "sample": "Sample", "path": "File or folder"}
-OBJECTIVES = {"mass": "attention mass", "lm": "language model"}
-NEW = {"layer": "new, one per layer (as published)", "head": "new, one per key/value head"}
+NEW = {name: f"new, {kind.label}" for name, kind in ROUTERS.items()}
 
 
 def train_form(model: str) -> Job | None:
@@ -159,10 +160,9 @@ def _settings(model: str, start: str) -> TrainRequest:
     objective = one.selectbox(
         "Objective",
         list(OBJECTIVES),
-        format_func=lambda name: OBJECTIVES[name],
+        format_func=lambda name: OBJECTIVES[name].label,
         key="train_objective",
-        help="Attention mass: keep what the untouched model attends to; no gradient through the model, so quick. "
-        "Language model: the loss of the published method, through the soft gate.",
+        help=" ".join(objective.hint for objective in OBJECTIVES.values()),
         persist_state="session",
     )
     seed = number(two, "Seed", "seed", 0, 10**6, 0, "Of the first routers and the order of blocks.")

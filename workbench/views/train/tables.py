@@ -36,10 +36,10 @@ class TrainRequest:
         length: tokens a block, T.
         batch_size: blocks a step.
         learning_rate: peak rate.
-        objective: "mass" or "lm".
+        objective: a key of `OBJECTIVES`.
         seed: of routers and block order.
         eval_blocks: held-out blocks.
-        router: "layer" or "head", of new routers.
+        router: of new routers, a key of `ROUTERS`.
         start_from: routers to go on with, by their name in the sidebar, whose K, k, w and sinks then hold; None for
             new ones.
     """
