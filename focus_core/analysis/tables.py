@@ -14,12 +14,12 @@ from focus_core.analysis.tokens import group_order, margins, numbers
 from focus_core.routing.config import FocusConfig
 
 if TYPE_CHECKING:
-    from focus_core.analysis.trace import Provenance, Trace
+    from focus_core.analysis.routed_text import Provenance, RoutedText
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
-def origin(trace: Trace, states: str) -> dict[str, Any]:
+def origin(trace: RoutedText, states: str) -> dict[str, Any]:
     """What identifies the computation behind a table: model, routers, settings and text.
 
     Args:
@@ -49,7 +49,7 @@ def described(provenance: Provenance, config: FocusConfig, states: str, text_sha
     }
 
 
-def token_rows(trace: Trace) -> pd.DataFrame:
+def token_rows(trace: RoutedText) -> pd.DataFrame:
     """One row per layer and token: its groups, with the weight and score of the first, and its margin.
 
     Args:

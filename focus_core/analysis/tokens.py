@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from focus_core.analysis.trace import Trace
+    from focus_core.analysis.routed_text import RoutedText
 
 
 def visible(text: str) -> str:
@@ -22,13 +22,13 @@ def visible(text: str) -> str:
     )
 
 
-def token_text(trace: Trace, token: int) -> str:
+def token_text(trace: RoutedText, token: int) -> str:
     """The characters of a token as they can be shown, or the vocabulary's spelling if it has none."""
     start, end = trace.offsets[token]
     return visible(trace.text[start:end]) if end > start else trace.tokens[token]
 
 
-def context(trace: Trace, token: int, around: int = 28) -> str:
+def context(trace: RoutedText, token: int, around: int = 28) -> str:
     """A token between brackets, with the text around it on one line."""
     start, end = (int(edge) for edge in trace.offsets[token])
     while start < end - 1 and trace.text[start] == " ":
@@ -37,12 +37,12 @@ def context(trace: Trace, token: int, around: int = 28) -> str:
     return visible(f"{before}[{trace.text[start:end]}]{after}").replace("·", " ")
 
 
-def group_order(trace: Trace, layer: int) -> np.ndarray:
+def group_order(trace: RoutedText, layer: int) -> np.ndarray:
     """(T, K) int64 groups of each token from the largest to the smallest weight, ties to the lower number."""
     return np.argsort(-trace.assignment[layer], axis=-1, kind="stable")
 
 
-def margins(trace: Trace, layer: int) -> np.ndarray:
+def margins(trace: RoutedText, layer: int) -> np.ndarray:
     """(T,) float32 weight of the last group joined minus that of the first group not joined.
 
     Zero means that a coin could have decided. Where all K groups are joined, or none, nothing is: infinity.

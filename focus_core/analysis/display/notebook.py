@@ -20,7 +20,7 @@ from focus_core.errors import FocusError
 from focus_core.files import write_atomic
 
 if TYPE_CHECKING:
-    from focus_core.analysis.trace import Trace
+    from focus_core.analysis.routed_text import RoutedText
 
 MAX_TOKENS = 1000
 """Tokens drawn in one strip, about; a longer text is shown in parts."""
@@ -60,7 +60,7 @@ class TokenStrip:
         first: a token of the part that is shown, where the text is longer than `MAX_TOKENS`.
     """
 
-    trace: Trace
+    trace: RoutedText
     row: int
     first: int = 0
 
@@ -123,7 +123,7 @@ class TokenStrip:
         return f"Tokens {start:,} to {end:,} of {count:,}; trace.show({more}. Shares are of the whole text."
 
 
-def show(trace: Trace, layer: int | None = None, first: int = 0) -> TokenStrip:
+def show(trace: RoutedText, layer: int | None = None, first: int = 0) -> TokenStrip:
     """The token strip of a trace.
 
     Args:
@@ -143,7 +143,7 @@ def show(trace: Trace, layer: int | None = None, first: int = 0) -> TokenStrip:
     return TokenStrip(trace, row, first)
 
 
-def _layer(trace: Trace, row: int, tokens: list[int]) -> dict[str, Any]:
+def _layer(trace: RoutedText, row: int, tokens: list[int]) -> dict[str, Any]:
     """Flat lists of one layer, to keep a notebook small: the token's own place in them is its place in `tokens`."""
     said = token_groups(trace, row, np.asarray(tokens, dtype=np.int64))
     found: dict[str, Any] = {
@@ -159,7 +159,7 @@ def _layer(trace: Trace, row: int, tokens: list[int]) -> dict[str, Any]:
     return found
 
 
-def _about(trace: Trace) -> str:
+def _about(trace: RoutedText) -> str:
     config, provenance = trace.config, trace.provenance
     k = str(config.top_k) if config.layer_top_k is None else "planned for each layer"
     head = "" if trace.head is None else f" · key/value head {trace.head}"

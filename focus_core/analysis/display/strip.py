@@ -17,7 +17,7 @@ from focus_core.analysis.tokens import group_order, margins, visible
 from focus_core.routing.config import FocusConfig
 
 if TYPE_CHECKING:
-    from focus_core.analysis.trace import Trace
+    from focus_core.analysis.routed_text import RoutedText
 
 _MAX_LISTED = 4
 _FOLDER = Path(__file__).parent
@@ -28,7 +28,7 @@ def asset(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="utf-8")
 
 
-def token_facts(trace: Trace, token_bytes: Sequence[bytes], token: int) -> list[Any]:
+def token_facts(trace: RoutedText, token_bytes: Sequence[bytes], token: int) -> list[Any]:
     """What holds for a token in every layer: index, spelling, id, bytes in hex, first character, one past the last.
 
     Args:
@@ -52,7 +52,7 @@ def listed_groups(config: FocusConfig, row: int) -> int:
     return min(config.num_groups, max(k + 1, 2), k + _MAX_LISTED)
 
 
-def legend(trace: Trace, row: int) -> list[dict[str, Any]]:
+def legend(trace: RoutedText, row: int) -> list[dict[str, Any]]:
     """Number, colours and share of tokens of every group of a layer."""
     share = np.bincount(trace.groups[row], minlength=trace.config.num_groups) / len(trace.tokens)
     return [
@@ -61,7 +61,7 @@ def legend(trace: Trace, row: int) -> list[dict[str, Any]]:
     ]
 
 
-def token_groups(trace: Trace, row: int, tokens: Sequence[int] | np.ndarray) -> list[list[Any]]:
+def token_groups(trace: RoutedText, row: int, tokens: Sequence[int] | np.ndarray) -> list[list[Any]]:
     """What a layer says about each token: [[group, weight], ...], its margin or None, and the groups it reads or None.
 
     Groups are listed from the largest weight; those read are listed where routers are per head, since elsewhere a

@@ -1,0 +1,126 @@
+"""The routing of one text as plain arrays, which tables, displays and statistics read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.layer import top_k_membership
+from focus_core.routing.routers import ROUTERS
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a trace comes from; shown beside every number.
+
+    Attributes:
+        model: name, folder or hub id of the base model.
+        model_revision: hash that identifies its weights, short.
+        routers: "untrained" or the name of the saved routers.
+        routers_hash: hash of the router weights, short.
+        trained: False for routers that were only initialised.
+        base_matches: False for routers that were trained on other weights of the same architecture.
+    """
+
+    model: str
+    model_revision: str
+    routers: str
+    routers_hash: str
+    trained: bool
+    base_matches: bool = True
+
+
+@dataclass(frozen=True)
+class RoutedText:
+    """Routing of one text, as CPU arrays; `focus_core.analysis.trace.Trace` adds how a notebook shows it.
+
+    L layers with routers, T tokens, K groups. Routers per key/value head are traced in one head at a time: there a
+    token is in one group as a key, and reads others as a query.
+
+    Attributes:
+        text: the analysed text.
+        input_ids: (T,) int64 token ids.
+        offsets: (T, 2) int64 character span [start, end) of each token in `text`. Tokens that are parts of one
+            character carry that character's span; the tokenizer's own opening (a `<bos>`) has empty ones.
+        tokens: (T,) the vocabulary's own spelling of each token.
+        layers: (L,) index of each traced decoder layer in the model.
+        scores: (L, T, K) float32 router scores before balancing.
+        assignment: (L, T, K) float32 balanced soft assignment, rows sum to 1.
+        membership: (L, T, K) bool, the groups that each token is in (`config.key_top_k_of(row)` of them); sink tokens
+            are not marked here.
+        config: the settings in force.
+        provenance: model and routers.
+        head: the traced key/value head of routers per head, else None.
+        query_weights: (L, T, K) float32, how much each token reads each group, rows sum to 1; `assignment` itself where
+            tokens read the groups they are in, as when left out.
+        token_bytes: (T,) the bytes of each token; empty if they are not known.
+    """
+
+    text: str
+    input_ids: np.ndarray
+    offsets: np.ndarray
+    tokens: tuple[str, ...]
+    layers: tuple[int, ...]
+    scores: np.ndarray
+    assignment: np.ndarray
+    membership: np.ndarray
+    config: FocusConfig
+    provenance: Provenance
+    head: int | None = None
+    query_weights: np.ndarray = None  # type: ignore[assignment]
+    token_bytes: tuple[bytes, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.query_weights is None:
+            object.__setattr__(self, "query_weights", self.assignment)
+
+    @property
+    def reads_own_groups(self) -> bool:
+        """Whether tokens read the groups they are in, as published."""
+        return ROUTERS[self.config.router].reads_own_groups
+
+    @cached_property
+    def query_membership(self) -> np.ndarray:
+        """(L, T, K) bool, read-only: the groups that each token reads."""
+        if self.reads_own_groups:
+            return self.membership
+        reads = query_memberships(self.query_weights, self.config)
+        reads.setflags(write=False)
+        return reads
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """(L, T) int64, read-only: each token's first group, the one with the largest assignment."""
+        groups = self.assignment.argmax(axis=-1)
+        groups.setflags(write=False)
+        return groups
+
+
+def key_memberships(assignment: Tensor | np.ndarray, config: FocusConfig) -> np.ndarray:
+    """(L, T, K) bool: the groups that tokens are in under hard routing, every layer at its own k.
+
+    Args:
+        assignment: (L, T, K) float, of all routed layers in their order.
+        config: k, or the plan of it.
+    """
+    return _memberships(assignment, [config.key_top_k_of(row) for row in range(len(assignment))])
+
+
+def query_memberships(query_weights: Tensor | np.ndarray, config: FocusConfig) -> np.ndarray:
+    """(L, T, K) bool: the groups that tokens read under hard routing, every layer at its own k.
+
+    Args:
+        query_weights: (L, T, K) float, of all routed layers in their order.
+        config: k, or the plan of it.
+    """
+    return _memberships(query_weights, [config.top_k_of(row) for row in range(len(query_weights))])
+
+
+def _memberships(weights: Tensor | np.ndarray, top_k: list[int]) -> np.ndarray:
+    layers = torch.tensor(weights) if isinstance(weights, np.ndarray) else weights
+    return torch.cat([top_k_membership(each[None], k) for each, k in zip(layers, top_k)]).numpy()
