@@ -1,4 +1,4 @@
-"""What the routers do with a text: the routing trace and what is computed from it."""
+"""Analysis of a routed text: its trace, and the tables and statistics computed from it."""
 
 from focus_core.analysis.trace import Provenance, Trace, analyze
 

@@ -1,7 +1,7 @@
 """How well groups and tags agree, from their contingency table alone.
 
-Everything here reads a table of R tags by C groups, so that a thousand permuted or resampled tables cost about as
-much as one: permutations keep both margins, and the expected mutual information depends on nothing else.
+Every function reads a table of R tags by C groups. A thousand permuted or resampled tables therefore cost about as much
+as one: permutations keep both margins, and the expected mutual information depends on nothing else.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def expected_information(table: np.ndarray) -> float:
 
 
 def adjusted(information: np.ndarray, expected: np.ndarray | float, tables: np.ndarray) -> np.ndarray:
-    """(...) AMI from mutual information, its expectation, and tables (..., R, C) whose margins give the entropies.
+    """(...) AMI from mutual information, its expectation, and the margins of tables (..., R, C).
 
-    1 where the margins leave no room for disagreement (one class, or nothing but single units), as scikit-learn has it.
+    1 where the margins leave no room for disagreement (one class, or single units only), as in scikit-learn.
     """
     ceiling = (entropy(tables.sum(-1)) + entropy(tables.sum(-2))) / 2
     room = ceiling - expected
@@ -120,7 +120,7 @@ def agreement(table: np.ndarray) -> Agreement:
 def sharing_lift(tables: np.ndarray, overlap: np.ndarray) -> np.ndarray:
     """(...) lift of same-tag pairs sharing a group: their rate of sharing over that of all pairs.
 
-    For k > 1 a word lies in several groups, so a table of single groups does not describe it; pairs do. 1 is chance.
+    For k > 1 a word lies in several groups, which a table of single groups cannot describe; pairs can. 1 is chance.
 
     Args:
         tables: (..., R, S) counts of each tag with each of S membership sets.

@@ -32,9 +32,9 @@ def resample(tables: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def bootstrap_ami(tables: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """(B,) AMI of resamples of blocks.
 
-    The expected mutual information is computed once and scaled with the number of words: over resamples it moves as
-    (R - 1)(C - 1) / 2n to first order, and what is left is far below the spread of the scores (a test compares with
-    the exact value in every resample).
+    The expected mutual information is computed once and scaled with the number of words. Over resamples it moves as
+    (R - 1)(C - 1) / 2n to first order. The error is far below the spread of the scores; a test compares it with the
+    exact value in every resample.
 
     Args:
         tables: (D, R, C) one table per block.
@@ -47,10 +47,14 @@ def bootstrap_ami(tables: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def interval(score: float, replicates: np.ndarray) -> Interval:
-    """The score with the spread of its replicates about their own mean.
+    """The 95% interval of a score: bias-corrected percentiles of its replicates.
 
-    Resampling repeats blocks, which by itself raises mutual information, so the plain percentiles lie too high; what
-    they are off by is the distance of the replicates' mean from the score (bias-corrected percentiles).
+    Resampling repeats blocks, which raises mutual information, so plain percentiles lie too high. The bias is the
+    distance of the replicates' mean from the score, and is subtracted.
+
+    Args:
+        score: the score of the whole sample.
+        replicates: (B,) scores of the resamples.
     """
     low, high = np.quantile(replicates, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) - replicates.mean()
     return Interval(float(score + low), float(score + high))

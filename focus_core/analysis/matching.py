@@ -1,7 +1,7 @@
-"""Which group of one routing corresponds to which group of another.
+"""Correspondence of the groups of two routings of the same tokens.
 
-Group numbers mean nothing across layers, routers or texts. Two routings of the same tokens are compared by pairing
-groups so that as many tokens as possible lie in paired groups (the Hungarian method).
+Group numbers mean nothing across layers, routers or texts. The Hungarian method pairs the groups of both routings so
+that as many tokens as possible lie in paired groups.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ def layer_agreement(groups: np.ndarray, num_groups: int) -> np.ndarray:
         num_groups: K.
 
     Returns:
-        (L, L) float64, symmetric, 1 on the diagonal. 0 is what independent groups of these sizes give, 1 the same
-        groups up to their numbers; equals scikit-learn's `adjusted_mutual_info_score`.
+        (L, L) float64, symmetric, 1 on the diagonal. Independent groups of these sizes give 0, equal groups under
+        any numbers 1. Equals scikit-learn's `adjusted_mutual_info_score`.
     """
     num_layers = len(groups)
     result = np.eye(num_layers)
@@ -89,8 +89,8 @@ class Churn:
 def churn(groups: np.ndarray, num_groups: int, *, repeats: int = 10, seed: int = 0) -> Churn:
     """Follow tokens through the layers.
 
-    Groups of neighbouring layers are paired by the Hungarian method, which also finds some overlap where there is
-    none: that is what `by_chance` shows.
+    Groups of neighbouring layers are paired by the Hungarian method. It finds some overlap even between unrelated
+    groups; `by_chance` measures that.
 
     Args:
         groups: (L, T) int64, first group of each token in each layer.

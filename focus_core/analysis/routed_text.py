@@ -16,7 +16,7 @@ from focus_core.routing.routers import ROUTERS
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a trace comes from; shown beside every number.
+    """The model and routers behind a trace; shown beside every number.
 
     Attributes:
         model: name, folder or hub id of the base model.
@@ -39,8 +39,8 @@ class Provenance:
 class RoutedText:
     """Routing of one text, as CPU arrays; `focus_core.analysis.trace.Trace` adds how a notebook shows it.
 
-    L layers with routers, T tokens, K groups. Routers per key/value head are traced in one head at a time: there a
-    token is in one group as a key, and reads others as a query.
+    L layers with routers, T tokens, K groups. Routers per key/value head are traced in one head at a time. In such a
+    head a token is in one group as a key, and chooses the groups that it reads as a query.
 
     Attributes:
         text: the analysed text.
@@ -56,8 +56,8 @@ class RoutedText:
         config: the settings in force.
         provenance: model and routers.
         head: the traced key/value head of routers per head, else None.
-        query_weights: (L, T, K) float32, how much each token reads each group, rows sum to 1; `assignment` itself where
-            tokens read the groups they are in, as when left out.
+        query_weights: (L, T, K) float32 weight of each group for each token as a query, rows sum to 1. `assignment`
+            itself where tokens read the groups they are in, and by default.
         token_bytes: (T,) the bytes of each token; empty if they are not known.
     """
 

@@ -45,7 +45,7 @@ def analyze_text(
 
     Args:
         text: the text itself.
-        model: a loaded model, or a name as `load_model` takes it.
+        model: a loaded model, or a name that `load_model` accepts.
         routers: a folder, a shipped name, or a `FocusModel` of the loaded model; None for those shipped for the model.
         untrained: use untrained routers instead.
         top_k: k of every layer; the routers' own, or their plan, when None.

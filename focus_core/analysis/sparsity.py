@@ -19,7 +19,7 @@ from focus_core.routing.routers import ROUTERS
 from focus_core.routing.rules import AttentionCall, Geometry, Rule, attend_fully
 
 CLASSES = ("local", "sink", "same group", "dropped")
-"""What happens to a causal pair: at most w apart; else its key is a sink; else the two share a group; else nothing."""
+"""Classes of causal pairs, the first that applies: at most w apart; the key is a sink; a shared group; not computed."""
 MAX_CELLS = 256
 """Cells of a pooled mask along each side."""
 _CHUNK_ELEMENTS = 1 << 23
@@ -31,13 +31,20 @@ def random_kept(config: FocusConfig, row: int) -> float:
 
 
 def pair_table(trace: Trace) -> pd.DataFrame:
-    """What happens to the causal pairs of a text, one row per layer.
+    """Shares of the causal pairs of a text that are kept and dropped, one row per layer.
+
+    Args:
+        trace: the routing, of L layers.
 
     Returns:
-        Columns layer; local, sink, same group, dropped (shares of causal pairs, they add up to 1); kept; exposure
-        (share of causal pairs that are beyond the window, where routing decides); bound (1 / kept: no exact
-        execution can speed attention up further); random kept (kept share to expect of random groups at the layer's
-        k).
+        L rows. Columns:
+
+        - layer: number of the layer in the model.
+        - local, sink, same group, dropped: shares of causal pairs; they add up to 1.
+        - kept: the first three together.
+        - exposure: share of causal pairs beyond the window, where routing decides.
+        - bound: 1 / kept; no exact execution can speed attention up further.
+        - random kept: expected kept share of random groups at the layer's k.
     """
     config = trace.config
     member, reads = torch.tensor(trace.membership), torch.tensor(trace.query_membership)
@@ -66,7 +73,7 @@ class PooledMask:
     """The attention pattern of one layer, pooled over squares of query and key tokens.
 
     Attributes:
-        shares: (C, C, 4) float32, of the causal pairs in each cell the share of each of `CLASSES`; rows are queries,
+        shares: (C, C, 4) float32 share of each of `CLASSES` among the causal pairs of each cell; rows are queries,
             columns keys. NaN where a cell has no causal pair.
         factor: tokens along each side of a cell; the last cells may hold fewer.
     """
@@ -83,19 +90,19 @@ def pooled_mask(
     sink_tokens: int,
     cells: int = MAX_CELLS,
 ) -> PooledMask:
-    """Pool the pattern of one layer to at most so many cells a side; holds one band of queries at a time.
+    """Pool the pattern of one layer to at most `cells` a side; holds one band of queries at a time.
 
     Args:
         membership: (T, K) bool.
-        query_membership: (T, K) bool, the groups that tokens read; those they are in when None.
+        query_membership: (T, K) bool, the groups that tokens read; None where they read the groups they are in.
         window: w.
         sink_tokens: tokens that every later token reads.
-        cells: the most cells along a side.
+        cells: largest number of cells along a side.
     """
     num_tokens = len(membership)
     factor = max(1, -(-num_tokens // cells))
     starts = np.arange(0, num_tokens, factor)
-    # Sets of both kinds are numbered together; what a query reads is looked up from its own row.
+    # Sets of both kinds are numbered together; the groups that a query reads are looked up from its own row.
     both = np.concatenate([membership, membership if query_membership is None else query_membership])
     set_of, overlap = membership_sets(both)
     read_of = set_of[-num_tokens:]
@@ -115,10 +122,10 @@ def pooled_mask(
         return PooledMask(np.where(total > 0, counts / total, np.nan).astype(np.float32), factor)
 
 
-def attention_mass(
+def mass_by_class(
     focus: FocusModel,
     input_ids: np.ndarray,
-    memberships: Sequence[np.ndarray],
+    key_memberships: Sequence[np.ndarray],
     *,
     query_memberships: Sequence[np.ndarray] | None = None,
     head: int | None = None,
@@ -126,33 +133,34 @@ def attention_mass(
     sink_tokens: int,
     max_queries: int = 256,
 ) -> np.ndarray:
-    """Where the untouched model's attention falls: on pairs that routing keeps, or on pairs it drops.
+    """Attention mass of the untouched model on each class of pairs: those that routing keeps, and those it drops.
 
-    One forward pass with full attention in every layer. In each layer with a router the softmax weights of some
-    queries are computed, averaged over heads, and summed over the pairs of each of `CLASSES`, in chunks of queries.
+    One forward pass with full attention in every layer. Each layer with a router computes the softmax weights of some
+    queries, averages them over heads, and sums them over the pairs of each of `CLASSES`.
 
     Args:
         focus: model with routers; hold its lock.
         input_ids: (T,) int64.
-        memberships: patterns to measure in the same pass, each (L, T, K) bool for the layers with routers in order.
-        query_memberships: the groups that tokens read in each pattern, likewise; those they are in when None.
-        head: the key/value head that patterns of routers per head belong to; its query heads alone are averaged.
+        key_memberships: patterns to measure in the same pass, each (L, T, K) bool for the layers with routers in order.
+        query_memberships: the groups that tokens read in each pattern, of the same shape; None where they read the
+            groups they are in.
+        head: the key/value head of patterns of routers per head; only its query heads are averaged.
         window: w.
         sink_tokens: tokens that every later token reads.
-        max_queries: measure at most so many queries, evenly spaced over the text.
+        max_queries: largest number of queries to measure, evenly spaced over the text.
 
     Returns:
-        (len(memberships), L, 4) float64 shares of attention mass, mean over the measured queries; they add up to 1.
+        (len(key_memberships), L, 4) float64 shares of attention mass, mean over the measured queries; they add up to 1.
     """
     rows = {layer: row for row, layer in enumerate(focus.layers)}
-    result = np.zeros((len(memberships), len(rows), len(CLASSES)))
+    result = np.zeros((len(key_memberships), len(rows), len(CLASSES)))
     chosen = measured_queries(len(input_ids), max_queries)
 
     def attend(call: AttentionCall) -> AttentionOutput:
         query, key, row = call.query, call.key, rows[call.layer]
         groups = [
             tuple(torch.from_numpy(np.array(part[row], dtype=np.float32)).to(query.device) for part in pattern)
-            for pattern in zip(query_memberships or memberships, memberships)
+            for pattern in zip(query_memberships or key_memberships, key_memberships)
         ]
         picked = torch.from_numpy(chosen).to(query.device)
         sums = torch.zeros(len(groups), len(CLASSES), dtype=torch.float64, device=query.device)
@@ -170,7 +178,7 @@ def attention_mass(
 
 
 def measured_queries(num_tokens: int, max_queries: int) -> np.ndarray:
-    """(Q,) int64 indices of at most so many tokens, evenly spaced, first and last among them."""
+    """(Q,) int64 indices of at most `max_queries` tokens, evenly spaced, first and last among them."""
     return np.unique(np.linspace(0, num_tokens - 1, min(num_tokens, max_queries)).round().astype(np.int64))
 
 

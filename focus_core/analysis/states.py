@@ -1,4 +1,4 @@
-"""Groupings of the same hidden states that owe nothing to training: balanced k-means and untrained routers."""
+"""Reference groupings of the same hidden states without training: balanced k-means and untrained routers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that leave the program: safe in a spreadsheet, and carrying where their numbers come from."""
+"""Tables for export: safe in a spreadsheet, and with the origin of their numbers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def origin(trace: RoutedText, states: str) -> dict[str, Any]:
-    """What identifies the computation behind a table: model, routers, settings and text.
+    """The origin of a table: model, routers, settings and text, as plain values.
 
     Args:
         trace: the routing.
-        states: whose hidden states were routed, "untouched model" or "routed model".
+        states: the model that made the hidden states, "untouched model" or "routed model".
     """
     found = described(trace.provenance, trace.config, states, text_hash(trace.text))
     return found if trace.head is None else found | {"head": trace.head}

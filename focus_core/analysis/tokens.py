@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def visible(text: str) -> str:
     """A short text with its blanks and control characters made visible, for tables and titles."""
-    if text.isprintable():  # most are, and looking at every character takes long for thousands of them
+    if text.isprintable():  # most are, and a look at every character is slow for thousands of tokens
         return text.replace(" ", "·")
     marks = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"}
     return "".join(
@@ -45,7 +45,7 @@ def group_order(trace: RoutedText, layer: int) -> np.ndarray:
 def margins(trace: RoutedText, layer: int) -> np.ndarray:
     """(T,) float32 weight of the last group joined minus that of the first group not joined.
 
-    Zero means that a coin could have decided. Where all K groups are joined, or none, nothing is: infinity.
+    0 is a tie between the two. Infinite where all K groups are joined, or none.
     """
     k = trace.config.key_top_k_of(layer)
     weights = -np.sort(-trace.assignment[layer], axis=-1)

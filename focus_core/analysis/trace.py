@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from focus_core.analysis.display.notebook import TokenStrip, show
+from focus_core.analysis.display.notebook import TokenStrip, token_strip
 from focus_core.analysis.routed_text import Provenance, RoutedText, key_memberships, query_memberships
 from focus_core.errors import FocusError
 from focus_core.routing.layer import LayerRouting
@@ -39,7 +39,7 @@ class Trace(RoutedText):
         Raises:
             FocusError: the layer has no router, or there is no such token.
         """
-        return show(self, layer, first)
+        return token_strip(self, layer, first)
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row per layer and token; the columns are those of `focus_core.analysis.tables.token_rows`."""
@@ -55,10 +55,9 @@ class Trace(RoutedText):
 
 
 def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0) -> Trace:
-    """Route a text through every retrofitted layer and return what happened.
+    """Route a text and return scores, assignments and groups of every token in every layer with a router.
 
-    Runs one forward pass under the routing in force, so later layers see what hard routing left of earlier ones.
-    Under `focus.routing("off")` there is no routing to see.
+    Runs one forward pass under the routing in force, so later layers read the output of routed earlier ones.
 
     Args:
         focus: model with routers.
@@ -73,10 +72,10 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0) -> T
         FocusError: empty text, text longer than the model's positions, no such head, or routing is off.
     """
     if focus.current.mode == "off":
-        raise FocusError("Routing is off, so there are no groups to show: analyse in hard or soft mode.")
+        raise FocusError("Routing is off, so there are no groups: analyze in hard or soft mode.")
     num_heads = min(focus.router(layer).num_heads for layer in focus.layers)
     if not 0 <= head < num_heads:
-        raise FocusError(f"There is no router for head {head}: choose 0 to {num_heads - 1}.")
+        raise FocusError(f"Head {head} has no router: choose 0 to {num_heads - 1}.")
     limit = getattr(focus.model.config.get_text_config(), "max_position_embeddings", None)
     encoding = encode(tokenizer, text, max_tokens=limit, opening=True)
     seen: dict[int, tuple[Tensor, ...]] = {}

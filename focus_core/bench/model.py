@@ -194,10 +194,10 @@ def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSet
     times: dict[int | None, list[float]] = {top_k: [] for top_k in _modes(settings)}
     for top_k, seconds in times.items():
         cache = copy.deepcopy(filled)
-        for layer, memberships in found.items():
+        for layer, by_k in found.items():
             stored: Any = cache.layers[layer]
             # Keys do not change with k, only which of them are read.
-            keys = None if top_k is None else memberships[top_k].keys
+            keys = None if top_k is None else by_k[top_k].keys
             stored.routing = None if keys is None else heads_in_groups(keys, focus.router(layer).num_heads)
         with _mode(focus, top_k):
             for step in range(settings.steps + 1):
@@ -232,8 +232,8 @@ def _keys_kept(focus: FocusModel, found: dict[int, dict[int, KeyQuery]], top_k: 
     if top_k is None:
         return 1.0
     shares = []
-    for memberships in found.values():
-        member, reads = memberships[top_k]
+    for by_k in found.values():
+        member, reads = by_k[top_k]
         kept = (member & reads[:, -1:]).any(-1)
         kept[:, : focus.config.sink_tokens] = True
         kept[:, -focus.config.window - 1 :] = True

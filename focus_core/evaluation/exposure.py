@@ -41,7 +41,7 @@ class Exposure:
         return self.removed / self.causal
 
 
-def exposure(num_tokens: int, config: FocusConfig, memberships: Sequence[Tensor] = ()) -> Exposure:
+def exposure(num_tokens: int, config: FocusConfig, layers: Sequence[Tensor] = ()) -> Exposure:
     """Count the pairs of one text.
 
     The model's own sliding window, where it has one, is not taken off: shares are of full causal attention.
@@ -49,16 +49,16 @@ def exposure(num_tokens: int, config: FocusConfig, memberships: Sequence[Tensor]
     Args:
         num_tokens: T, at least 1.
         config: window and sinks in force.
-        memberships: per layer (T, 2 H K) bool: the groups of tokens as keys in all H heads of its router, then those
+        layers: per layer (T, 2 H K) bool: the groups of tokens as keys in all H heads of its router, then those
             that they read; empty where nothing is removed.
     """
     beyond = max(0, num_tokens - 1 - config.window)
     causal, distant = num_tokens * (num_tokens + 1) // 2, beyond * (beyond + 1) // 2
     removed = 0.0
-    if distant and len(memberships):
+    if distant and len(layers):
         keys, queries = (
             heads_in_batch(part, part.shape[-1] // config.num_groups)
-            for part in torch.stack(list(memberships)).chunk(2, dim=-1)
+            for part in torch.stack(list(layers)).chunk(2, dim=-1)
         )
         window, sink_tokens = config.window, config.sink_tokens
         counts = kept_pairs(keys, query_membership=queries, window=window, sink_tokens=sink_tokens)

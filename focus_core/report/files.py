@@ -9,7 +9,7 @@ from focus_core.files import write_atomic
 from focus_core.report.frames import report_frames
 from focus_core.report.html import to_html, to_json
 from focus_core.report.model import Report
-from focus_core.report.show import visible
+from focus_core.report.visible import visible
 
 TABLES = ("cards", "tokens", "examples", "tags", "persistence")
 FILES = ("report.html", "report.json", *(f"{name}.{kind}" for name in TABLES for kind in ("csv", "parquet")))

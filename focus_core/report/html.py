@@ -10,7 +10,7 @@ from typing import Any, Literal
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from focus_core.report.model import Card, Interval, Report
-from focus_core.report.show import visible, visible_token
+from focus_core.report.visible import visible, visible_token
 
 Theme = Literal["auto", "light", "dark"]
 

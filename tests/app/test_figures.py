@@ -11,7 +11,7 @@ import pytest
 
 from focus_core import FocusConfig, analyze, retrofit
 from focus_core.analysis.agreement import contingency
-from focus_core.analysis.balance import balancing
+from focus_core.analysis.group_balance import balancing
 from focus_core.analysis.linguistics.alignment import align
 from focus_core.analysis.linguistics.cells import cell_tests
 from focus_core.analysis.linguistics.sample import word_sample

@@ -10,7 +10,7 @@ from focus_core import FocusConfig, analyze, retrofit
 from focus_core.analysis.linguistics.passages import passages
 from focus_core.errors import FocusError
 from focus_core.report.corpus import scan
-from focus_core.report.of_trace import report_of_trace
+from focus_core.report.from_trace import report_from_trace
 from focus_core.report.stream import StreamSettings, collect
 from focus_core.routing.layer import assign
 
@@ -34,7 +34,7 @@ def test_a_trace_is_that_of_the_text_after_its_opening(focus, opening_tokenizer)
 
 def test_a_report_counts_the_text_alone(focus, opening_tokenizer, tmp_path):
     trace = analyze(focus, opening_tokenizer, TEXT)
-    report = report_of_trace(trace, str, vocabulary=300, name="text", states="routed model")
+    report = report_from_trace(trace, str, vocabulary=300, name="text", states="routed model")
     assert report.num_tokens == len(TEXT)
     (tmp_path / "text.txt").write_text(TEXT)
     settings = StreamSettings(top_k=1, states="routed", block_length=len(TEXT) + 1)

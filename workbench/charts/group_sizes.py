@@ -7,8 +7,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from focus_core.analysis import Trace
-from focus_core.analysis.balance import group_counts
 from focus_core.analysis.display.palette import group_color, ink
+from focus_core.analysis.group_balance import group_counts
 from workbench.charts.theme import diverging, style
 
 

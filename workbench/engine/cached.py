@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from focus_core.analysis import Trace, balance, persistence, sparsity
+from focus_core.analysis import Trace, group_balance, persistence, sparsity
 from focus_core.routing.config import FocusConfig
 from workbench.engine.service import Analysis
 
@@ -41,8 +41,8 @@ def churn(analysis: Analysis) -> persistence.Churn:
     return _churn(groups_key(analysis), analysis.trace.groups, analysis.trace.config.num_groups)
 
 
-def balancing(analysis: Analysis) -> balance.Balancing:
-    """`focus_core.analysis.balance.balancing` of an analysis, at its routers' temperature and rounds."""
+def balancing(analysis: Analysis) -> group_balance.Balancing:
+    """`focus_core.analysis.group_balance.balancing` of an analysis, at its routers' temperature and rounds."""
     return _balancing(groups_key(analysis), analysis.trace.scores, analysis.trace.config)
 
 
@@ -62,8 +62,8 @@ def _churn(key: str, _groups: np.ndarray, _num_groups: int) -> persistence.Churn
 
 
 @st.cache_data(max_entries=_ENTRIES, show_spinner=False)
-def _balancing(key: str, _scores: np.ndarray, _config: FocusConfig) -> balance.Balancing:
-    return balance.balancing(_scores, temperature=_config.temperature, rounds=_config.sinkhorn_rounds)
+def _balancing(key: str, _scores: np.ndarray, _config: FocusConfig) -> group_balance.Balancing:
+    return group_balance.balancing(_scores, temperature=_config.temperature, rounds=_config.sinkhorn_rounds)
 
 
 @st.cache_data(max_entries=4 * _ENTRIES, show_spinner=False)

@@ -1,1 +1,1 @@
-"""A trace drawn as HTML, and the cells of text that every drawing shares."""
+"""Drawing a trace as HTML: pieces of text, their data and colours, and the strip for notebooks."""

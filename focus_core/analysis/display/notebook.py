@@ -87,7 +87,7 @@ class TokenStrip:
         return write_atomic(Path(path), _PAGE.format(title=html.escape(title), strip=self._repr_html_()))
 
     def data(self) -> dict[str, Any]:
-        """What the script draws, JSON-ready: cells of the part shown, and its tokens' groups in every layer.
+        """The data that the script draws, JSON-ready: cells of the part shown, and its tokens' groups in every layer.
 
         Weights and margins are whole thousandths.
         """
@@ -123,7 +123,7 @@ class TokenStrip:
         return f"Tokens {start:,} to {end:,} of {count:,}; trace.show({more}. Shares are of the whole text."
 
 
-def show(trace: RoutedText, layer: int | None = None, first: int = 0) -> TokenStrip:
+def token_strip(trace: RoutedText, layer: int | None = None, first: int = 0) -> TokenStrip:
     """The token strip of a trace.
 
     Args:
@@ -138,13 +138,13 @@ def show(trace: RoutedText, layer: int | None = None, first: int = 0) -> TokenSt
         known = ", ".join(map(str, trace.layers))
         raise FocusError(f"Layer {layer} is not in this trace: choose one of {known}.")
     if not 0 <= first < len(trace.tokens):
-        raise FocusError(f"There is no token {first}: choose 0 to {len(trace.tokens) - 1}.")
+        raise FocusError(f"Token {first} is not in this trace: choose 0 to {len(trace.tokens) - 1}.")
     row = len(trace.layers) // 2 if layer is None else trace.layers.index(layer)
     return TokenStrip(trace, row, first)
 
 
 def _layer(trace: RoutedText, row: int, tokens: list[int]) -> dict[str, Any]:
-    """Flat lists of one layer, to keep a notebook small: the token's own place in them is its place in `tokens`."""
+    """Flat lists of one layer, which keep a notebook small; each follows the order of `tokens`."""
     said = token_groups(trace, row, np.asarray(tokens, dtype=np.int64))
     found: dict[str, Any] = {
         "layer": trace.layers[row],
@@ -171,6 +171,6 @@ def _about(trace: RoutedText) -> str:
 
 
 def _ascii(value: object) -> str:
-    """JSON that can stand inside a script: ASCII, and nothing in it that an HTML parser would read."""
+    """JSON that is safe inside a script element: ASCII, without characters that an HTML parser would read."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

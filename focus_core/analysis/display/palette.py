@@ -1,4 +1,4 @@
-"""Colours of groups, and the print that reads on them."""
+"""Colours of groups, and the text colour that is legible on each."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ PALETTE = (
 )
 """Colours of the first 16 groups, from Okabe and Ito's and Paul Tol's schemes; later groups repeat them.
 
-Chosen so that the smallest CIE76 difference of any two, under normal, protan, deutan and tritan vision, is
-large (22 among the first eight, 12 among all). The group number is printed beside every colour, so that
-colour is never the only channel.
+Chosen for a large smallest CIE76 difference of any two under normal, protan, deutan and tritan vision: 22 among the
+first eight, 12 among all. The group number is printed beside every colour, so colour is never the only channel.
 """
 
 DARK_INK, LIGHT_INK = "#000000", "#FFFFFF"
@@ -49,5 +48,5 @@ def contrast(first: str, second: str) -> float:
 
 
 def ink(fill: str) -> str:
-    """Black or white, whichever reads better on the fill; never below a contrast of 4.5."""
+    """Black or white, whichever has more contrast with the fill; never below a contrast of 4.5."""
     return max((DARK_INK, LIGHT_INK), key=lambda color: contrast(color, fill))

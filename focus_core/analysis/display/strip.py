@@ -1,7 +1,7 @@
-"""The data of a token strip: what its script draws, JSON-ready.
+"""The data of a token strip, JSON-ready for its script.
 
-The text travels as data and is drawn with `textContent`, so nothing that stands in it is ever read as HTML. The
-workbench and notebooks share this data, the script and the style in this folder.
+The text is passed as data and drawn with `textContent`, so no part of it is ever read as HTML. The workbench and
+notebooks share this data, the script and the style in this folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def asset(name: str) -> str:
 
 
 def token_facts(trace: RoutedText, token_bytes: Sequence[bytes], token: int) -> list[Any]:
-    """What holds for a token in every layer: index, spelling, id, bytes in hex, first character, one past the last.
+    """Facts of a token that hold in every layer: index, spelling, id, bytes in hex, first and one past last character.
 
     Args:
         trace: the routing.
@@ -47,7 +47,7 @@ def drawn_groups(config: FocusConfig, row: int) -> int:
 
 
 def listed_groups(config: FocusConfig, row: int) -> int:
-    """Groups that the card of a token lists: those it joins and the runner-up, but not all of many."""
+    """Groups that the card of a token lists: those it joins and the runner-up, limited to a few."""
     k = config.key_top_k_of(row)
     return min(config.num_groups, max(k + 1, 2), k + _MAX_LISTED)
 
@@ -62,10 +62,10 @@ def legend(trace: RoutedText, row: int) -> list[dict[str, Any]]:
 
 
 def token_groups(trace: RoutedText, row: int, tokens: Sequence[int] | np.ndarray) -> list[list[Any]]:
-    """What a layer says about each token: [[group, weight], ...], its margin or None, and the groups it reads or None.
+    """Routing of tokens in one layer: [[group, weight], ...], the margin or None, and the groups read or None.
 
-    Groups are listed from the largest weight; those read are listed where routers are per head, since elsewhere a
-    token reads the groups it is in.
+    Groups are listed from the largest weight. Groups that a token reads are listed where routers are per head;
+    elsewhere a token reads the groups it is in.
     """
     chosen = np.asarray(tokens, dtype=np.int64)
     order = group_order(trace, row)[chosen, : listed_groups(trace.config, row)]

@@ -1,4 +1,4 @@
-"""Do groups track parts of speech? Every measure with every reference, for all layers at the same n."""
+"""Agreement of groups with parts of speech: every measure and reference, for all layers at the same n."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from focus_core.progress import Progress, silent
 REPEATS = 1000
 """B, permutations and bootstrap resamples."""
 CONTROLS = 20
-"""Random tag-per-type tasks a layer is scored on."""
+"""Control tasks (one random tag per type) that a layer is scored on."""
 MIN_WORDS = 200
-"""Shorter texts get no intervals, no tests and no verdict."""
+"""Texts with fewer words get no intervals and no tests."""
 MIN_BLOCKS = 5
 """Fewer documents than this are resampled by sentence."""
 LEVEL = 0.05
@@ -38,7 +38,7 @@ _ROUNDING = 1e-9
 IDENTITY, POSITION, FREQUENCY = "token identity", "position buckets", "frequency buckets"
 UNTRAINED, KMEANS = "untrained routers", "balanced k-means"
 BALANCED = (POSITION, FREQUENCY, UNTRAINED)
-"""Balanced groupings that were never trained; a layer is beyond balance if it beats all that were computed."""
+"""Balanced groupings without training; a layer is beyond balance if it beats all that were computed."""
 
 
 class Band(NamedTuple):
@@ -61,7 +61,7 @@ class LayerAlignment:
         chance_q: share of shuffles that reach the real score, adjusted over layers (Benjamini and Hochberg).
         within_type: AMI of tags shuffled within each type.
         within_type_q: as `chance_q`, for these.
-        control: AMI with random tags per type; its mean is what `selectivity` is measured from.
+        control: AMI with one random tag per type.
         selectivity: AMI less the mean of `control`.
         references: AMI of each reference grouping with the tags, by name.
         gaps: AMI less that of the reference, from the same resamples, by name.
@@ -100,7 +100,7 @@ class LayerAlignment:
 
     @property
     def beyond_balance(self) -> bool:
-        """The gaps to all balanced groupings that were never trained lie above 0."""
+        """The 95% intervals of the gaps to all balanced groupings without training lie above 0."""
         return self.gaps is not None and all(self.gaps[name].low > _ROUNDING for name in BALANCED if name in self.gaps)
 
 
@@ -115,12 +115,11 @@ class Alignment:
         num_tags: tags that occur.
         num_groups: K.
         top_k: k, groups a word joins.
-        resampled: "documents" or "sentences", what the bootstrap draws.
-        num_blocks: how many of them.
+        resampled: units that the bootstrap draws, "documents" or "sentences".
+        num_blocks: number of these units.
         descriptive: True for texts too short for intervals and tests.
         ceiling: AMI of words sorted by tag and cut into K equal groups.
-        unseen: share of words whose type the other folds do not have; the token-identity baseline leaves them as
-            they are.
+        unseen: share of words of a type that no other fold has; the token-identity baseline leaves them as they are.
         layers: one entry per layer.
     """
 
@@ -138,10 +137,10 @@ class Alignment:
     layers: tuple[LayerAlignment, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for a record; each layer with its verdicts."""
-        verdicts = ("beyond_chance", "beyond_identity", "beyond_context", "beyond_balance")
+        """Plain values, for a record; each layer with the outcomes of its tests."""
+        tests = ("beyond_chance", "beyond_identity", "beyond_context", "beyond_balance")
         layers = [
-            {**asdict(layer), **({} if self.descriptive else {name: getattr(layer, name) for name in verdicts})}
+            {**asdict(layer), **({} if self.descriptive else {name: getattr(layer, name) for name in tests})}
             for layer in self.layers
         ]
         return {**asdict(self), "layers": layers}
@@ -162,8 +161,8 @@ def align(
     Args:
         sample: the words.
         tag_set: "upos" or "coarse".
-        more: further reference groupings of the same words, (L, n), or (S, L, n) whose S scores are averaged;
-            see `focus_core.analysis.states`.
+        more: further reference groupings of the same words, (L, n); or (S, L, n), with S scores that are averaged. See
+            `focus_core.analysis.states`.
         sharing: whether to compute the lift of pairs, the only part that depends on k.
         repeats: B, permutations and resamples.
         seed: of everything random.
@@ -178,7 +177,7 @@ def align(
     resampled, blocks = _blocks(sample)
     num_blocks = int(blocks.max()) + 1
     folds = _folds(sample)
-    progress("Learning what spelling alone would give", 0.0)
+    progress("Learning the groups that spelling alone predicts", 0.0)
     groupings = {
         IDENTITY: ref.identity_groups(sample.groups, sample.types, folds, num_groups),
         POSITION: np.tile(ref.position_groups(sample.tokens, num_groups), (len(sample.layers), 1)),
@@ -259,7 +258,7 @@ def _over_layers(layers: list[LayerAlignment]) -> list[LayerAlignment]:
 
 
 def _blocks(sample: WordSample) -> tuple[str, np.ndarray]:
-    """What to resample: documents, or sentences where there are too few of those."""
+    """The units to resample: documents, or sentences where documents are too few."""
     if sample.num_documents >= MIN_BLOCKS:
         return "documents", np.unique(sample.documents, return_inverse=True)[1].reshape(-1)
     return "sentences", np.unique(sample.sentences, return_inverse=True)[1].reshape(-1)
@@ -283,9 +282,16 @@ def pair_lift(
 ) -> tuple[float | None, Band | None]:
     """Lift of same-tag pairs sharing a group in one layer, and that of shuffled groups.
 
+    Args:
+        sample: the words.
+        row: of the layer.
+        tag_set: "upos" or "coarse".
+        repeats: B shuffles.
+        seed: of the shuffles.
+
     Returns:
-        None twice at k = 1, where first groups say it all, and at k = K, where all pairs share; no band where the
-        text is too short for tests.
+        The lift, and the band of shuffled groups or None where the text is too short for tests. None twice at k = 1,
+        where first groups are the whole membership, and at k = K, where all pairs share a group.
     """
     membership = sample.membership[row]
     if membership[0].sum() < 2 or membership.all():

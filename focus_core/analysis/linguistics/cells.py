@@ -1,4 +1,4 @@
-"""Which tags a group holds more, or fewer, of than chance: residuals and tests of single cells."""
+"""Tags that a group holds more or less often than chance: residuals and tests of each tag and group."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class CellTests:
 def cell_tests(tables: np.ndarray) -> CellTests:
     """Test every cell by permutation, exactly.
 
-    Shuffling groups over words makes a cell's count hypergeometric, so the p-value is read from that distribution
-    instead of from a finite number of shuffles (twice the smaller tail).
+    Shuffling groups over words makes a cell's count hypergeometric. The p-value is twice the smaller tail of that
+    distribution, which needs no shuffles.
 
     Args:
         tables: (L, R, K) counts.

@@ -35,9 +35,12 @@ class _Sentence:
 def read_conllu(path: str | Path) -> list[TaggedText]:
     """The documents of a treebank, each as its running text with gold words.
 
-    Sentences are joined by a space, paragraphs by an empty line. Parts of a multiword token ("do" and "n't" in
-    "don't") get the part of its span that they spell, or the whole span if they do not add up to it. Empty nodes are
-    left out. A file without `# newdoc` lines is cut into documents of 20 sentences.
+    Sentences are joined by a space, paragraphs by an empty line. Empty nodes are left out. Words of a multiword token
+    ("do" and "n't" in "don't") get the characters that they spell, or all of its span if these do not add up to it. A
+    file without `# newdoc` lines is cut into documents of 20 sentences.
+
+    Args:
+        path: a UTF-8 file.
 
     Raises:
         FocusError: no such file, or not CoNLL-U.

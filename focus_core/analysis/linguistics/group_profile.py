@@ -1,4 +1,4 @@
-"""What is in a group: its words by count and by association, and the published categories."""
+"""The contents of a group: its words by count and by association, and the published categories."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CATEGORIES = {
 """The groups that the paper reports for K = 8 (arXiv 2604.03260), as universal tags."""
 
 MIN_COUNT = 3
-"""Rarer words get no place among those by association: one occurrence in a group of its own has the highest PMI."""
+"""Rarer words are left out of the order by association: a word that occurs once has the highest PMI."""
 
 
 def top_words(sample: WordSample, row: int, limit: int = 10) -> pd.DataFrame:
@@ -73,7 +73,7 @@ def group_purity(
     Args:
         sample: the words.
         row: of the layer.
-        blocks: (n,) what to resample, None for no intervals.
+        blocks: (n,) int64 block of each word, the unit of the bootstrap; None for no intervals.
         repeats: B.
         seed: of the bootstrap.
 
@@ -101,8 +101,8 @@ def group_purity(
 def published_table(sample: WordSample, *, repeats: int = 1000, seed: int = 0) -> list[dict[str, Any]]:
     """The counterpart of the published group table: the purest group of any layer for each category.
 
-    Layer and group are chosen on every other document and measured on the rest, so that the choice among L x K groups
-    does not flatter the figure; intervals are over the documents it is measured on.
+    Layer and group are chosen on every other document and measured on the rest. The choice among L x K groups therefore
+    adds no bias. Intervals are over the measured documents.
 
     Args:
         sample: words of at least four documents.
@@ -110,8 +110,8 @@ def published_table(sample: WordSample, *, repeats: int = 1000, seed: int = 0) -
         seed: of the bootstrap.
 
     Returns:
-        One entry per category with layer, group, purity and recall with intervals, base rate, the group's share of
-        the words, and the words of both halves. Purity cannot exceed `attainable`: base rate over the group's share.
+        One entry per category: layer, group, purity and recall with intervals, base rate, the group's share of the
+        words, and the words of both halves. `attainable` bounds purity: base rate over the group's share.
     """
     codes, size = category_codes(sample), len(CATEGORIES) + 1
     documents = np.unique(sample.documents, return_inverse=True)[1].reshape(-1)

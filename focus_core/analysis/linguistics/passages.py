@@ -14,12 +14,12 @@ def passages(tokenizer: Any, text: str, length: int, count: int) -> list[str]:
 
     Args:
         tokenizer: a fast tokenizer of Transformers.
-        text: any length; one that is shorter than a piece is a piece of its own.
+        text: of any length; a shorter text is one piece.
         length: tokens, the tokenizer's own opening included.
         count: pieces to keep; 0 for all.
 
     Returns:
-        The pieces in order; a word that a cut falls into is left out.
+        The pieces in order; a word that a cut would split is left out.
 
     Raises:
         FocusError: empty text.

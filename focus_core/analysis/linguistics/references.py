@@ -1,4 +1,4 @@
-"""What an alignment score has to beat: chance, balance, token identity, position and frequency.
+"""Reference groupings for alignment scores: chance, balance, token identity, position and frequency.
 
 n words, tags and groups as int64 codes, L layers, K groups. Scores are AMI (`focus_core.analysis.agreement`).
 """
@@ -17,7 +17,7 @@ _ORDERS = 100
 def permuted_scores(table: np.ndarray, repeats: int, rng: np.random.Generator) -> np.ndarray:
     """AMI after shuffling groups over words: the permutation null.
 
-    A shuffle draws a table with the same margins from the multivariate hypergeometric distribution; such tables are
+    The table of a shuffle follows the multivariate hypergeometric distribution with the same margins. Such tables are
     drawn directly (Patefield's algorithm, scipy.stats.random_table).
 
     Args:
@@ -49,7 +49,7 @@ def within_type_scores(
 ) -> np.ndarray:
     """AMI after shuffling tags among the occurrences of the same type only.
 
-    Keeps everything that spelling explains, so only a score above these shows that groups follow a word's part of
+    Shuffles keep the association with spelling. Only a score above them shows that groups follow a word's part of
     speech in context. Equal to the real score where a group is a function of the type.
 
     Args:
@@ -83,10 +83,10 @@ def within_type_scores(
 
 
 def identity_groups(groups: np.ndarray, types: np.ndarray, folds: np.ndarray, num_groups: int) -> np.ndarray:
-    """The group each word would get if its spelling were all that counted: its type's majority in the other folds.
+    """The token-identity baseline: each word gets the majority group of its type in the other folds.
 
-    A word whose type no other fold has keeps its own group. It then adds the same to both scores, so the gap between
-    them speaks of the others only; where groups are a function of the type, the gap is 0.
+    A word of a type that no other fold has keeps its own group, and so leaves the gap between the two scores to the
+    other words. Where groups are a function of the type, the gap is 0.
 
     Args:
         groups: (L, n) codes.
@@ -111,16 +111,16 @@ def identity_groups(groups: np.ndarray, types: np.ndarray, folds: np.ndarray, nu
 def control_tags(tags: np.ndarray, types: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """(n,) one random tag for each type, drawn from the tags' own distribution (control task).
 
-    A grouping that merely remembers types agrees with these as well as it can; selectivity is the real score less
-    this one (Hewitt and Liang 2019, aclanthology.org/D19-1275).
+    A grouping that only memorises types also agrees with random tags. Selectivity is the real score less this one
+    (Hewitt and Liang 2019, aclanthology.org/D19-1275).
     """
     return rng.choice(tags, size=int(types.max()) + 1)[types]
 
 
 def balance_ceiling(tags: np.ndarray, num_groups: int, rng: np.random.Generator) -> float:
-    """AMI of words sorted by tag and cut into K equal groups: what perfect balance leaves attainable.
+    """AMI of words sorted by tag and cut into K equal groups: the ceiling under perfect balance.
 
-    The cut depends on the order of the tags; the best of 100 random orders counts.
+    The cut depends on the order of the tags; the best of 100 random orders is taken.
     """
     counts = np.bincount(tags)
     counts = counts[counts > 0]

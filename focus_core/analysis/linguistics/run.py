@@ -45,7 +45,7 @@ class AlignSettings:
         documents: evenly spaced documents of each treebank; 0 for all.
         rule: subword that stands for a word, one of `SUBWORD_RULES`.
         states: hidden states that are routed: "untouched" (the model's own) or "routed" (hard routing at this k).
-        top_k: k of the memberships; the routers' own when None.
+        top_k: k of every layer; the routers' own, or their plan, when None.
         head: key/value head to analyze, where each has a router.
         repeats: permutations and bootstrap resamples.
         seed: of everything random.
@@ -74,7 +74,7 @@ class AlignedTexts:
     Attributes:
         alignments: scores of every layer, by tag set.
         sample: the words that were scored, with their tags and groups.
-        record: everything as plain values, with verdicts, model, settings and texts.
+        record: everything as plain values, with model, settings, texts and answers in sentences (`verdicts`).
     """
 
     alignments: dict[str, Alignment]
@@ -95,8 +95,8 @@ def align_texts(
     """Tag texts, route them, and score how well the groups of every layer agree with parts of speech.
 
     Args:
-        texts: UTF-8 text files and folders, tagged by spaCy; or CoNLL-U files, whose own tags are used.
-        model: a loaded model, or a name as `load_model` takes it.
+        texts: UTF-8 text files and folders, tagged by spaCy; or CoNLL-U files with gold tags.
+        model: a loaded model, or a name that `load_model` accepts.
         routers: a folder, a shipped name, or a `FocusModel` of the loaded model; None for those shipped for the model.
         untrained: use untrained routers instead.
         settings: see `AlignSettings`.
@@ -196,7 +196,7 @@ def _scored(
 
 
 def _published(sample: WordSample, settings: AlignSettings) -> list[dict[str, Any]] | None:
-    """The purest group for each published category; None for fewer documents than its two halves need."""
+    """The purest group for each published category; None where documents are too few for two halves."""
     if sample.num_documents < _MIN_DOCUMENTS:
         return None
     return published_table(sample, repeats=settings.repeats, seed=settings.seed)
@@ -225,6 +225,6 @@ def _evenly(texts: list[TaggedText], count: int) -> list[TaggedText]:
 
 
 def _with_top_k(trace: Trace, top_k: int) -> Trace:
-    """The trace with the memberships of another k, from the same assignments."""
+    """The trace with hard groups for another k, from the same assignments."""
     config = trace.config.replace(top_k=top_k)
     return dataclasses.replace(trace, membership=key_memberships(trace.assignment, config), config=config)

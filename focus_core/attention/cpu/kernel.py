@@ -20,7 +20,7 @@ LARGE_TILE_ROWS = 768
 SMALL_TILE_ROWS = 192
 
 
-def flash(
+def cpu_flash(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -50,9 +50,9 @@ def flash(
 
 
 def folded(query: Tensor, key: Tensor, value: Tensor, scale: float, *, bias: Tensor | None = None) -> AttentionOutput:
-    """`flash` without a head dimension: query (B, R, D), key and value (B, N, D), bias (R, N)."""
+    """`cpu_flash` without a head dimension: query (B, R, D), key and value (B, N, D), bias (R, N)."""
     bias = None if bias is None else bias[None, None]
-    output, logsumexp = flash(query[:, None], key[:, None], value[:, None], scale, bias=bias)
+    output, logsumexp = cpu_flash(query[:, None], key[:, None], value[:, None], scale, bias=bias)
     return AttentionOutput(output[:, 0], logsumexp[:, 0])
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from focus_core.attention.cpu.heads import Heads
-from focus_core.attention.cpu.kernel import FAR, LARGE_TILE_ROWS, SMALL_TILE_ROWS, flash
+from focus_core.attention.cpu.kernel import FAR, LARGE_TILE_ROWS, SMALL_TILE_ROWS, cpu_flash
 from focus_core.attention.inputs import AttentionOutput
 
 
@@ -40,7 +40,7 @@ def write_masked(
     everything = window >= key.shape[2] - 1 or bool((in_all & read_by_all).any())
     everything = everything or bool(membership.any(1).all() and query_membership.all())
     if everything and heads.first_query == 0 and (sliding_window is None or sliding_window >= key.shape[2]):
-        output[:], logsumexp[:] = flash(query, key, value, heads.scale, causal=True)
+        output[:], logsumexp[:] = cpu_flash(query, key, value, heads.scale, causal=True)
         return
 
     dtype = query.dtype
@@ -63,7 +63,7 @@ def write_masked(
         bias[:, near:].masked_fill_(distance[:, near:] < 0, FAR)
         if sliding_window is not None:
             bias.masked_fill_(distance >= sliding_window, FAR)
-        part = flash(
+        part = cpu_flash(
             query[:, :, first:last],
             key[:, :, begin:end],
             value[:, :, begin:end],

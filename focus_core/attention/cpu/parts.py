@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from focus_core.attention.cpu.heads import Heads
-from focus_core.attention.cpu.kernel import FAR, SMALL_TILE_ROWS, block_tokens, flash, folded
+from focus_core.attention.cpu.kernel import FAR, SMALL_TILE_ROWS, block_tokens, cpu_flash, folded
 from focus_core.attention.inputs import AttentionOutput
 from focus_core.attention.lists import MemberLists
 from focus_core.attention.merge import merge_, merge_rows_, take_rows
@@ -76,7 +76,7 @@ def add_band(
                 pad(tensor[head, begin:end], (0, 0, *edge)).unfold(0, strip, block).mT[:, None]
                 for tensor in (heads.key, heads.value)
             )
-            part = flash(
+            part = cpu_flash(
                 pad(query[head, :, first:last], (0, 0, 0, spare)).unflatten(1, (count, block)).transpose(0, 1),
                 key.expand(-1, heads.group, -1, -1),
                 value.expand(-1, heads.group, -1, -1),

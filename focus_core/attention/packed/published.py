@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from focus_core.attention.cpu.backend import cpu_obstacle
-from focus_core.attention.cpu.kernel import flash
+from focus_core.attention.cpu.kernel import cpu_flash
 from focus_core.attention.inputs import AttentionInputs, AttentionOutput
 from focus_core.attention.packed.calls import Packed, packed_attention
 from focus_core.attention.packed.varlen import cuda_obstacle, packed_obstacle, varlen
@@ -54,7 +54,7 @@ def cpu_causal(packed: Packed, scale: float) -> AttentionOutput:
                 bias = torch.zeros(last - first, end - begin, dtype=query.dtype)
                 later = torch.ones(bias.shape, dtype=torch.bool).triu_(earlier + 1)
                 bias = bias.masked_fill_(later, float("-inf"))[None, None]
-            part = flash(query, key, value, scale, bias=bias, causal=not earlier)
+            part = cpu_flash(query, key, value, scale, bias=bias, causal=not earlier)
             output[first:last] = part.output[0].transpose(0, 1)
             logsumexp[first:last] = part.logsumexp[0].transpose(0, 1)
         first, begin = last, end
@@ -63,4 +63,4 @@ def cpu_causal(packed: Packed, scale: float) -> AttentionOutput:
 
 def cpu_bias(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float) -> AttentionOutput:
     """Blocks under a bias on the CPU."""
-    return flash(query, key, value, scale, bias=bias)
+    return cpu_flash(query, key, value, scale, bias=bias)

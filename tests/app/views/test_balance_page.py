@@ -9,7 +9,7 @@ import pytest
 from opening import TEXT, open_page, paste, shown
 from synthetic import synthetic_trace
 
-from focus_core.analysis.balance import balancing
+from focus_core.analysis.group_balance import balancing
 from focus_core.models import default_model
 from workbench.views.balance.charts import flip_lines, future_line, largest_lines, load_map, round_lines
 from workbench.views.balance.tables import (

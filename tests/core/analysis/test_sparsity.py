@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from focus_core import FocusConfig, FocusError, analyze, retrofit
 from focus_core.analysis.sparsity import (
-    attention_mass,
+    mass_by_class,
     measured_queries,
     pair_table,
     pooled_mask,
@@ -84,7 +84,7 @@ def test_pair_shares_follow_the_definition(tiny_llama):
 
 
 @pytest.mark.parametrize("max_queries", [1000, 7])
-def test_attention_mass_is_that_of_eager_attention(tiny_llama, max_queries):
+def test_mass_by_class_is_that_of_eager_attention(tiny_llama, max_queries):
     model, text = tiny_llama.model, "the attention of the untouched model, row by row"
     ids = torch.tensor(tiny_llama.tokenizer(text)["input_ids"])
     model.set_attn_implementation("eager")
@@ -92,7 +92,7 @@ def test_attention_mass_is_that_of_eager_attention(tiny_llama, max_queries):
         weights = model(input_ids=ids[None], output_attentions=True).attentions
     focus = retrofit(model, FocusConfig(num_groups=4, top_k=1, window=3, sink_tokens=2))
     patterns = [np.stack([random_membership(len(ids), 4, top_k, layer) for layer in range(3)]) for top_k in (1, 2)]
-    found = attention_mass(focus, ids.numpy(), patterns, window=3, sink_tokens=2, max_queries=max_queries)
+    found = mass_by_class(focus, ids.numpy(), patterns, window=3, sink_tokens=2, max_queries=max_queries)
     queries = measured_queries(len(ids), max_queries)
     for number, pattern in enumerate(patterns):
         for layer in range(3):
@@ -109,7 +109,7 @@ def test_measuring_leaves_the_model_as_it_was(tiny_llama):
         before = tiny_llama.model(input_ids=ids[None]).logits
         focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4))
         pattern = np.stack([random_membership(len(ids), 4, 1, 0)] * 3)
-        attention_mass(focus, ids.numpy(), [pattern], window=2, sink_tokens=0)
+        mass_by_class(focus, ids.numpy(), [pattern], window=2, sink_tokens=0)
         after = focus.detach()(input_ids=ids[None]).logits
     assert (before == after).all()
 
@@ -159,7 +159,7 @@ def test_routers_per_head_are_traced_in_one_head(tiny_llama):
         reads = analyze(focus, tiny_llama.tokenizer, text, head=1).query_membership
     assert reads.all()
     ids = np.array(trace.input_ids)
-    mass = attention_mass(
+    mass = mass_by_class(
         focus, ids, [trace.membership], query_memberships=[trace.query_membership], head=1, window=3, sink_tokens=1
     )
     tiny_llama.model.set_attn_implementation("eager")

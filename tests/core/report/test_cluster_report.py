@@ -19,7 +19,7 @@ from focus_core.report import Block, Statistics
 from focus_core.report.build import build_report
 from focus_core.report.files import report_files, write_files
 from focus_core.report.model import SECTIONS, Document
-from focus_core.report.show import visible
+from focus_core.report.visible import visible
 
 LAYERS, GROUPS, TYPES, TAGS = 2, 3, 7, 4
 ORIGIN = {

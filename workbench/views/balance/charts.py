@@ -63,7 +63,7 @@ def round_lines(errors: np.ndarray, row: int, layer: int, *, dark: bool = False)
     """Marginal error after each Sinkhorn round: one layer, and the range of all.
 
     Args:
-        errors: (L, N + 1), from `focus_core.analysis.balance.balancing`.
+        errors: (L, N + 1), from `focus_core.analysis.group_balance.balancing`.
         row: row of the layer to point out.
         layer: its number in the model.
         dark: colours for a dark page.

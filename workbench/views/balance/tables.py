@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from focus_core.analysis import Trace
-from focus_core.analysis.balance import (
+from focus_core.analysis.group_balance import (
     Balancing,
     effective_groups,
     flip_rate,

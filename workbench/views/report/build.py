@@ -11,8 +11,8 @@ import streamlit as st
 from focus_core.analysis.tables import text_hash
 from focus_core.errors import FocusError
 from focus_core.report.corpus import Section
+from focus_core.report.from_trace import report_from_trace
 from focus_core.report.model import Report
-from focus_core.report.of_trace import report_of_trace
 from focus_core.report.tags import TAGS, SectionTagger
 from focus_core.text import Encoding, token_bytes
 from workbench.engine import service
@@ -45,7 +45,7 @@ def _report(key: str, name: str, examples: int, seed: int, _model: str, _analysi
     trace = _analysis.trace
     tokenizer = service.load_base(_model).tokenizer
     words, codes, tagger = _tagged(text_hash(trace.text), trace.provenance.model_revision, trace.text, trace.offsets)
-    return report_of_trace(
+    return report_from_trace(
         trace,
         lambda ids: [raw.decode("utf-8", "replace") for raw in token_bytes(tokenizer, ids)],
         vocabulary=max(len(tokenizer), int(trace.input_ids.max()) + 1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import streamlit as st
 
-from focus_core.analysis.sparsity import attention_mass
+from focus_core.analysis.sparsity import mass_by_class
 from workbench.engine import cached, service
 from workbench.engine.plans import chosen_k
 from workbench.engine.service import Analysis, Settings
@@ -41,7 +41,7 @@ def _measured(
         return service.routed(
             base,
             _settings,
-            lambda focus: attention_mass(
+            lambda focus: mass_by_class(
                 focus,
                 trace.input_ids,
                 key_memberships(trace, swept),

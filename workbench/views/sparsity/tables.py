@@ -64,7 +64,7 @@ def mass_table(trace: Trace, swept: Swept, mass: np.ndarray) -> pd.DataFrame:
     Args:
         trace: the routing.
         swept: the values of k.
-        mass: (len(swept), L, 4), from `focus_core.analysis.sparsity.attention_mass`.
+        mass: (len(swept), L, 4), from `focus_core.analysis.sparsity.mass_by_class`.
     """
     flat = mass.reshape(-1, len(CLASSES))
     table = pd.DataFrame({"k": np.repeat(swept, len(trace.layers)), "layer": np.tile(trace.layers, len(swept))})

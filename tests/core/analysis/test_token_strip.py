@@ -82,7 +82,7 @@ def test_a_trace_shows_itself_from_the_middle_layer(trace):
 def test_layers_and_tokens_that_are_not_there_are_refused(trace):
     with pytest.raises(FocusError, match="Layer 3 is not in this trace: choose one of 0, 1, 2"):
         trace.show(layer=3)
-    with pytest.raises(FocusError, match="There is no token"):
+    with pytest.raises(FocusError, match="is not in this trace"):
         trace.show(first=len(trace.tokens))
 
 

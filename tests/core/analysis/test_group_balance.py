@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import entropy
 
-from focus_core.analysis.balance import (
+from focus_core.analysis.group_balance import (
     balancing,
     effective_groups,
     flip_rate,

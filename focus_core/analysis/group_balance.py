@@ -1,7 +1,7 @@
-"""Whether groups are of equal size: loads, the progress of Sinkhorn, and what balancing changes.
+"""Group sizes: loads, the convergence of Sinkhorn, and the tokens that balancing moves.
 
-All from the scores and assignments of a trace. Sequence balance is computed anew from the scores of the whole text,
-calibrated balance is what the trace holds (if it was routed that way).
+All from the scores and assignments of a trace. Sequence balance is computed anew from the scores of the whole text.
+Calibrated balance is read from the trace, if it was routed that way.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def normalised_entropy(counts: np.ndarray) -> np.ndarray:
 
 
 def effective_groups(counts: np.ndarray) -> np.ndarray:
-    """(...) exp of the entropy of (..., K) loads: how many equal groups would be as mixed."""
+    """(...) exp of the entropy of (..., K) loads: the number of equal groups with the same entropy."""
     return np.exp(entropy(counts))
 
 
 @dataclass(frozen=True)
 class Balancing:
-    """What Sinkhorn does to the scores of one text, round by round.
+    """First groups and balance errors of one text, before Sinkhorn and after each of its rounds.
 
     Attributes:
         raw: (L, T) int64 first groups of the scores alone.
@@ -49,13 +49,16 @@ class Balancing:
 def balancing(scores: np.ndarray, *, temperature: float, rounds: int) -> Balancing:
     """Balance the scores of a text and keep the error of every round.
 
-    A round goes on from the last: with v the potentials so far, log softmax(S / tau + v) has unit row sums, so one
-    round on it at temperature 1 gives the change of v. Equal to `focus_core.sinkhorn.sinkhorn` with so many rounds.
+    Each round continues from the potentials v of the last one. log softmax(S / tau + v) has unit row sums, so one round
+    on it at temperature 1 gives the change of v. Equal to `focus_core.sinkhorn.sinkhorn` with as many rounds.
 
     Args:
         scores: (L, T, K) float router scores.
         temperature: tau.
         rounds: N, at least 1.
+
+    Returns:
+        First groups before and after, and the error of every round.
     """
     logits = _by_group(scores) / temperature
     balanced = _normalised(logits)
@@ -92,8 +95,8 @@ def future_flips(scores: np.ndarray, lengths: np.ndarray, *, temperature: float,
         rounds: N.
 
     Returns:
-        (P,) float64 share of the prefix's tokens whose first group, balanced over the prefix alone, is another one
-        than balanced over the whole text. 0 for the whole text.
+        (P,) float64 share of each prefix's tokens that change their first group when balance is over the whole text
+        instead of the prefix alone. 0 for the whole text.
     """
     whole = _by_group(scores[None])
 

@@ -14,7 +14,7 @@ from focus_core.report.stream import TagSection
 from focus_core.text import Encoding
 
 
-def report_of_trace(
+def report_from_trace(
     trace: Trace,
     spell: Spell,
     *,
