@@ -34,33 +34,37 @@ def focus_attention(
 ) -> AttentionOutput:
     """Softmax attention over exactly the kept pairs.
 
-    Query i keeps key j, both real tokens and j not after i, iff (``pos_i - pos_j <= window`` or
-    ``pos_j < sink_tokens`` or i reads a group of j) and (``sliding_window`` is None or
-    ``pos_i - pos_j < sliding_window``). A query reads the groups it is in, unless
-    ``query_membership`` says otherwise. The hard routing of arXiv 2604.03260, section 3, with sinks added.
+    Query i keeps key j, both real tokens and j not after i, iff one of these holds:
+
+    - the pair is local: ``pos_i - pos_j <= window``;
+    - the key is a sink: ``pos_j < sink_tokens``;
+    - i reads a group of j. A query reads the groups it is in, unless ``query_membership`` is given.
+
+    With a ``sliding_window``, ``pos_i - pos_j < sliding_window`` must hold as well. This is the hard routing of
+    arXiv 2604.03260, section 3, with sinks added.
 
     Args:
-        query: (B, H, Tq, D) floating point; the queries are the last Tq of the T tokens (Tq = T when training
-            or reading a prompt, 1 in decoding).
+        query: (B, H, Tq, D) floating point; the queries are the last Tq of the T tokens (Tq = T in training and
+            prefill, 1 in decoding).
         key: (B, Hkv, T, D), H a multiple of Hkv, dtype and device of the query.
         value: (B, Hkv, T, Dv).
         membership: (B, T, K) bool, the groups of every key; any number per token, none included.
-        query_membership: (B, Tq, K) bool, the groups that each query reads; those it is in when None.
+        query_membership: (B, Tq, K) bool, the groups that each query reads; None where it reads those it is in.
         window: w, in tokens; at least 0.
-        sink_tokens: the first so many tokens of a text are seen by all later ones.
-        positions: (B, T) int64, index of each token among the real tokens of its text, -1 for padding (left,
-            right or in between); increasing along a row, may start above 0. Default 0..T-1.
+        sink_tokens: number of tokens at the start of a text that all later ones see.
+        positions: (B, T) int64, index of each token among the real tokens of its text. -1 for padding, on either
+            side or in between; else increasing along a row, possibly from above 0. Default 0..T-1.
         sliding_window: the model's own window (Mistral, Gemma), None without.
         scale: factor of the dot products; default ``D ** -0.5``.
         softcap: logits become ``softcap * tanh(logits / softcap)`` before the mask (Gemma 2), None without.
         backend: "auto" or a key of `BACKENDS`.
 
     Returns:
-        ``output`` (B, H, Tq, Dv) in the query's dtype, 0 for padding queries, and ``logsumexp`` (B, H, Tq) in
-        float32 (float64 for float64 inputs), -inf for padding queries.
+        ``output`` (B, H, Tq, Dv) in the query's dtype, 0 for padding queries. ``logsumexp`` (B, H, Tq) in float32
+        (float64 for float64 inputs), -inf for padding queries.
 
     Raises:
-        FocusError: arguments that do not fit together, or a named backend that cannot take them.
+        FocusError: arguments that do not fit together, or a named backend that does not support them.
     """
     inputs = checked_inputs(
         query,

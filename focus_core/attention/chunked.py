@@ -1,4 +1,4 @@
-"""`chunked`: the dense computation a few queries at a time, for whatever the fast paths do not cover."""
+"""`chunked`: the dense computation a few queries at a time, for inputs that no fast backend supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many pairs a routing keeps, counted exactly and without a (T, T) array."""
+"""Exact counts of the pairs that a routing keeps, without a (T, T) array."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PairCounts(NamedTuple):
     """Numbers of (query, key) pairs, each (B,) int64.
 
     Attributes:
-        causal: pairs full attention computes: both real, key not after the query, inside ``sliding_window``.
+        causal: pairs of full attention: both real, key not after the query, inside ``sliding_window``.
         local: of these, pairs at most ``window`` apart; always kept.
         distant: of these, pairs further apart (``causal - local``), sink columns included.
         distant_kept: distant pairs that are kept: the key is a sink or in a group that the query reads.
@@ -53,17 +53,17 @@ def kept_pairs(
 ) -> PairCounts:
     """Count the pairs that `focus_attention` computes with the same arguments.
 
-    Tokens with equal membership sets are interchangeable, so one running count per distinct set is enough:
-    time and memory grow with T times the number of distinct sets, memory bounded by chunks of queries.
+    Tokens with equal membership sets are interchangeable, so one running count per distinct set is enough. Time grows
+    with T times the number of distinct sets; memory is bounded by chunks of queries.
 
     Args:
         membership: (B, T, K) bool, any device.
-        query_membership: (B, T, K) bool, the groups that tokens read as queries; those they are in when None.
+        query_membership: (B, T, K) bool, the groups that tokens read as queries; None for those they are in.
         window: pairs at most this far apart are local.
         sink_tokens: tokens with a position below this are kept by every later query.
         positions: (B, T) int64, -1 for padding; default 0..T-1.
         sliding_window: the model's own window, as in `focus_attention`.
-        num_queries: count only pairs of the last so many tokens; default all.
+        num_queries: number of tokens at the end that are queries; default all.
 
     Returns:
         Counts per batch row, on the device of the membership.
@@ -122,8 +122,8 @@ def _count_row(
     distant = split - begin
     distant_sink = (split.minimum(sinks) - begin).clamp(min=0)
 
-    # A pair of a query with a distant key after the sinks is kept if what it reads meets the key's set: counted from
-    # the number of keys of each set before `split`, minus those before `begin` (all clear of the sinks).
+    # A pair of a query with a distant key after the sinks is kept if the groups it reads meet the key's set. Counted
+    # from the number of keys of each set before `split`, minus those before `begin` (all after the sinks).
     begin, split = begin.maximum(sinks), split.maximum(sinks)
     grouped = 0
     step = max(1, CHUNK_ELEMENTS // sets.shape[0])

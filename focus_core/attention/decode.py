@@ -1,4 +1,4 @@
-"""`decode`: a few queries at the end of a long cache, reading only the keys that they keep."""
+"""`decode`: a few queries at the end of a long cache, which read only the keys that they keep."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from focus_core.attention.inputs import AttentionInputs, AttentionOutput, kept_m
 from focus_core.attention.reference import attention_logits, masked_softmax
 
 MOST_QUERIES = 32
-"""Queries up to which `decode` is meant: its mask has Tq * T entries."""
+"""Largest number of queries: the mask has Tq * T entries."""
 
 
 def decode_obstacle(inputs: AttentionInputs) -> str | None:
-    """Why `decode` cannot take these inputs, None when it can."""
+    """The reason why `decode` does not support these inputs; None if it does."""
     if inputs.num_queries > MOST_QUERIES:
         return f"takes at most {MOST_QUERIES} queries and got {inputs.num_queries}"
     return None
@@ -23,8 +23,8 @@ def decode_obstacle(inputs: AttentionInputs) -> str | None:
 def decode(inputs: AttentionInputs) -> AttentionOutput:
     """Gather the kept keys of every row of the batch, then attend to those alone.
 
-    Rows that keep fewer keys are filled up to the longest. Computes in float32 (float64 for float64 inputs),
-    on any device, differentiable; memory grows with the kept keys.
+    Rows that keep fewer keys are padded to the longest. Computes in float32 (float64 for float64 inputs), on any
+    device, differentiable. Memory grows with the kept keys.
     """
     batch, heads, num_queries, head_dim = inputs.query.shape
     kv_heads = inputs.key.shape[1]

@@ -1,8 +1,8 @@
 """`flex`: FlexAttention with a block mask built from summaries of blocks. Unverified on CUDA.
 
-Tokens are sorted by their set of groups, so that blocks are nearly pure. Whether two blocks hold a kept pair,
-or nothing else, follows from the groups that occur in each, the groups that all its tokens share, and its
-range of positions: T^2 / 128^2 comparisons, never T^2.
+Tokens are sorted by their set of groups, so that blocks are nearly pure. A block is summarised by the groups that occur
+in it, the groups that all its tokens share, and its range of positions. Two summaries tell whether some or all pairs of
+two blocks are kept: T^2 / 128^2 comparisons, never T^2.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class BlockLayout(NamedTuple):
     """Sorted tokens and the blocks they form.
 
     Attributes:
-        queries: (B, Tq) int64, which query comes at each place.
-        keys: (B, T) int64, likewise.
+        queries: (B, Tq) int64 index of the query at each place.
+        keys: (B, T) int64 index of the key at each place.
         some: (B, Tq blocks, T blocks) bool, a pair may be kept.
         every: (B, Tq blocks, T blocks) bool, all pairs are kept; a part of ``some``.
     """
@@ -37,7 +37,7 @@ class BlockLayout(NamedTuple):
 
 
 class _Summary(NamedTuple):
-    """What is known of each block (B, blocks): groups of some and of every token, first and last position."""
+    """Summary of each block (B, blocks): groups of some and of every token, first and last position."""
 
     some: Tensor
     every: Tensor
@@ -47,7 +47,7 @@ class _Summary(NamedTuple):
 
 
 def flex_obstacle(inputs: AttentionInputs) -> str | None:
-    """Why `flex` cannot take these inputs, None when it can."""
+    """The reason why `flex` does not support these inputs; None if it does."""
     if inputs.query.device.type != "cuda":
         return "needs tensors on a CUDA device"
     if inputs.membership.shape[2] > MOST_GROUPS:
@@ -142,7 +142,7 @@ def block_layout(inputs: AttentionInputs) -> BlockLayout:
 
 
 def _summary(membership: Tensor, positions: Tensor, order: Tensor) -> _Summary:
-    """Summaries of the blocks of ``order``, padding and filling left out."""
+    """Summaries of the blocks of ``order``, all padding left out."""
     spare = -order.shape[1] % BLOCK
     places = pad(positions.gather(1, order), (0, spare), value=-1).unflatten(1, (-1, BLOCK))
     groups = membership.gather(1, order[..., None].expand(-1, -1, membership.shape[2]))

@@ -1,4 +1,4 @@
-"""What every backend receives and returns: one checked problem in, output and log-sum-exp out."""
+"""Input and result of every backend: one checked problem, and output with log-sum-exp."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class AttentionOutput(NamedTuple):
 class AttentionInputs:
     """A checked attention problem; `focus_core.attention.focus_attention` documents the fields.
 
-    Here ``positions`` and ``query_membership`` are always present (``reads_own_groups``: the latter was left out),
-    ``scale`` always a number, and shapes, dtypes and devices agree.
+    Defaults are filled in: ``positions``, ``query_membership`` and ``scale`` are never None. ``reads_own_groups`` is
+    True where the caller gave no ``query_membership``. Shapes, dtypes and devices agree.
     """
 
     query: Tensor
@@ -51,12 +51,12 @@ class AttentionInputs:
 
     @property
     def num_queries(self) -> int:
-        """Tq."""
+        """Tq, the number of queries."""
         return self.query.shape[2]
 
     @property
     def num_keys(self) -> int:
-        """T."""
+        """T, the number of keys."""
         return self.key.shape[2]
 
     @property
@@ -84,7 +84,7 @@ class AttentionInputs:
 
 
 def kept_mask(inputs: AttentionInputs, first: int = 0, last: int | None = None) -> Tensor:
-    """Which keys the queries ``first`` to ``last`` (exclusive) attend to, written as the definition reads.
+    """The keys that queries ``first`` to ``last`` (exclusive) attend to, straight from the definition.
 
     Args:
         inputs: the problem.

@@ -1,8 +1,8 @@
-"""Which tokens attend to which in the group part: member lists with signs (inclusion and exclusion).
+"""Member lists with signs: the same-group pairs by inclusion and exclusion.
 
-Let N(X) be the tokens that are in all groups of a set X. Summing e^logit over a causal pass through N({c})
-for every group c counts a pair once per group it shares; taking away N({c, d}) for all pairs of groups,
-adding triples, and so on, leaves every sharing pair exactly once. docs/exact-attention.md has the proof.
+Let N(X) be the tokens that are in all groups of a set X. A causal pass over N({c}) for every group c counts a pair once
+per shared group. Subtracting N({c, d}) for all pairs of groups, adding triples, and so on, leaves every sharing pair
+exactly once. docs/exact-attention.md has the proof.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class MemberLists(NamedTuple):
     """The lists of one order: tokens in all groups of a set of that many groups.
 
     Attributes:
-        sign: 1 for odd orders (added), -1 for even ones (taken away).
+        sign: 1 for odd orders (added), -1 for even ones (subtracted).
         tokens: (N,) int64, the lists one after another, each in ascending order.
-        lengths: how many tokens each list has; no list is empty.
+        lengths: number of tokens of each list; no list is empty.
         disjoint: whether every token is in at most one of the lists.
     """
 
@@ -42,7 +42,7 @@ def member_lists(membership: Tensor) -> list[MemberLists]:
     total, num_groups = membership.shape
     per_token = membership.sum(1)
     most = int(per_token.max()) if total else 0
-    # Group numbers of each token in ascending order, filled up with num_groups.
+    # Group numbers of each token in ascending order, padded with num_groups.
     token, group = membership.nonzero(as_tuple=True)
     place = torch.arange(token.numel(), device=token.device) - (per_token.cumsum(0) - per_token)[token]
     numbers = torch.full((total, most), num_groups, device=membership.device)
@@ -50,7 +50,7 @@ def member_lists(membership: Tensor) -> list[MemberLists]:
     orders = []
     for order in range(1, most + 1):
         chosen = torch.tensor(list(itertools.combinations(range(most), order)), device=membership.device)
-        # (T, C): one code per token and combination of its groups; the last number decides validity.
+        # (T, C): one code per token and combination of its groups; valid if the last number is a group.
         picked = numbers[:, chosen]
         code = torch.zeros_like(picked[..., 0])
         for position in range(order):

@@ -1,4 +1,4 @@
-"""Adding and removing parts of a softmax: attention over disjoint key sets, combined by log-sum-exp."""
+"""Adding and subtracting parts of a softmax: attention over disjoint key sets, combined by log-sum-exp."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from focus_core.attention.inputs import AttentionOutput
 
 
 def merge_(whole: AttentionOutput, part: AttentionOutput, *, sign: int = 1) -> None:
-    """Attention over the keys of ``whole`` with those of ``part`` added, or taken away again, in place.
+    """Add the keys of ``part`` to the attention ``whole``, or subtract them again, in place.
 
-    With l the log-sum-exp, ``l' = log(e^l + sign e^l_part)`` and the output moves towards (or away from) the
-    part's by ``sign e^(l_part - l')``. Taking away is well conditioned only while the part is contained at
-    least twice in the whole, so that at least half of it remains; see docs/exact-attention.md.
+    With l the log-sum-exp, ``l' = log(e^l + sign e^l_part)`` and the output moves towards (or away from) the part's by
+    ``sign e^(l_part - l')``. Subtraction is well conditioned only if the whole contains the part at least twice: then
+    at least half of it remains. See docs/exact-attention.md.
 
     Args:
         whole: output (..., D) and log-sum-exp (...), changed; the log-sum-exp may be very low, not -inf.
         part: of the same shapes.
-        sign: 1 to add, -1 to take away.
+        sign: 1 to add, -1 to subtract.
     """
     output, logsumexp = whole
     if sign > 0:
@@ -32,8 +32,8 @@ def merge_(whole: AttentionOutput, part: AttentionOutput, *, sign: int = 1) -> N
 def take_rows(tensor: Tensor, rows: Tensor) -> Tensor:
     """``tensor.index_select(1, rows)`` for (B, R, D), one batch entry at a time.
 
-    On a CPU, PyTorch copies whole rows only along the first dimension; along the second it goes through strides and
-    takes five times as long in float32.
+    On a CPU, PyTorch copies whole rows only along the first dimension. Along the second it follows strides, which takes
+    five times as long in float32.
     """
     taken = tensor.new_empty(tensor.shape[0], rows.numel(), tensor.shape[2])
     for source, target in zip(tensor, taken):
@@ -48,7 +48,7 @@ def merge_rows_(whole: AttentionOutput, rows: Tensor, part: AttentionOutput, *, 
         whole: output (B, R, D) and log-sum-exp (B, R), changed in place.
         rows: (N,) int64, different rows of the whole.
         part: output (B, N, D) and log-sum-exp (B, N).
-        sign: 1 to add, -1 to take away.
+        sign: 1 to add, -1 to subtract.
     """
     chosen = AttentionOutput(take_rows(whole.output, rows), whole.logsumexp.index_select(1, rows))
     merge_(chosen, part, sign=sign)

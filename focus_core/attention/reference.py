@@ -1,4 +1,4 @@
-"""`dense`: the definition itself, written to be read. Every other backend is tested against it."""
+"""`dense`: the definition in its plainest form. Every other backend is tested against it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of what a caller passes; every refusal is one sentence."""
+"""Checks of a caller's arguments; every refusal is one sentence."""
 
 from __future__ import annotations
 

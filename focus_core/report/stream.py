@@ -104,7 +104,7 @@ def collect(
         raise FocusError("Batch size must be at least 1, and the number of examples cannot be negative.")
     heads = min(focus.router(layer).num_heads for layer in layers)
     if not 0 <= settings.head < heads:
-        raise FocusError(f"There is no router for head {settings.head}: choose 0 to {heads - 1}.")
+        raise FocusError(f"Head {settings.head} has no router: choose 0 to {heads - 1}.")
     statistics = Statistics(
         len(layers),
         focus.config.num_groups,

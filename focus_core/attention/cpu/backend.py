@@ -16,28 +16,28 @@ from focus_core.attention.inputs import AttentionInputs, AttentionOutput
 from focus_core.attention.lists import MemberLists, member_lists
 
 HEAD_ELEMENTS = 1 << 24
-"""Query elements processed at a time: key/value heads are taken one after another in long texts."""
+"""Query elements processed at a time: in long texts key/value heads run one after another."""
 
 GROUP_ELEMENTS = 1 << 23
-"""Query elements from which the query heads of one key/value head are no longer folded but taken singly too.
+"""Query elements from which the query heads of one key/value head run one after another instead of folded.
 
-Folding fills the kernel's tiles where lists are short; here they are long, and the float32 result of a whole group
+Folding fills the kernel's tiles where lists are short. Here lists are long, and the float32 result of all query heads
 would be most of the working memory.
 """
 
 KEPT_BYTES = 31 << 20
-"""A block that is allocated, never touched, and freed at the start of a call.
+"""Size of a block that is allocated, never touched, and freed at the start of a call.
 
-Freeing it tells the C library to keep up to twice as much freed memory (glibc's dynamic thresholds, mallopt(3),
-which end at 32 MiB) instead of giving each step's buffers back to the system and faulting them in again.
+Freeing it raises the amount of freed memory that the C library keeps to twice this size (glibc's dynamic thresholds,
+mallopt(3), which end at 32 MiB). Otherwise each step's buffers go back to the system and are faulted in again.
 """
 
 MOST_GROUPS = 4
-"""Most groups of a token for which lists are built; inclusion and exclusion needs 2^k - 1 passes a token."""
+"""Largest number of groups per token for member lists; inclusion and exclusion needs 2^k - 1 passes per token."""
 
 
 def cpu_obstacle(inputs: AttentionInputs) -> str | None:
-    """Why `cpu` cannot take these inputs, None when it can."""
+    """The reason why `cpu` does not support these inputs; None if it does."""
     if inputs.query.device.type != "cpu":
         return f"works on the CPU and the tensors are on {inputs.query.device}"
     if inputs.softcap is not None:
@@ -54,9 +54,9 @@ def cpu_obstacle(inputs: AttentionInputs) -> str | None:
 def cpu(inputs: AttentionInputs) -> AttentionOutput:
     """Exact attention on the CPU in time that follows the kept pairs; memory grows with T.
 
-    Every text of the batch takes the cheaper of two ways, estimated from the lengths of its lists: sparse
-    passes, or the kernel over all pairs under a bias (short texts, routings that keep most pairs, the model's
-    own sliding window). float32 or bfloat16; the log-sum-exp and all merges of several parts in float32.
+    Every text of the batch is computed the cheaper of two ways, by an estimate from the lengths of its lists. One is
+    sparse passes. The other is the kernel over all pairs under a bias, for short texts, routings that keep most pairs
+    and the model's own sliding window. float32 or bfloat16; log-sum-exp and merges in float32.
     """
     torch.empty(KEPT_BYTES, dtype=torch.uint8)
     output = torch.empty_like(inputs.query, memory_format=torch.contiguous_format)
@@ -69,7 +69,7 @@ def cpu(inputs: AttentionInputs) -> AttentionOutput:
 
 
 def _one_text(inputs: AttentionInputs, row: int, result: AttentionOutput) -> None:
-    """Fill in one row of the batch."""
+    """Compute one row of the batch into `result`."""
     positions, membership, reads = inputs.positions[row], inputs.membership[row], inputs.query_membership[row]
     query, key, value = inputs.query[row], inputs.key[row], inputs.value[row]
     places = None
@@ -83,7 +83,7 @@ def _one_text(inputs: AttentionInputs, row: int, result: AttentionOutput) -> Non
         return
     num_sinks = int((positions < inputs.sink_tokens).sum())
     way = _Way(inputs, membership, reads, num_sinks)
-    # Up to 2^k - 1 rounded parts meet in a result: from three groups a token on, too many for bfloat16.
+    # Up to 2^k - 1 rounded parts meet in a result: too many for bfloat16 from three groups per token on.
     dtype = torch.float32 if len(way.lists or ()) > 2 else query.dtype
     for kv, every in _heads_at_once(key.shape[0], group, num_queries * head_dim):
         folded_heads = (every.stop - every.start) // (kv.stop - kv.start)
@@ -94,7 +94,7 @@ def _one_text(inputs: AttentionInputs, row: int, result: AttentionOutput) -> Non
             num_queries,
             inputs.scale,
         )
-        # Written in place where nothing has to be converted or moved: fresh memory is slow to touch.
+        # Written in place where no conversion or copy is needed: fresh memory is slow to touch.
         in_place = places is None and not (way.merges and query.dtype != torch.float32)
         if in_place:
             shape = heads.query.shape
@@ -113,7 +113,7 @@ def _one_text(inputs: AttentionInputs, row: int, result: AttentionOutput) -> Non
 
 
 class _Way:
-    """The cheapest way through one text: passes over member lists, over readers and members, or over all pairs."""
+    """The cheapest computation of one text: passes over member lists, over readers and members, or over all pairs."""
 
     def __init__(self, inputs: AttentionInputs, membership: Tensor, reads: Tensor, num_sinks: int) -> None:
         self.inputs, self.membership, self.reads, self.num_sinks = inputs, membership, reads, num_sinks
@@ -122,7 +122,7 @@ class _Way:
 
     @property
     def merges(self) -> bool:
-        """Whether several parts meet in a row after the band, which float32 results are for."""
+        """Whether several parts meet in a row after the band, so that results need float32."""
         return self.by_reads or len(self.lists or ()) > 1
 
     def fill(self, whole: AttentionOutput, heads: Heads) -> None:
@@ -161,7 +161,7 @@ def _heads_at_once(kv_heads: int, group: int, elements: int) -> Iterator[tuple[s
 def _worthwhile_lists(
     inputs: AttentionInputs, membership: Tensor, num_sinks: int, num_queries: int
 ) -> list[MemberLists] | None:
-    """The member lists of one text, None when passing over all pairs is cheaper or the only way."""
+    """The member lists of one text; None where a pass over all pairs is cheaper or the only way."""
     total, heads = membership.shape[0], inputs.query.shape[1]
     if inputs.sliding_window is not None and inputs.sliding_window < total:
         return None
@@ -196,4 +196,4 @@ def _worthwhile_reads(inputs: AttentionInputs, membership: Tensor, reads: Tensor
 
 
 START_PAIRS = 1_000_000
-"""What preparing the sparse passes costs, in pairs (about 1.5 ms)."""
+"""Cost of preparing the sparse passes, in pairs (about 1.5 ms)."""

@@ -1,9 +1,9 @@
-"""PyTorch's CPU flash kernel as the `cpu` backend uses it, with what was measured about its preferences.
+"""PyTorch's CPU flash kernel as the `cpu` backend calls it, with the measured costs of its tiles.
 
-The kernel takes query tiles of 256 rows from 768 rows up, of 64 from 192 and of 32 below, and key tiles of
-512. Small tiles cost 1.25 to 1.5 times as much per pair, and its own causal mode computes whole key tiles, so
-short causal passes run at half speed. Query heads that share a key/value head are therefore folded into the
-rows (keys are not copied, rows reach the large tile), and causality enters as a bias on the diagonal.
+The kernel uses key tiles of 512 and query tiles of 256 rows from 768 rows up, of 64 from 192 and of 32 below. Small
+tiles cost 1.25 to 1.5 times as much per pair. Its own causal mode computes whole key tiles, so short causal passes run
+at half speed. Query heads that share a key/value head are therefore folded into the rows: keys are not copied, and rows
+reach the large tile. Causality enters as a bias on the diagonal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from focus_core.attention.inputs import AttentionOutput
 
 FAR = -1e30
-"""Bias of a pair that does not count: weight 0 beside any other, and finite, so that no row becomes NaN."""
+"""Bias of a pair that is not kept: weight 0 beside any other, and finite, so that no row becomes NaN."""
 
 LARGE_TILE_ROWS = 768
 SMALL_TILE_ROWS = 192
@@ -59,8 +59,8 @@ def folded(query: Tensor, key: Tensor, value: Tensor, scale: float, *, bias: Ten
 def block_tokens(total: int, group: int, batch: int) -> tuple[int, int]:
     """Cheapest blocking of a causal pass, by a model of the measured costs.
 
-    A block of queries sees the keys of its span (up to `BLOCKS_PER_SPAN` blocks) under a bias; the whole span
-    sees the keys before it without one, in large tiles.
+    A block of queries sees the keys of its span (up to `BLOCKS_PER_SPAN` blocks) under a bias. The whole span sees the
+    keys before it without a bias, in large tiles.
 
     Args:
         total: tokens of the pass.
@@ -94,7 +94,7 @@ def block_tokens(total: int, group: int, batch: int) -> tuple[int, int]:
 BLOCKS_PER_SPAN = 4
 
 CALL_PAIRS = 50_000
-"""What one more kernel call costs, in pairs at the large tile's rate (about 80 us)."""
+"""Cost of one more kernel call, in pairs at the large tile's rate (about 80 us)."""
 
 MERGE_PAIRS = 50
-"""What merging one more part into a row costs, in pairs."""
+"""Cost of merging one more part into a row, in pairs."""

@@ -1,4 +1,4 @@
-"""Everything the sparse passes do not cover or do not pay for: the CPU flash kernel under a bias."""
+"""All pairs through the CPU flash kernel under a bias, where sparse passes are impossible or slower."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_masked(
     window: int,
     sliding_window: int | None = None,
 ) -> None:
-    """Blocks of queries against all their keys, with a bias that leaves the kept pairs.
+    """Attend with blocks of queries to all their keys, under a bias that leaves the kept pairs.
 
     Args:
         whole: output (Hkv, G * Tq, D) and log-sum-exp (Hkv, G * Tq), overwritten.

@@ -16,12 +16,12 @@ from focus_core.attention.lists import MemberLists
 from focus_core.attention.merge import merge_, merge_rows_, take_rows
 
 BUCKET_PAIRS = 600_000
-"""Pairs that may be wasted on filling to save the calls of one more bucket."""
+"""Largest number of pairs wasted on padding to save the calls of one more bucket."""
 
 BUCKET_TOKENS = 1 << 13
-"""Tokens of the lists in one bucket, which bounds its memory; two lists of any length fit.
+"""Largest number of tokens of the lists in one bucket, a bound on its memory; two lists of any length fit.
 
-Half as many where lists are disjoint, because those are merged at once.
+Half of it where lists are disjoint, because those are merged at once.
 """
 
 BIAS_ELEMENTS = 1 << 20
@@ -31,14 +31,14 @@ BIAS_ELEMENTS = 1 << 20
 def add_band(
     whole: AttentionOutput, heads: Heads, membership: Tensor, query_membership: Tensor, num_sinks: int, window: int
 ) -> None:
-    """Write the local pairs that neither the groups nor the sinks bring together.
+    """Write the attention of local pairs that share no group and no sink.
 
-    Queries go in blocks against a strip of keys, which is a view, as are the queries. The bias of a block is
-    one matrix product: it counts the groups two tokens share and scales the count by `FAR`.
+    Blocks of queries attend to strips of keys; both are views. The bias of a block is one matrix product: the number of
+    groups that two tokens share, scaled by `FAR`.
 
     Args:
-        whole: output (Hkv, G * Tq, D) and log-sum-exp (Hkv, G * Tq), overwritten; where nothing is left of a
-            row, the log-sum-exp is around `FAR`.
+        whole: output (Hkv, G * Tq, D) and log-sum-exp (Hkv, G * Tq), overwritten; in a row without such pairs the
+            log-sum-exp is around `FAR`.
         heads: the tensors.
         membership: (T, K) bool.
         query_membership: (Tq, K) bool, the groups that queries read.
@@ -53,7 +53,7 @@ def add_band(
 
     distance = torch.arange(block)[:, None] + window - torch.arange(strip)
     outside = torch.zeros(block, strip, dtype=dtype).masked_fill_((distance < 0) | (distance > window), FAR)
-    # A last column that all queries have, and as keys the sinks and the filling of the first and last strip.
+    # A last column that all queries have, and as keys the sinks and the padding of the first and last strip.
     query_groups = pad(query_membership.to(dtype), (0, 1), value=1.0) * FAR
     key_groups = pad(membership.to(dtype), (0, 1))
     key_groups[:num_sinks] = 1
@@ -88,9 +88,9 @@ def add_band(
 
 
 def add_lists(whole: AttentionOutput, heads: Heads, lists: MemberLists, num_sinks: int) -> None:
-    """Add (or take away) a causal pass over every list of one order, the sinks prepended to each.
+    """Add (or subtract) a causal pass over every list of one order, the sinks prepended to each.
 
-    Lists of similar length share calls, filled up at their ends, where causality hides the filling.
+    Lists of similar length share calls. They are padded at their ends, where causality hides the padding.
 
     Args:
         whole: output (Hkv, G * Tq, D) and log-sum-exp (Hkv, G * Tq), changed in place.
@@ -117,11 +117,11 @@ def add_lists(whole: AttentionOutput, heads: Heads, lists: MemberLists, num_sink
 def _causal_pass(heads: Heads, index: Tensor, first: int) -> Iterator[tuple[Tensor, AttentionOutput]]:
     """Causal attention within each row of ``index`` (L, n), queries from place ``first`` on.
 
-    Blocks of queries, all heads of a token side by side, see the keys of their span (a few blocks) under a
-    causal bias; the keys before the span are added without one.
+    Blocks of queries, all heads of a token side by side, see the keys of their span (a few blocks) under a causal bias.
+    The keys before the span are added without a bias.
 
     Yields:
-        Rows (L, m) of the queries, -1 for filling, and their attention (Hkv, L, m, ...).
+        Rows (L, m) of the queries, -1 for padding, and their attention (Hkv, L, m, ...).
     """
     kv_heads, group = heads.key.shape[0], heads.group
     count, total = index.shape
@@ -183,8 +183,8 @@ def _causal_bias(tokens: int, span: int, group: int, dtype: torch.dtype) -> Tens
 def _buckets(lengths: list[int], allowance: float, most_tokens: int) -> list[list[int]]:
     """Lists that share calls, longest first; two of any length, more up to ``most_tokens``.
 
-    Filling a list up may waste ``allowance`` pairs a head, or 2% of its work: threads get more even shares of
-    a call over several lists.
+    Padding a list may waste ``allowance`` pairs per head, or 2% of its work: a call over several lists is shared more
+    evenly between threads.
     """
     buckets: list[list[int]] = []
     for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):

@@ -1,8 +1,8 @@
-"""The group part of the `cpu` backend where queries choose what they read: each group's readers over its members.
+"""The group part of the `cpu` backend where queries choose groups: each group's readers over its members.
 
-A key is in one group at most, so nothing is counted twice and every part is added. Readers and members are different
-tokens, both in the order of the text: a block of readers sees all members before it without a bias, and those among
-it under one.
+A key is in one group at most, so no pair is counted twice and every part is added. Readers and members are different
+tokens, both in the order of the text. A block of readers sees all members before it without a bias, and the members
+inside its range under a bias.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SINK_QUERIES = 1 << 13
 
 
 def reads_cost(membership: Tensor, reads: Tensor, num_sinks: int, heads: int) -> float:
-    """What `add_reads` costs for so many query heads, in pairs at the large tile's rate.
+    """Cost of `add_reads` for a number of query heads, in pairs at the large tile's rate.
 
     Args:
         membership: (T, K) bool, at most one group per token after the sinks.
@@ -72,7 +72,7 @@ def add_sinks(whole: AttentionOutput, heads: Heads, queries: Tensor, num_sinks: 
 
 
 def add_reads(whole: AttentionOutput, heads: Heads, membership: Tensor, reads: Tensor, num_sinks: int) -> None:
-    """Add every group's members for those who read it, the sinks left out.
+    """Add the members of every group to the attention of its readers, sinks left out.
 
     Args:
         whole: output (Hkv, G * Tq, D) and log-sum-exp (Hkv, G * Tq), changed in place.
@@ -85,7 +85,7 @@ def add_reads(whole: AttentionOutput, heads: Heads, membership: Tensor, reads: T
     for group in range(membership.shape[1]):
         members = membership[num_sinks:, group].nonzero()[:, 0] + num_sinks
         readers = reads[:, group].nonzero()[:, 0] + heads.first_query
-        # How many members each reader may see; those that see none have nothing to add.
+        # Number of members that each reader may see; readers of none are left out.
         visible = torch.searchsorted(members, readers, right=True)
         readers, visible = readers[visible > 0], visible[visible > 0]
         if readers.numel() == 0:
@@ -97,7 +97,7 @@ def add_reads(whole: AttentionOutput, heads: Heads, membership: Tensor, reads: T
 
 
 def _span(query: Tensor, key: Tensor, value: Tensor, limits: Tensor, block: int, heads: Heads) -> AttentionOutput:
-    """A span of readers, in blocks under a bias after what all of them see.
+    """Attention of a span of readers: members that all of them see, then blocks under a bias.
 
     Args:
         query: (Hkv, n * G, D) of n readers.
@@ -107,7 +107,7 @@ def _span(query: Tensor, key: Tensor, value: Tensor, limits: Tensor, block: int,
         block: readers of a block.
         heads: for group and scale.
     """
-    # All but the last of the members that everyone sees; that one keeps the blocks from being empty.
+    # All but the last of the members that every reader sees; the last keeps the blocks from being empty.
     common = int(limits[0]) - 1 if int(limits[-1]) > ONE_CALL_KEYS else 0
     far, none = (torch.tensor(number, dtype=query.dtype) for number in (FAR, 0.0))
     parts = []

@@ -1,8 +1,8 @@
 """Sparse passes from two standard kernels: one over packed sequences, one over blocks under a bias.
 
-What `varlen`, `flash` and `flash_merge` share: member lists packed one after another go through one
-variable-length causal call per order, the rest of the band through batched blocks, and both are merged by
-log-sum-exp. Kernels are arguments, so that the packing is tested on machines without a GPU.
+Shared by `varlen`, `flash` and `flash_merge`. Member lists, packed one after another, go through one variable-length
+causal call per order. The rest of the band goes through batched blocks, and both are merged by log-sum-exp. Kernels are
+arguments, so that the packing is tested on machines without a GPU.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Packed(NamedTuple):
         query: (Nq, H, D).
         key: (Nk, Hkv, D).
         value: (Nk, Hkv, D).
-        query_starts: (L + 1,) int32, where each sequence begins in the queries, and their end.
+        query_starts: (L + 1,) int32 start of each sequence in the queries, and their end.
         key_starts: (L + 1,) int32.
         longest_query: tokens of the longest sequence.
         longest_key: likewise.
@@ -139,7 +139,7 @@ def _band(
     distance = torch.arange(BLOCK, device=device)[:, None] + reach - torch.arange(strip, device=device)
     outside = torch.zeros(BLOCK, strip, device=device)
     outside.masked_fill_((distance < 0) | (distance > window), FAR)
-    # A last column that all queries have, and as keys the sinks and the filling of the first and last strip.
+    # A last column that all queries have, and as keys the sinks and the padding of the first and last strip.
     query_groups = pad(membership[first_query:].float(), (0, 1), value=1.0) * FAR
     key_groups = pad(membership.float(), (0, 1))
     key_groups[:num_sinks] = 1

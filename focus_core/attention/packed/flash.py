@@ -10,7 +10,7 @@ from focus_core.attention.packed.varlen import cuda_obstacle, efficient_attentio
 
 
 def flash_obstacle(inputs: AttentionInputs) -> str | None:
-    """Why `flash` cannot take these inputs, None when it can."""
+    """The reason why `flash` does not support these inputs; None if it does."""
     if importlib.util.find_spec("flash_attn") is None:
         return "needs the package flash-attn, which pip install 'focus-workbench[cuda]' brings"
     return cuda_obstacle(inputs)

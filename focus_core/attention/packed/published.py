@@ -13,7 +13,7 @@ from focus_core.attention.packed.varlen import cuda_obstacle, packed_obstacle, v
 
 
 def flash_merge_obstacle(inputs: AttentionInputs) -> str | None:
-    """Why `flash_merge` cannot take these inputs, None when it can."""
+    """The reason why `flash_merge` does not support these inputs; None if it does."""
     if not inputs.reads_own_groups:
         return "is the published form, where queries read the groups they are in"
     if bool((inputs.membership.sum(2) > 1).any()):
@@ -24,10 +24,10 @@ def flash_merge_obstacle(inputs: AttentionInputs) -> str | None:
 
 
 def flash_merge(inputs: AttentionInputs) -> AttentionOutput:
-    """Tokens sorted by group through causal calls, local pairs of other groups (and sinks) banded, merged.
+    """Exact attention at k = 1: causal calls over tokens sorted by group, merged with a band of the other local pairs.
 
-    arXiv 2604.03260, section 3: one variable-length call on CUDA; on the CPU, whose kernel has no such call,
-    one call per group. Kept for comparison: `cpu` does the same work in better shaped calls.
+    arXiv 2604.03260, section 3. One variable-length call on CUDA; one call per group on the CPU, where the kernel has
+    none. Kept for comparison: `cpu` does the same work in better shaped calls.
     """
     if inputs.query.device.type == "cuda":
         return varlen(inputs)

@@ -10,7 +10,7 @@ from focus_core.attention.packed.calls import Packed, packed_attention
 
 
 def cuda_obstacle(inputs: AttentionInputs) -> str | None:
-    """Why flash kernels on CUDA cannot take these inputs, None when they can."""
+    """The reason why flash kernels on CUDA do not support these inputs; None if they do."""
     if inputs.query.device.type != "cuda":
         return "needs tensors on a CUDA device"
     if inputs.query.dtype not in (torch.float16, torch.bfloat16):
@@ -21,7 +21,7 @@ def cuda_obstacle(inputs: AttentionInputs) -> str | None:
 
 
 def packed_obstacle(inputs: AttentionInputs) -> str | None:
-    """Why packed passes cannot take these inputs on any device, None when they can."""
+    """The reason why packed passes do not support these inputs on any device; None if they do."""
     if not inputs.reads_own_groups:
         return "needs queries that read the groups they are in"
     if inputs.softcap is not None:
@@ -36,7 +36,7 @@ def packed_obstacle(inputs: AttentionInputs) -> str | None:
 
 
 MOST_GROUPS = 2
-"""Most groups of a token: with more, too many parts rounded to 16 bits would meet in a result."""
+"""Largest number of groups per token: with more, too many parts rounded to 16 bits would meet in a result."""
 
 
 def varlen(inputs: AttentionInputs) -> AttentionOutput:
@@ -47,7 +47,7 @@ def varlen(inputs: AttentionInputs) -> AttentionOutput:
 def efficient_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float) -> AttentionOutput:
     """PyTorch's memory-efficient CUDA kernel, which takes a bias and returns the log-sum-exp.
 
-    Its log-sum-exp is filled up to a multiple of 32 queries.
+    Its log-sum-exp is padded to a multiple of 32 queries.
     """
     output, logsumexp, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
         query, key, value, bias.expand(-1, query.shape[1], -1, -1), True, scale=scale
@@ -71,5 +71,5 @@ def _torch_varlen(packed: Packed, scale: float) -> AttentionOutput:
         window_size=(-1, 0),
         enable_gqa=packed.query.shape[1] != packed.key.shape[1],
     )
-    # The kernel returns (H, Nq), whatever the page of the function says.
+    # The kernel returns (H, Nq), unlike the documentation of the function.
     return AttentionOutput(output, logsumexp.transpose(0, 1))

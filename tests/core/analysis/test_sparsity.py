@@ -172,5 +172,5 @@ def test_routers_per_head_are_traced_in_one_head(tiny_llama):
         shared = np.einsum("tk,sk->ts", trace.query_membership[row], trace.membership[row])
         same = (distance > 3) & (np.arange(num_tokens) >= 1) & shared
         assert mass[0, row, 2] == pytest.approx((ours * same).sum() / num_tokens, abs=1e-5)
-    with pytest.raises(FocusError, match="no router for head 2: choose 0 to 1"):
+    with pytest.raises(FocusError, match="Head 2 has no router: choose 0 to 1"):
         analyze(retrofit(base, focus.config), tiny_llama.tokenizer, text, head=2)

@@ -139,7 +139,7 @@ def test_an_interrupted_report_goes_on_where_it_stopped(tiny_llama, corpus, tmp_
         (StreamSettings(top_k=1, block_length=0), "A block of 0 tokens"),
         (StreamSettings(top_k=1, block_length=9999), "choose 1 to 512"),
         (StreamSettings(top_k=1, layers=(7,)), "Layer 7 has no router"),
-        (StreamSettings(top_k=1, block_length=64, head=3), "no router for head 3"),
+        (StreamSettings(top_k=1, block_length=64, head=3), "Head 3 has no router"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(tiny_llama, corpus, tmp_path, settings, sentence):
