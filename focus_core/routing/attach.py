@@ -1,4 +1,4 @@
-"""Models with the routers that a caller names, or with those shipped for them."""
+"""Attaching routers to a model: the ones that a caller names, or those shipped for the model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def attach(loaded: LoadedModel, routers: str | Path | None, *, untrained: bool) 
     """Attach the routers of a folder or a shipped name, untrained ones, or those shipped for the model.
 
     Raises:
-        FocusError: none of these fit.
+        FocusError: none of these fit the model.
     """
     if untrained:
         return retrofit(loaded.model, seed=0)
@@ -48,7 +48,7 @@ def attached(
     """A model with routers for the length of a `with` block; routers that were attached here are detached after it.
 
     Args:
-        model: a loaded model, or a name as `load_model` takes it.
+        model: a loaded model, or a name that `load_model` accepts.
         routers: a folder, a shipped name, or a `FocusModel` that is attached to the model already; None for those
             shipped for the model.
         untrained: attach untrained routers (seed 0) instead.

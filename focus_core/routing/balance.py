@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 Assign = Callable[[Tensor, Tensor, float, int, Tensor | None], Tensor]
-"""From scores (N, T, K), potentials (N, K), temperature, rounds and valid (N, T) or None to weights (N, T, K)."""
+"""Maps scores (N, T, K), potentials (N, K), temperature, rounds and valid (N, T) or None to weights (N, T, K)."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def calibrated(
     rounds: int,
     valid: Bool[Tensor, "N T"] | None,
 ) -> Float[Tensor, "N T K"]:
-    """softmax(S / tau + v) with the router's frozen potentials v: causal, since no other token takes part."""
+    """softmax(S / tau + v) with the router's frozen potentials v: causal, since it depends on no other token."""
     return potential_softmax(scores, potential, temperature)
 
 
@@ -68,7 +68,7 @@ BALANCES: dict[str, Balance] = {
     "sequence": Balance(sequence, causal=False),
     "none": Balance(none),
 }
-"""Balances by the name that `FocusConfig.balance` gives them."""
+"""Balances by their name in `FocusConfig.balance`."""
 
 
 def sees_future(name: object) -> bool:

@@ -1,8 +1,8 @@
 """Keeps each past token's routing beside its key in a Transformers cache, through beam search and cropping.
 
-A Transformers cache is a list of layers that own tensors and know how to reorder, crop and select them
-(transformers.cache_utils, where `DynamicIndexedLayer` carries indexer keys in the same way). A layer that a router
-has written to becomes an instance of a subclass that does the same to one more tensor, `routing` (B, T, K).
+A Transformers cache is a list of layers that own tensors and can reorder, crop and select them. The first routing
+stored in a layer turns it into an instance of a subclass, which does the same to one more tensor, `routing` (B, T, K).
+`DynamicIndexedLayer` of transformers.cache_utils carries indexer keys in the same way.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def past_length(past: Any, layer_idx: int) -> int:
     """Tokens of this layer already in the cache, 0 without a cache.
 
     Raises:
-        FocusError: a cache whose keys do not grow one by one (static or quantised), which routing cannot follow.
+        FocusError: a cache with keys that do not grow one by one (static or quantised), which routing cannot follow.
     """
     if past is None:
         return 0
@@ -80,7 +80,7 @@ def append_routing(past: Any, layer_idx: int, routing: Tensor, num_keys: int) ->
         past: the cache, or None.
         layer_idx: layer of the cache.
         routing: (B, Tq, K) of the new tokens.
-        num_keys: T, keys that attention is about to see; a sliding-window layer may have dropped older ones.
+        num_keys: T, keys that attention will see; a sliding-window layer may have dropped older ones.
 
     Returns:
         (B, T, K).

@@ -23,12 +23,13 @@ class FocusConfig:
     (arXiv 2604.03260); where the two differ, docs/method.md says why.
 
     Attributes:
-        router: "layer" (as published: one set of groups for all heads of a layer, and a token reads the groups it is
-            in) or "head" (one for each key/value head: as a key a token is in one group, as a query it chooses k).
+        router: "layer" or "head". "layer", as published: one set of groups for all heads of a layer, and a token reads
+            the groups it is in. "head": one set per key/value head; a token is in one group as a key, and chooses k
+            groups as a query.
         num_groups: K, groups per layer, or per key/value head; at least 2.
         top_k: k, groups each token joins in hard routing, or reads where routers are per head, 1..K.
         window: w, a pair (i, j) with 0 <= i - j <= w is local: always attended, never gated.
-        sink_tokens: the first few tokens of a text, members of every group (not in the paper; 0 reproduces it).
+        sink_tokens: number of tokens at the start of a text that are in every group; the paper has none.
         route_dim: d_g, width of the routing space.
         score: "cosine" (normalised hidden states and centroids, scores in [-1, 1]) or "dot" (as published, eq. 1).
         temperature: tau of the softmax over groups and of Sinkhorn.
@@ -40,7 +41,7 @@ class FocusConfig:
             or "none" (softmax of the scores).
         layers: decoder layers that get a router, None for all.
         layer_top_k: k of each routed layer in their order, in place of `top_k`; None for one k everywhere. 0 leaves
-            local pairs and sinks, K is full attention. `focus plan` chooses them; a `top_k` for a call sets them aside.
+            local pairs and sinks, K is full attention. `focus plan` chooses it; a `top_k` for one call replaces it.
     """
 
     router: str = "layer"
@@ -137,7 +138,7 @@ class FocusConfig:
 
     @classmethod
     def from_json(cls, text: str) -> FocusConfig:
-        """Read what `to_json` wrote.
+        """Settings from the JSON of `to_json`.
 
         Raises:
             FocusError: not JSON, an unknown setting, or a value out of range.
@@ -145,7 +146,7 @@ class FocusConfig:
         try:
             values = json.loads(text)
         except ValueError as error:
-            raise FocusError("The router configuration is not valid JSON: the file may be damaged.") from error
+            raise FocusError("The router configuration is not valid JSON: copy the file again.") from error
         known = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(values, dict) or not set(values) <= known:
             unknown = sorted(set(values) - known) if isinstance(values, dict) else [type(values).__name__]

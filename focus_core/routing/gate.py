@@ -1,4 +1,4 @@
-"""The gates of training: how affinity weakens a distant pair's logit. A new one is a function and a line in `GATES`."""
+"""The gates of training, which weaken distant logits by affinity. A new one is a function and a line in `GATES`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 Gate = Callable[[Tensor, Tensor, float, float], Tensor]
-"""From logits (..., Tq, T), affinity of the same shape, sharpness lambda and threshold theta to gated logits."""
+"""Maps logits (..., Tq, T), affinity of the same shape, sharpness lambda and threshold theta to gated logits."""
 
 
 def paper(logits: Tensor, affinity: Tensor, sharpness: float, threshold: float) -> Tensor:
@@ -25,4 +25,4 @@ def log(logits: Tensor, affinity: Tensor, sharpness: float, threshold: float) ->
 
 
 GATES: dict[str, Gate] = {"log": log, "paper": paper}
-"""Gates by the name that `FocusConfig.gate` gives them."""
+"""Gates by their name in `FocusConfig.gate`."""

@@ -1,8 +1,8 @@
 """The one attention function and the one mask function that Focus registers with Transformers.
 
-Transformers calls the function registered under a model's attention implementation with the module and its query,
-key and value (https://huggingface.co/docs/transformers/attention_interface). What the router decided reaches it
-through an attribute that the module's pre-hook sets for that call only; see `focus_core.routing.model`.
+Transformers calls the function registered under a model's attention implementation with the module and its query, key
+and value (https://huggingface.co/docs/transformers/attention_interface). The routing reaches it through an attribute
+that the module's pre-hook sets for that call only; see `focus_core.routing.model`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from focus_core.routing.rules import AttentionCall, Geometry, Rule
 NAME = "focus"
 PENDING = "_focus_pending"
 
-# Keywords that Transformers passes along and that do not change what attention computes.
+# Keywords that Transformers passes along and that do not change the result of attention.
 _HARMLESS = {
     "position_ids",
     "position_embeddings",
@@ -41,11 +41,11 @@ _HARMLESS = {
 
 @dataclass(frozen=True)
 class Pending:
-    """What a layer's pre-hook leaves for the attention function of the same call.
+    """The routing that a layer's pre-hook leaves for the attention function of the same call.
 
     Attributes:
         routing: of the new tokens.
-        rule: how it becomes attention.
+        rule: turns it into attention.
         backend: of hard routing.
         attention_mask: (B, S) bool, True for real tokens, over all tokens so far; None if all are real.
         past: the cache, or None.
@@ -121,7 +121,7 @@ def _attention(
 def _routed(
     module: nn.Module, pending: Pending, query: Tensor, key: Tensor, value: Tensor, geometry: Geometry
 ) -> AttentionOutput:
-    """Attention under the call's rule; heads with a router each are texts of their own while it lasts."""
+    """Attention under the call's rule; heads with a router each become rows of the batch."""
     routing = pending.routing
     heads, num_keys = routing.router.num_heads, key.shape[2]
     if heads not in (1, key.shape[1]):

@@ -1,4 +1,4 @@
-"""`LayerRouting`: what the router of one layer decides about the tokens of a call."""
+"""`LayerRouting`: scores, weights and groups of the tokens of a call in one layer."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class KeyQuery(NamedTuple):
 class LayerRouting:
     """The routing of one layer for the new tokens of a call; observers, rules and analyses take this one object.
 
-    Scores and weights are computed when first asked for and then kept, so an observer that sets the router's
-    potentials before it looks at weights (calibration) decides what the layer uses. N = B * H, the heads of the
-    router in the batch, those of one text one after another.
+    Scores and weights are computed on first access and then kept. An observer may set the router's potentials before it
+    reads weights, as calibration does; the layer then uses them. N = B * H: the heads of the router are in the batch,
+    those of one text one after another.
 
     Attributes:
         layer: index of the decoder layer.
         router: its router, with H heads.
         config: settings in force.
         top_k: k of this layer, the groups that a token reads.
-        hidden_states: (B, T, d), which enter the attention block.
+        hidden_states: (B, T, d) that enter the attention block.
         valid: (N, T) bool, False for padding; None if every token is real.
     """
 
@@ -62,7 +62,7 @@ class LayerRouting:
 
     @cached_property
     def query_weights(self) -> Float[Tensor, "N T K"]:
-        """How much tokens read each group; the very tensor `key_weights` where they read the groups they are in."""
+        """Weight of each group for tokens as queries; `key_weights` itself where they read the groups they are in."""
         return self.router.read(self.hidden_states, self.key_weights, self.config.temperature)
 
     @property
@@ -74,7 +74,7 @@ class LayerRouting:
         """Hard routing, (N, T, K) bool: the groups that tokens are in, and those that they read.
 
         Args:
-            top_k: k, that of the layer when None; 0 leaves local pairs and sinks.
+            top_k: k; that of the layer when None. 0 leaves local pairs and sinks.
         """
         top_k = self.top_k if top_k is None else top_k
         keys = top_k_membership(self.key_weights, self.router.key_top_k(top_k))
@@ -94,7 +94,7 @@ class LayerRouting:
         return kept_pairs(keys, query_membership=queries, window=config.window, sink_tokens=config.sink_tokens)
 
     def group_sizes(self) -> Int[Tensor, "H K"]:
-        """Tokens whose first group is each, for every head of the router."""
+        """Number of tokens with each group as their first, for every head of the router."""
         first = F.one_hot(self.key_weights.detach().argmax(-1), self.key_weights.shape[-1])
         return first.unflatten(0, (-1, self.router.num_heads)).sum((0, 2))
 
@@ -109,7 +109,7 @@ def assign(
 
 
 def top_k_membership(weights: Float[Tensor, "N T K"], top_k: int) -> Bool[Tensor, "N T K"]:
-    """True for the `top_k` largest weights of each token; 0 for none."""
+    """True for the `top_k` largest weights of each token; `top_k` 0 marks none."""
     chosen = weights.topk(top_k, dim=-1).indices
     return torch.zeros_like(weights, dtype=torch.bool).scatter_(-1, chosen, True)
 

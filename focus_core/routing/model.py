@@ -1,10 +1,9 @@
-"""Attach routers to a Transformers decoder and take them off again, without touching its code or weights.
+"""Attach routers to a Transformers decoder and detach them again, without a change to its code or weights.
 
 `retrofit` freezes the base and returns a `FocusModel`. A forward pre-hook on every attention module sees the hidden
-states, lets that layer's router assign groups, and leaves the result on the module for the registered attention
-function (`focus_core.routing.interface`), which consumes it in the same call. Nothing else of the model changes, so
-any family whose attention goes through the Transformers attention interface works, and `detach` restores it bit for
-bit.
+states and lets that layer's router assign groups. The registered attention function (`focus_core.routing.interface`)
+reads the result from the module in the same call. Nothing else of the model changes: any family that uses the
+Transformers attention interface works, and `detach` restores it bit for bit.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ Mode = Literal["hard", "soft", "off"]
 
 @dataclass(frozen=True)
 class Routing:
-    """How a `FocusModel` attends at the moment.
+    """The mode and settings that a `FocusModel` attends with at the moment.
 
     Attributes:
         mode: "hard" (top-k groups, exact sparse attention), "soft" (the training gate) or "off" (the base model).
         config: settings in force.
         backend: attention backend of hard routing.
-        rule: a rule of the caller's own in place of the mode's (training objectives).
+        rule: replaces the mode's own rule (training objectives).
     """
 
     mode: Mode
@@ -63,7 +62,7 @@ class FocusModel(nn.Module):
 
     Attributes:
         model: the base model.
-        config: the settings the routers were made with.
+        config: settings that the routers were made with.
         routers: one `Router` per layer, keyed by layer index as a string.
         trained: False for routers that were only initialised.
         name: "untrained", or the folder the routers came from.
@@ -113,7 +112,7 @@ class FocusModel(nn.Module):
         self.model.set_attn_implementation(NAME)
 
     def detach(self) -> PreTrainedModel:
-        """Take the routers off and return the base model as it was, bit for bit. This object is then unusable."""
+        """Detach the routers and return the untouched base model, bit for bit. This object is then unusable."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -127,7 +126,7 @@ class FocusModel(nn.Module):
         return self.model(*args, **kwargs)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """The base model's `generate` under the routing in force; balance must not be "sequence"."""
+        """The base model's `generate` under the routing in force; `balance` must not be "sequence"."""
         generate: Any = self.model.generate
         return generate(*args, **kwargs)
 
@@ -161,7 +160,7 @@ class FocusModel(nn.Module):
             mode: "hard", "soft" or "off".
             backend: attention backend of hard routing, see `focus_core.attention.BACKENDS`.
             rule: replaces the mode's own rule (training objectives).
-            changes: settings of `FocusConfig` to change: top_k (for all layers), layer_top_k, window, sink_tokens...
+            changes: settings of `FocusConfig` to change: top_k (for all layers), layer_top_k, window, sink_tokens.
 
         Raises:
             FocusError: unknown mode, or settings that need other routers.
@@ -186,7 +185,7 @@ class FocusModel(nn.Module):
 
     @contextmanager
     def observe(self, observer: Observer | None) -> Iterator[None]:
-        """See the `LayerRouting` of every routed layer inside a `with` block."""
+        """Call `observer` with the `LayerRouting` of every routed layer inside a `with` block."""
         previous, self._observer = self._observer, observer
         try:
             yield
@@ -198,7 +197,7 @@ class FocusModel(nn.Module):
 
         Args:
             path: the folder.
-            write: False in all processes but one of a sharded model, which call this only to hand over their shards.
+            write: False in all processes but one of a sharded model; they call this only to give their shards.
         """
         write_routers(Path(path), self.model, self.config, self.routers, trained=self.trained, write=write)
 
@@ -234,7 +233,7 @@ def retrofit(model: PreTrainedModel, config: FocusConfig | None = None, *, seed:
         The model with routers, in hard routing.
 
     Raises:
-        FocusError: a model that cannot be retrofitted, or that already is.
+        FocusError: a model that cannot be retrofitted, or already is.
     """
     return FocusModel(model, config if config is not None else FocusConfig(), seed)
 
@@ -247,7 +246,7 @@ def _check_layers(config: FocusConfig, routed: int) -> None:
 
 
 class _Before:
-    """Pre-hook of one attention module: route the hidden states that are about to enter it."""
+    """Pre-hook of one attention module: routes the hidden states that enter it."""
 
     def __init__(self, focus: FocusModel, layer: int, place: int, signature: inspect.Signature) -> None:
         self.focus = focus

@@ -1,4 +1,4 @@
-"""How routing becomes attention: a rule keeps something of each token and attends with it."""
+"""Rules, which turn routing into attention: hard, soft, and the untouched model's."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AttentionCall:
         key: (N, Hkv, T, D).
         value: (N, Hkv, T, Dv).
         routing: of the new tokens.
-        groups: what the rule kept: of all T tokens as keys, from the cache where there is one, and of the Tq queries.
+        groups: the encoded routing: of all T tokens as keys, from the cache where there is one, and of the Tq queries.
         positions: (N, T) int64, index of each token among the real tokens of its text, -1 for padding.
         geometry: the model's own settings.
         config: settings in force.
@@ -68,11 +68,11 @@ class AttentionCall:
 
 @dataclass(frozen=True)
 class Rule:
-    """How routing becomes attention.
+    """One way to turn routing into attention.
 
     Attributes:
         attend: computes the call.
-        encode: what is kept of the new tokens, and stored beside their keys; the soft weights by default.
+        encode: the groups of the new tokens to store beside their keys; the soft weights by default.
     """
 
     attend: Callable[[AttentionCall], AttentionOutput]
@@ -80,7 +80,7 @@ class Rule:
 
 
 def attend_hard(call: AttentionCall) -> AttentionOutput:
-    """Exact attention over the pairs that memberships keep.
+    """Exact attention over the pairs that hard groups keep.
 
     Raises:
         FocusError: the model is in training mode with attention dropout.

@@ -2,8 +2,8 @@
 
 With S the scores and tau the temperature, Q = exp(S / tau) is normalised in turn over tokens (columns) and over
 groups (rows). In log space log Q_tc = S_tc / tau + u_t + v_c, so every state of the iteration is two vectors of
-potentials, and the result is softmax(S_t / tau + v): all that one token needs to know of the others is v.
-Freezing v is what makes the calibrated, causal form possible.
+potentials. The result is softmax(S_t / tau + v): a token depends on the others through v alone. The calibrated, causal
+form freezes v.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def column_potentials(
         scores: (B, T, K) router scores, any float dtype.
         temperature: tau.
         rounds: N, at least 1.
-        valid: (B, T), False for padding, which takes no part in the sums. None if every token is real.
+        valid: (B, T) bool, False for padding, which is left out of the sums. None if every token is real.
 
     Returns:
         (B, K) float32 (float64 for float64 scores), differentiable with respect to `scores`.

@@ -1,7 +1,7 @@
 """Soft routing: causal attention whose distant logits pass through a gate (arXiv 2604.03260, eq. 2).
 
-Training materialises (T, T) logits on purpose: every distant pair must be able to win or lose. Inference never
-comes here, see `focus_core.attention`.
+Training materialises (T, T) logits on purpose: every distant pair needs a gradient. Hard routing does not use this
+file; see `focus_core.attention`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def affinity(query_weights: Float[Tensor, "B Tq K"], key_weights: Float[Tensor, 
 def pair_masks(
     positions: Int[Tensor, "B T"], num_queries: int, config: FocusConfig, sliding_window: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Which pairs attention sees, and which of them are open whatever the groups.
+    """Masks of the pairs that attention sees, and of those that no gate weakens.
 
     Args:
         positions: (B, T) position of each token in its text, -1 for padding.
-        num_queries: the queries are the last so many tokens.
+        num_queries: Tq, the last tokens.
         config: `window` and `sink_tokens`.
         sliding_window: the model's own window, None without.
 
@@ -70,7 +70,7 @@ def gated_attention(
         key: of all T tokens.
         value: of all T tokens.
         key_weights: soft assignment of all T tokens as keys.
-        query_weights: how much each query reads each group.
+        query_weights: weight of each group for each query.
         positions: position of each token in its text, -1 for padding.
         config: gate, sharpness, threshold, window and sinks.
         scale: factor of the dot products.

@@ -25,15 +25,15 @@ FORMAT = 1
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """The full tensor of one that FSDP has sharded; all processes must ask together. Any other as it is."""
+    """The full tensor of one that FSDP has sharded, in all processes together; any other tensor unchanged."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def weights_fingerprint(module: nn.Module) -> str:
     """Short hash that identifies a module's weights, the same on every device and in float32 or bfloat16.
 
-    Hashes name, shape and 64 evenly spaced values of every parameter, rounded to bfloat16: cheap on any model, and
-    different for any two that were trained apart.
+    Hashes name, shape and 64 evenly spaced values of every parameter, rounded to bfloat16. Cheap on any model, and
+    different after any training.
     """
     digest = hashlib.sha256()
     for name, parameter in sorted(module.named_parameters()):
@@ -65,7 +65,7 @@ def _architecture(model: PreTrainedModel) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SavedRouters:
-    """What a folder of routers holds, checked against the model it is about to be attached to.
+    """The contents of a folder of routers, checked against the model that they will be attached to.
 
     Attributes:
         folder: where they were read.
@@ -110,8 +110,8 @@ def write_routers(
         model: the base model they belong to.
         config: their settings.
         routers: one module per routed layer.
-        trained: whether they were trained, as the record says it.
-        write: False in all processes but one of a sharded model, which call this only to hand over their shards.
+        trained: whether they were trained; stored with them.
+        write: False in all processes but one of a sharded model; they call this only to give their shards.
 
     Raises:
         OSError: the folder cannot be written.

@@ -1,4 +1,4 @@
-"""Centroid-only training: the routers learn, the base model stays as it is."""
+"""Training of routers: alone on a frozen base model, or together with its weights."""
 
 from focus_core.training.loop import TrainSettings, train
 

@@ -10,25 +10,25 @@ from focus_core.routing.model import FocusModel
 from focus_core.routing.sinkhorn import column_potentials
 
 ROUNDS = 200
-"""Rounds of the pooled Sinkhorn; at these sizes its columns have converged to 1e-4."""
+"""Rounds of the pooled Sinkhorn; its columns converge to 1e-4."""
 
 LENGTH = 2048
-"""Tokens up to which shorter blocks are joined: potentials of short texts do not balance long ones."""
+"""Length in tokens that shorter blocks are joined to: potentials of short texts do not balance long ones."""
 
 TOKENS = 1 << 14
-"""Tokens of the pool, unless one block has more."""
+"""Size of the pool in tokens, unless one block has more."""
 
 
 def calibrate(focus: FocusModel, blocks: Tensor) -> None:
     """Set every router's potentials so that groups are balanced over a sample of text.
 
-    One forward pass under hard routing: each layer pools its scores over all tokens of the batch, solves
-    Sinkhorn on the pool, and routes with the result, so that the next layer is calibrated on what it will really see.
+    One forward pass under hard routing. Each layer pools its scores over all tokens of the batch, solves Sinkhorn on
+    the pool, and routes with the result. The next layer is therefore calibrated on routed hidden states.
 
     Args:
         focus: model with trained routers; its potentials are overwritten.
-        blocks: (N, T) int64 token blocks, on any device. The first 16,384 tokens are used, rows joined to texts of up
-            to 2,048 tokens (as far as the model has positions), so neighbours in a text are best neighbours here.
+        blocks: (N, T) int64 token blocks, on any device. The first 16,384 tokens are used. Rows are joined to texts of
+            up to 2,048 tokens, within the model's positions, so rows of one text should follow each other.
     """
 
     def solve(routing: LayerRouting) -> None:
@@ -44,7 +44,7 @@ def calibrate(focus: FocusModel, blocks: Tensor) -> None:
 
 
 def _joined(focus: FocusModel, blocks: Tensor) -> Tensor:
-    """Rows side by side, as many as make a text of `LENGTH` tokens; those left over are not used."""
+    """Rows joined to texts of `LENGTH` tokens; rows that fill no whole text are dropped."""
     count, length = blocks.shape
     limit = getattr(focus.model.config.get_text_config(), "max_position_embeddings", None) or LENGTH
     together = max(1, min(count, LENGTH // length, limit // length))

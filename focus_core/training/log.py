@@ -15,11 +15,11 @@ LOG = "progress.jsonl"
 
 
 class RunLog:
-    """Appends what a run does to `progress.jsonl` in its folder; every line carries its Unix time.
+    """Appends phases and steps of a run to `progress.jsonl` in its folder; every line has its Unix time.
 
     Args:
         folder: of the run; created if needed.
-        fresh: start the file anew instead of appending to it.
+        fresh: replace the file instead of appending to it.
     """
 
     def __init__(self, folder: Path, *, fresh: bool) -> None:
@@ -29,11 +29,11 @@ class RunLog:
             self._path.unlink(missing_ok=True)
 
     def phase(self, name: str, done: int = 0, total: int = 0) -> None:
-        """A part of the run begins ("loading", "training", ...), or has done so much of its total."""
+        """Record that a phase ("loading", "training", ...) begins, or that `done` of `total` is finished."""
         self._append({"phase": name, "done": done, "total": total})
 
     def step(self, step: Step) -> None:
-        """A training step has ended."""
+        """Record a finished training step."""
         self._append(asdict(step))
 
     def _append(self, entry: dict[str, Any]) -> None:
@@ -43,12 +43,12 @@ class RunLog:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a log says.
+    """The progress of a run, from its log.
 
     Attributes:
-        phase: the part of the run that began last; "" before the first.
-        done: how much of it is done.
-        total: of how much; 0 where it is not counted.
+        phase: the phase that began last; "" before the first.
+        done: finished part of `total`.
+        total: size of the phase; 0 where it is not counted.
         steps: the finished steps in order, each once.
     """
 
@@ -59,10 +59,10 @@ class Progress:
 
 
 def read_log(folder: Path) -> Progress:
-    """What the log in a folder says so far.
+    """The progress of a run so far, from the log in its folder.
 
-    A last line that is still being written is left out. Steps that a killed run repeated after its last
-    checkpoint count once, as they were done last.
+    An incomplete last line is left out. Steps that a killed run repeated after its last checkpoint count once, in their
+    last version.
     """
     try:
         lines = (folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()

@@ -27,11 +27,11 @@ CHECKPOINT = "checkpoint.safetensors"
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How long and how to train.
+    """Length and settings of a training run.
 
     Attributes:
         steps: optimiser steps.
-        batch_size: blocks a step.
+        batch_size: blocks per step.
         learning_rate: peak of AdamW's rate; linear warm-up over 5% of the steps, then cosine to 10%.
         weight_decay: of AdamW.
         objective: a key of `focus_core.training.objectives.OBJECTIVES`.
@@ -60,7 +60,7 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class Step:
-    """What one step did.
+    """The result of one step.
 
     Attributes:
         step: number of finished steps.
@@ -82,7 +82,7 @@ class LargestGroup:
         self.share = 0.0
 
     def __call__(self, routing: LayerRouting) -> None:
-        """Take in one layer's assignment; see `focus_core.routing.model.Observer`."""
+        """Add one layer's assignment; see `focus_core.routing.model.Observer`."""
         sizes = routing.group_sizes()
         self.share = max(self.share, float(sizes.max() / sizes[0].sum()))
 
@@ -99,8 +99,8 @@ def train(
 ) -> list[Step]:
     """Train the routers, calibrate their potentials, and write them to a folder.
 
-    A checkpoint is written every `save_every` steps and on an interruption. Called again with the same settings,
-    training resumes from it and, on CPU, ends with the same routers as an uninterrupted run.
+    A checkpoint is written every `save_every` steps and on an interruption. A second call with the same settings
+    resumes from it. On CPU it ends with the same routers as an uninterrupted run.
 
     Args:
         focus: model with routers; its base is not changed.
@@ -109,11 +109,11 @@ def train(
         folder: output; created if needed.
         on_step: called after every step; a KeyboardInterrupt it raises stops the run after a checkpoint.
         on_phase: called with "training" and "calibrating" when these begin.
-        keep_checkpoint: leave the last checkpoint, for a caller whose run is not over with this; called again, training
-            finds all steps done.
+        keep_checkpoint: keep the last checkpoint, for a caller with more work in the same run; a second call then finds
+            all steps finished.
 
     Returns:
-        The steps done in this call.
+        The steps of this call, in order.
 
     Raises:
         FocusError: too little text, or a checkpoint of other settings.
@@ -175,7 +175,7 @@ RUN = 4
 
 
 def calibration_blocks(blocks: np.ndarray, seed: int) -> Tensor:
-    """The training blocks that potentials are estimated on, (N, T) int64: up to eight runs of four neighbours."""
+    """Training blocks for the estimate of potentials, (N, T) int64: up to eight runs of four neighbours."""
     runs = len(blocks) // RUN
     if not runs:
         return torch.from_numpy(blocks)
@@ -184,7 +184,7 @@ def calibration_blocks(blocks: np.ndarray, seed: int) -> Tensor:
 
 
 def _batch(num_blocks: int, step: int, settings: TrainSettings) -> np.ndarray:
-    """Rows of one step: every epoch is a fresh permutation, known from seed and step alone."""
+    """Rows of one step: every epoch is a new permutation, a function of seed and step alone."""
     per_epoch = num_blocks // settings.batch_size
     epoch, place = divmod(step, per_epoch)
     order = np.random.default_rng([settings.seed, epoch]).permutation(num_blocks)
@@ -210,7 +210,7 @@ def _save(path: Path, focus: FocusModel, optimizer: torch.optim.Optimizer, run: 
 
 
 def _resume(path: Path, focus: FocusModel, optimizer: torch.optim.Optimizer, run: str) -> int:
-    """Load a checkpoint if there is one; returns the number of finished steps."""
+    """Load the checkpoint, if there is one, and return the number of finished steps."""
     if not path.is_file():
         return 0
     try:
@@ -219,7 +219,7 @@ def _resume(path: Path, focus: FocusModel, optimizer: torch.optim.Optimizer, run
     except (SafetensorError, OSError) as error:
         raise FocusError(f"{path} is damaged: delete it to train from the start.") from error
     if metadata.get("run") != run:
-        raise FocusError(f"{path} belongs to a run with other settings: repeat those, or give another output folder.")
+        raise FocusError(f"{path} belongs to a run with other settings: use those, or give another output folder.")
     focus.routers.load_state_dict(
         {name[len("router.") :]: tensor for name, tensor in tensors.items() if name.startswith("router.")}
     )

@@ -1,8 +1,8 @@
-"""How much memory a training run needs per process, worked out before it starts and without its weights.
+"""Estimate of the memory that a training run needs per process, before it starts and without its weights.
 
-The model is built of PyTorch's fake tensors, which have shapes and no content, and one real training step runs on them
-while every storage that comes and goes is counted. Weights, gradients and optimiser state follow from the
-parameters' sizes, and are divided by the number of processes where these are sharded.
+The model is built of PyTorch's fake tensors, which have shapes and no content. One real training step runs on them, and
+every storage that it creates is counted while it is alive. Weights, gradients and optimiser state follow from the sizes
+of the parameters. Where these are sharded, they are divided by the number of processes.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class MemoryEstimate:
     Attributes:
         weights: parameters held by a process.
         gathered: the largest decoder layer, twice (it and the next), gathered while it computes; 0 if not sharded.
-        gradients: of what is trained.
+        gradients: of the trained parameters.
         optimizer: the two moments of AdamW.
-        activations: peak of everything a step allocates beside these, for one micro-batch.
-        trained: trained parameters of the whole model, a count.
+        activations: peak of all other allocations of a step, for one micro-batch.
+        trained: number of trained parameters of the whole model.
     """
 
     weights: int
@@ -47,7 +47,7 @@ class MemoryEstimate:
 
     @property
     def total(self) -> int:
-        """All of it, without the memory that CUDA and the allocator take for themselves."""
+        """The sum, without the memory that CUDA and the allocator use themselves."""
         return self.weights + self.gathered + self.gradients + self.optimizer + self.activations
 
     def sentence(self) -> str:
@@ -78,7 +78,7 @@ def estimate_memory(
     Args:
         model_config: Transformers configuration of the base model.
         focus_config: of the routers.
-        phase: what is trained.
+        phase: the trained weights and the objective.
         length: T, tokens per block.
         micro_batch: blocks per process and forward pass.
         world_size: processes.
@@ -87,7 +87,8 @@ def estimate_memory(
         precision: "bf16" for autocast; trained weights are then kept in float32 under FSDP.
 
     Returns:
-        The estimate. Activations are exact for the operations PyTorch reports; kernels' private workspace is not in it.
+        The estimate. Activations are exact for the operations that PyTorch reports; private workspace of kernels is not
+        included.
     """
     with FakeTensorMode():
         # "eager", because the configuration may be that of a model which has routers already.
@@ -128,9 +129,9 @@ class _LiveStorages(TorchDispatchMode):
         self._seen = weakref.WeakSet(tensor.untyped_storage() for tensor in known)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and count what it returns."""
+        """Run the operation and count the storages that it returns."""
         if func is torch.ops.aten._local_scalar_dense.default:
-            # Models ask whether all of a mask is set or all positions grow. Fake tensors do not know; blocks comply.
+            # Models ask whether all of a mask is set or all positions grow. Fake tensors have no values; blocks comply.
             return 1
         result = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):

@@ -1,4 +1,4 @@
-"""What is trained: routers alone, routers and then everything, or everything from the start."""
+"""Training modes: routers alone, routers and then all weights, or all weights from the start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Phase:
 
     Attributes:
         name: of the phase and of its folder of checkpoints.
-        everything: train the base model's weights too, not the routers alone.
+        everything: train the base model's weights as well as the routers.
         objective: a key of `OBJECTIVES`.
         steps: optimiser steps.
     """
@@ -66,7 +66,7 @@ def scratch_model(architecture: str | Path, vocabulary: int, *, seed: int, dtype
 
     Args:
         architecture: a JSON file, or a folder with a config.json.
-        vocabulary: tokens of the tokenizer in use, which the configuration has to hold.
+        vocabulary: size of the tokenizer in use; the configuration's must not be smaller.
         seed: of the weights.
         dtype: of the weights.
 
@@ -96,12 +96,12 @@ def scratch_model(architecture: str | Path, vocabulary: int, *, seed: int, dtype
 class TrainingTask(nn.Module):
     """A model with routers and an objective, as one module whose forward is a training loss.
 
-    DistributedDataParallel and FSDP synchronise around the forward of the module they wrap, so the objective has to
-    run inside it.
+    DistributedDataParallel and FSDP synchronise around the forward of the module they wrap, so the objective must run
+    inside it.
 
     Args:
         focus: model with routers.
-        objective: from token blocks (B, T) to a loss.
+        objective: maps token blocks (B, T) to a loss.
         everything: also train the base model. Otherwise it stays frozen and in eval mode.
     """
 

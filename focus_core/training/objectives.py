@@ -1,10 +1,10 @@
-"""The objectives of training: each is a function of (focus, input_ids) to a loss, and a line in `OBJECTIVES`.
+"""Training objectives. Each is a function of (focus, input_ids) that returns a loss, and a line in `OBJECTIVES`.
 
-"mass" (ours): the frozen model's own attention says which distant pairs matter, and a router is rewarded for keeping
-them together. Every layer has its own loss, so nothing is back-propagated through the model and memory is that of
-one layer. "lm": the language-model loss through the soft gate, as published.
+"mass" (ours): the share of the frozen model's distant attention that same-group pairs hold. Every layer has its own
+loss, so nothing is back-propagated through the model and memory is that of one layer. "lm": the language-model loss
+through the soft gate, as published.
 
-The training loops call `backward` on the loss: the own loop for a laptop, Trainer where processes share the work.
+The training loops call `backward` on the loss: the loop of this package on one machine, Trainer over processes.
 """
 
 from __future__ import annotations
@@ -37,24 +37,23 @@ def language_model(focus: FocusModel, input_ids: Tensor) -> Tensor:
 
 
 KeptMass = Callable[[Tensor, LayerRouting], Tensor]
-"""From mass (N, T, T) and the routing of its layer to kept mass (N,) or (n, N)."""
+"""Maps mass (N, T, T) and the routing of its layer to kept mass (N,) or (n, N)."""
 
 
 def attention_mass(focus: FocusModel, input_ids: Tensor) -> Tensor:
     """Minus the log share of distant attention that soft affinity a_ij = g_i . g_j keeps, mean over layers.
 
-    For a layer with attention weights A (mean over the heads of a router), over distant pairs whose key is no sink:
-    loss = -log(sum A_ij a_ij / sum A_ij). Sinks are left out because they hold most of the distant attention and
-    belong to every group anyway.
+    The loss of a layer is -log(sum A_ij a_ij / sum A_ij). A is its attention weights (mean over the heads of a router);
+    sums are over distant pairs without sinks as keys. Sinks hold most of the distant attention and are in every group.
 
     Args:
         focus: model with routers.
         input_ids: (B, T) int64.
 
     Returns:
-        The loss in nats, mean over layers. Each router descends on its own layer's loss, so the gradient is that of
-        the sum. It is taken layer by layer during the forward pass, and what is returned only carries it on: of all
-        the (T, T) arrays, those of one layer exist at a time.
+        The loss in nats, mean over layers. Each router descends on its own layer's loss, so the gradient is that of the
+        sum. It is computed layer by layer during the forward pass, and the returned loss only passes it on. The (T, T)
+        arrays of one layer exist at a time.
     """
     return distant_mass(focus, input_ids, soft_kept)
 
@@ -65,12 +64,12 @@ def soft_kept(mass: Tensor, routing: LayerRouting) -> Tensor:
 
 
 def distant_mass(focus: FocusModel, input_ids: Tensor, kept_mass: KeptMass) -> Tensor:
-    """Minus the log share of distant attention that is kept, as `attention_mass`, for some notion of kept.
+    """Minus the log share of distant attention that is kept, as `attention_mass`, for any definition of kept.
 
     Args:
         focus: model with routers.
         input_ids: (B, T) int64.
-        kept_mass: what is kept.
+        kept_mass: sums the attention of the kept pairs.
     """
 
     def loss(call: AttentionCall) -> tuple[AttentionOutput, Tensor]:
@@ -83,7 +82,7 @@ def distant_mass(focus: FocusModel, input_ids: Tensor, kept_mass: KeptMass) -> T
 
 
 LayerLoss = Callable[[AttentionCall], tuple[AttentionOutput, Tensor]]
-"""From an attention call to the result of the layer's attention, and the loss of its router."""
+"""Maps an attention call to the result of the layer's attention, and the loss of its router."""
 
 
 def layer_by_layer(focus: FocusModel, input_ids: Tensor, layer_loss: LayerLoss) -> Tensor:
@@ -92,11 +91,11 @@ def layer_by_layer(focus: FocusModel, input_ids: Tensor, layer_loss: LayerLoss) 
     Args:
         focus: model with routers.
         input_ids: (B, T) int64.
-        layer_loss: should return the untouched attention, so that the next layer sees what it always sees.
+        layer_loss: should return the untouched attention, so that the next layer reads the untouched hidden states.
 
     Returns:
-        The mean loss over layers, in the value; the gradient is that of the sum, taken layer by layer, so nothing of a
-        layer outlives it.
+        A loss with the mean over layers as its value and the gradient of their sum. The gradient is computed layer by
+        layer, so no array of a layer outlives it.
     """
     losses: list[Tensor] = []
     gradients: list[Tensor] = []
@@ -117,7 +116,7 @@ def layer_by_layer(focus: FocusModel, input_ids: Tensor, layer_loss: LayerLoss) 
 
 @torch.no_grad()
 def _distant_mass(call: AttentionCall) -> tuple[AttentionOutput, Tensor]:
-    """Full attention, and its weights (N, T, T), mean over heads, of distant pairs whose key is no sink."""
+    """Full attention, and its weights (N, T, T), mean over heads, of distant pairs without sinks as keys."""
     query, geometry = call.query, call.geometry
     repeats = query.shape[1] // call.key.shape[1]
     key, value = call.key.repeat_interleave(repeats, dim=1), call.value.repeat_interleave(repeats, dim=1)

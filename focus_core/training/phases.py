@@ -51,7 +51,7 @@ def train_phases(
     eval_top_k: Sequence[int] = (1, 2),
     watch: Watch | None = None,
 ) -> TrainedRun | None:
-    """Train the phases of a mode in this process and in those started beside it; the main process records the run.
+    """Train the phases of a mode, in every process of the run; the main process records it.
 
     A run that was interrupted resumes from its last checkpoint when it is called again with the same arguments.
 
@@ -59,7 +59,7 @@ def train_phases(
         data: text, JSONL and Parquet files, folders, or `hf:NAME` for a data set of the hub.
         out: folder for the routers, the model where it was trained, `training.json` and `progress.jsonl`.
         mode: one of `focus_core.training.modes.MODES`.
-        model: as `load_model` takes it; for training from scratch only its tokenizer is used.
+        model: a name that `load_model` accepts; training from scratch uses its tokenizer alone.
         architecture: for training from scratch: a folder or JSON file with a Transformers configuration.
         config: settings of the routers; the defaults of `FocusConfig` when None.
         objective: of the routers' phase.
@@ -86,7 +86,7 @@ def train_phases(
         raise FocusError(f"dtype is {dtype!r}: choose one of {', '.join(DTYPES)}.")
     config, settings, out = config or FocusConfig(), settings or TrainerSettings(), Path(out)
     sources, held = find_sources(data), [] if held_out is None else find_sources(held_out)
-    # Joins the other processes first: sharded loading of weights depends on it.
+    # Joins the other processes first, which sharded loading of weights needs.
     training.training_arguments(plan[0], settings, out)
     main = training.is_main_process()
     log = RunLog(out, fresh=not (out / training.CHECKPOINTS).is_dir()) if main else None
@@ -138,7 +138,7 @@ def _train(
     out: Path,
     told: Watch,
 ) -> FocusTrainer:
-    """All phases of the plan; one that an earlier run finished is loaded instead."""
+    """Train all phases of the plan; load those that an earlier run finished."""
     for phase in plan[:-1]:
         done = out / phase.name
         if (done / CONFIG).is_file():

@@ -42,7 +42,7 @@ class TrainedRun:
         loaded: the model that was trained on, with its tokenizer.
         focus: that model with the trained routers attached.
         results: held-out text under the trained routers, one entry per setting.
-        untrained: the same in hard routing with untrained routers that were calibrated alike.
+        untrained: the same in hard routing, with untrained routers calibrated on the same text.
         record: everything as plain values, as in `training.json`.
     """
 
@@ -80,7 +80,7 @@ def train_routers(
     Args:
         texts: text files and folders.
         out: folder for the routers, `training.json` and `progress.jsonl`.
-        model: a loaded model, or a name as `load_model` takes it.
+        model: a loaded model, or a name that `load_model` accepts.
         config: settings of new routers; the defaults of `FocusConfig` when None.
         start_from: continue with these routers instead, a folder or a shipped name; their own settings hold.
         held_out: files and folders to evaluate on; None to hold out the last 5% of the blocks.
@@ -168,7 +168,7 @@ def _start(
 
 
 def _stage(folder: Path) -> dict[str, Any]:
-    """Settings, texts, loss and time of an earlier run, as it recorded them; empty if it has no record."""
+    """Settings, texts, loss and time from the record of an earlier run; empty if it has none."""
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         return {key: record.get(key) for key in _STAGE}
@@ -181,7 +181,7 @@ def _measure(
 ) -> tuple[list[Evaluation], list[Evaluation]]:
     """Every setting with the trained routers, then the hard ones with untrained routers calibrated on the same pool.
 
-    The untrained rows say how good balanced groups are without training. All routers are detached at the end.
+    The untrained rows measure balanced groups without training. All routers are detached at the end.
     """
     config = focus.config
     plan = standard_settings(config.num_groups, tuple(top_ks or range(1, config.num_groups + 1)))
@@ -202,5 +202,5 @@ def _measure(
 
 
 def _seconds(steps: Sequence[Step], tokens: int) -> float:
-    """Time of the steps themselves, those before an interruption included."""
+    """Seconds of all training steps, those before an interruption included."""
     return sum(tokens / step.tokens_per_second for step in steps)

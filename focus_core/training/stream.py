@@ -1,4 +1,4 @@
-"""Corpora of any size in, an endless stream of shuffled token blocks out; never more than a buffer in memory."""
+"""Streams corpora of any size as shuffled token blocks without end; memory holds one buffer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HUB_PREFIX = "hf:"
 
 TABLE_SUFFIXES = (".jsonl", ".ndjson", ".parquet")
 TEXT_COLUMNS = ("text", "content", "document")
-"""Where a table keeps its text, in order of preference."""
+"""Names of the text column of a table, in order of preference."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Source:
 
 
 def find_sources(names: str | Path | Iterable[str | Path]) -> list[Source]:
-    """The sources meant by a list of files, folders and data set names, or by a single one.
+    """Sources from a list of files, folders and data set names, or from a single one.
 
     Args:
         names: text, JSONL or Parquet files; folders, searched through in sorted order; "hf:org/name" data sets.
@@ -70,7 +70,7 @@ def documents(sources: Iterable[Source]) -> Iterator[str]:
     """The texts of the sources, one at a time: a text file is one, a table has one per row.
 
     Raises:
-        FocusError: a file that cannot be read as what it is, or a table without a text column.
+        FocusError: a file that is not of its format, or a table without a text column.
     """
     for source in sources:
         path = source.path
@@ -142,15 +142,15 @@ def _hub_documents(name: str) -> Iterator[str]:
 class TokenStream(IterableDataset[dict[str, Tensor]]):
     """Blocks of tokens from sources, shuffled, without end: after the last text it starts again in another order.
 
-    The order is a function of the seed alone, so a run can be resumed by skipping what it has seen, and several
-    processes that each take their part of every batch (Accelerate's `IterableDatasetShard`) see together what one
-    process would have seen. Each pass visits the sources in a new order and sends blocks through a shuffling buffer.
+    Each pass visits the sources in a new order and sends blocks through a shuffling buffer. The order is a function of
+    the seed alone, so a run resumes by skipping the blocks it has seen. Processes that each take their part of every
+    batch (Accelerate's `IterableDatasetShard`) see together the blocks of a single process.
 
     Args:
         sources: from `find_sources`.
         tokenizer: a fast tokenizer of Transformers.
-        length: T, tokens per block, the `opening_tokens` included. A block never holds two texts; the rest at a
-            text's end is dropped.
+        length: T, tokens per block, the `opening_tokens` included. A block never holds two texts; an incomplete block
+            at the end of a text is dropped.
         seed: of the order.
         buffer: blocks held for shuffling.
     """
@@ -164,7 +164,7 @@ class TokenStream(IterableDataset[dict[str, Tensor]]):
         self.seed, self.buffer = seed, buffer
         self.opening = opening_tokens(tokenizer)
         if len(self.opening) >= length:
-            raise FocusError(f"A block of {length} has no room after the tokenizer's own opening: give longer ones.")
+            raise FocusError(f"A block of {length} has no room after the tokenizer's own opening: give longer blocks.")
 
     def blocks(self, order: Iterable[int]) -> Iterator[np.ndarray]:
         """(T,) int64 blocks of the sources in the given order, unshuffled."""

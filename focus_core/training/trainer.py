@@ -1,7 +1,7 @@
-"""Training through Transformers' Trainer: several processes, FSDP and mixed precision come from there.
+"""Training through Transformers' Trainer, which provides several processes, FSDP and mixed precision.
 
-The objectives, the order of the blocks and what is saved are ours. Under `torchrun` or `accelerate launch` every
-process runs this; the batch is shared out, and the result is that of one process with the same batch, to float
+Objectives, order of blocks and saved files are those of this package. Under `torchrun` or `accelerate launch` every
+process runs this and takes its part of each batch. The result equals that of one process with the same batch, to float
 tolerance.
 """
 
@@ -40,11 +40,11 @@ _CALIBRATION_BLOCKS = 16
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """How to train through Trainer.
+    """Settings of training through Trainer.
 
     Attributes:
         batch_size: blocks per optimiser step, over all processes.
-        micro_batch: blocks per process and forward pass; None for all of its share at once. Gradients accumulate.
+        micro_batch: blocks per process and forward pass, with gradients accumulated; None for one pass per step.
         learning_rate: peak rate of the routers. AdamW, linear warm-up over 5% of the steps, cosine to 10%.
         base_learning_rate: peak rate of the base model's weights where these are trained.
         weight_decay: of AdamW on the base model's matrices.
@@ -72,12 +72,12 @@ class TrainerSettings:
 
 
 def world_size() -> int:
-    """Processes of this run, as `torchrun` and `accelerate launch` tell them."""
+    """Number of processes of this run, from the environment of `torchrun` or `accelerate launch`."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_main_process() -> bool:
-    """Whether this process is the one that writes and speaks."""
+    """Whether this process is the one that writes files and reports progress."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
@@ -125,10 +125,10 @@ def training_arguments(phase: Phase, settings: TrainerSettings, folder: Path) ->
 
 
 class FocusTrainer(Trainer):
-    """A Trainer whose loss is one of our objectives and whose checkpoints hold only what is trained.
+    """A Trainer with one of this package's objectives as loss; its checkpoints hold the trained weights alone.
 
     Args:
-        task: model, objective, and whether the base is trained.
+        task: model, objective, and the choice to train the base.
         settings: see `TrainerSettings`.
         kwargs: Trainer's own.
     """
@@ -223,7 +223,7 @@ def train_phase(
     Args:
         focus: model with routers, changed in place; its base only if the phase trains everything.
         stream: training blocks.
-        phase: what is trained and for how long.
+        phase: the trained weights, the objective and the number of steps.
         settings: see `TrainerSettings`.
         folder: of the run; checkpoints go to a folder inside it.
         on_step: called after every step, in the main process.
@@ -253,7 +253,7 @@ def train_phase(
 def _checkpoint_to_resume(
     checkpoints: Path, phase: Phase, settings: TrainerSettings, focus: FocusModel, stream: TokenStream
 ) -> str | None:
-    """The last checkpoint of this very run; None for a fresh start."""
+    """The last checkpoint of the same run; None for a fresh start."""
     run = {
         "phase": asdict(phase),
         "settings": asdict(settings),
@@ -264,7 +264,7 @@ def _checkpoint_to_resume(
     last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
     path = checkpoints / _RUN
     if last is not None and path.is_file() and json.loads(path.read_text(encoding="utf-8")) != run:
-        raise FocusError(f"{checkpoints} belongs to a run with other settings: repeat those, or give another folder.")
+        raise FocusError(f"{checkpoints} belongs to a run with other settings: use those, or give another folder.")
     if is_main_process():
         write_atomic(path, json.dumps(run, indent=2) + "\n")
     return last
@@ -278,7 +278,7 @@ def _calibrate(trainer: FocusTrainer, stream: TokenStream) -> None:
     blocks = stream.sample(_CALIBRATION_BLOCKS)
 
     def solve(focus: FocusModel, input_ids: Tensor) -> Tensor:
-        # Hard routing refuses the mixed dtypes of autocast, which Trainer has wrapped around the forward.
+        # Hard routing refuses the mixed dtypes of autocast, which Trainer wraps around the forward.
         with torch.autocast(input_ids.device.type, enabled=False):
             calibrate(focus, input_ids)
         return torch.zeros((), device=input_ids.device)
@@ -295,8 +295,8 @@ def _calibrate(trainer: FocusTrainer, stream: TokenStream) -> None:
 def save(trainer: FocusTrainer, folder: Path, tokenizer: Any = None) -> None:
     """Write the routers, and the whole model where it was trained; all processes call this, one writes.
 
-    Afterwards `load_model(folder)` and `FocusModel.from_pretrained(model, folder)` give back the trained model and
-    routers. After centroid-only training the folder holds the routers alone.
+    `load_model(folder)` and `FocusModel.from_pretrained(model, folder)` load the trained model and routers. After
+    centroid-only training the folder holds the routers alone.
     """
     focus = trainer.task.focus
     main = trainer.is_world_process_zero()

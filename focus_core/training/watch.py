@@ -1,4 +1,4 @@
-"""Who is told how a training run goes: its log, bars on standard error, or nobody."""
+"""Reports of the progress of a training run: to its log, as bars on standard error, or not at all."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _UNITS = {"training": "step", "centroids": "step", "everything": "step", "evalua
 
 
 class Watch(Protocol):
-    """Is told of every phase and step of a run."""
+    """Receives every phase and step of a run."""
 
     def phase(self, name: str, done: int = 0, total: int = 0) -> None:
-        """A part of the run begins, or has done so much of its total."""
+        """A phase of the run begins, or `done` of `total` is finished."""
 
     def step(self, step: Step) -> None:
         """A training step has ended."""
 
     def note(self, sentence: str) -> None:
-        """Something worth saying, such as an estimate of memory."""
+        """Show a remark, such as an estimate of memory."""
 
     def close(self) -> None:
         """The run is over, finished or not."""
@@ -85,7 +85,7 @@ class Bars:
             self._bar = None
 
     def _fill(self) -> None:
-        """A phase that another one follows is done."""
+        """Fill the bar of a phase that has ended."""
         if self._bar is not None:
             self._bar.n = self._bar.total
             self._bar.refresh()
@@ -120,7 +120,7 @@ class LoggedWatch:
 
 @contextmanager
 def watched(log: RunLog | None, watch: Watch | None) -> Iterator[Watch]:
-    """What a run reports to, closed at the end.
+    """The watch that a run reports to, closed at the end.
 
     Args:
         log: of the run; None in processes other than the main one, which report nothing.

@@ -8,6 +8,6 @@ ROUTERS: dict[str, type[Router]] = {
     "layer": LayerRouter,
     "head": HeadRouter,
 }
-"""Router classes by the name that `FocusConfig.router` gives them."""
+"""Router classes by their name in `FocusConfig.router`."""
 
 __all__ = ["ROUTERS", "SCORES", "HeadRouter", "LayerRouter", "Router"]

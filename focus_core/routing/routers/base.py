@@ -1,4 +1,4 @@
-"""What all routers share: scores against centroids (arXiv 2604.03260, eq. 1) and potentials of calibrated balance."""
+"""The base of all routers: scores against centroids (arXiv 2604.03260, eq. 1), potentials of calibrated balance."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SCORES = ("cosine", "dot")
 class Router(nn.Module):
     """Scores the tokens that enter one attention layer against group centroids, in H heads of its own.
 
-    A kind of router defines its parameters and, where queries choose for themselves, `read`. Results have the heads
-    in the batch, those of one text one after another: N = B * H.
+    A kind of router defines its parameters and, where queries choose their groups, `read`. Results have the heads in
+    the batch, those of one text one after another: N = B * H.
 
     Attributes:
         num_heads: H; 1 where all heads of the layer share the groups.
@@ -26,8 +26,8 @@ class Router(nn.Module):
         projection: (d, d_g) or (H, d, d_g), of tokens as keys.
         centroids: (K, d_g) or (H, K, d_g).
         potential: (K,) or (H, K), the column log-potentials of calibrated balance; a buffer, never trained.
-        reads_own_groups: class attribute, whether a token reads the groups it is in. Else a token is in one group as
-            a key, and as a query reads any k.
+        reads_own_groups: class attribute, whether a token reads the groups it is in. Else a token is in one group as a
+            key, and chooses k groups as a query.
         per_head: class attribute, whether each key/value head has groups of its own.
         label: class attribute, the kind's name where people choose.
     """
@@ -66,8 +66,8 @@ class Router(nn.Module):
     def forward(self, hidden_states: Float[Tensor, "B T d"]) -> Float[Tensor, "N T K"]:
         """Scores S = (h W_g) C^T of tokens as keys, in float32 whatever the dtype of the model.
 
-        With cosine scores h is normalised over its width and both factors to unit length, so S lies in [-1, 1] and a
-        router cannot outgrow Sinkhorn by scaling its logits (docs/method.md).
+        With cosine scores h is normalised over its width and both factors to unit length, so S lies in [-1, 1]. A
+        router then cannot defeat Sinkhorn by larger logits (docs/method.md).
         """
         return self.scores(hidden_states, self.projection)
 
@@ -89,7 +89,7 @@ class Router(nn.Module):
     def read(
         self, hidden_states: Float[Tensor, "B T d"], key_weights: Float[Tensor, "N T K"], temperature: float
     ) -> Float[Tensor, "N T K"]:
-        """How much each token reads each group; `key_weights` itself where tokens read the groups they are in."""
+        """Weight of each group for each token as a query; `key_weights` where tokens read the groups they are in."""
         return key_weights
 
     @classmethod

@@ -1,9 +1,9 @@
 """Routers per key/value head, where queries choose the groups that they read (docs/method.md; not in the paper).
 
-The published router decides once per layer, for keys and queries of all heads alike. Heads differ in what they look
-for, and a token rarely looks for its own kind. Here every key/value head has its own groups: as a key a token is in
-one of them, balanced as ever, and as a query it chooses any k. Groups do not overlap, so k of K groups are k / K of
-the distant pairs, whatever queries choose, as long as groups are even.
+The published router decides once per layer, for keys and queries of all heads alike. But heads attend to different
+tokens, and a token rarely attends to its own kind. Here every key/value head has its own groups. As a key a token is in
+one of them, with the usual balance; as a query it chooses any k. Groups do not overlap, so even groups keep k / K of
+the distant pairs, whatever queries choose.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class HeadRouter(Router):
     """Scores tokens as keys and as queries against the centroids of every key/value head.
 
-    Trainable: `projection` and `query_projection` (H, d, d_g) and `centroids` (H, K, d_g), so a model with L layers
-    and H key/value heads trains L H (2 d d_g + K d_g) parameters.
+    Trainable: `projection` and `query_projection` (H, d, d_g) and `centroids` (H, K, d_g). A model with L layers and H
+    key/value heads trains L H (2 d d_g + K d_g) parameters.
     """
 
     reads_own_groups: ClassVar[bool] = False
@@ -32,7 +32,7 @@ class HeadRouter(Router):
 
     def __init__(self, hidden_size: int, num_kv_heads: int, **settings: Any) -> None:
         super().__init__(hidden_size, num_kv_heads, **settings)
-        # A token first looks for its own kind; training finds what it needs instead.
+        # Queries start in the groups of their own token; training moves them.
         self.query_projection = nn.Parameter(self.projection.detach().clone())
 
     def read(
