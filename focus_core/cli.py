@@ -34,7 +34,7 @@ MOVED = {
 
 
 class _OneSentencePerError(TyperGroup):
-    """Turns errors that a user can cause into one sentence on stderr; only programming errors show a traceback."""
+    """Turns errors that a user can cause into one sentence on stderr; programming errors show a traceback."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] in MOVED:
@@ -59,7 +59,7 @@ class _OneSentencePerError(TyperGroup):
 
 
 def os_sentence(error: OSError) -> str:
-    """The refusal of the operating system, in one sentence."""
+    """An error of the operating system in one sentence."""
     where = f" {error.filename}" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"The disk is full{' at' + where if where else ''}: free some space and try again."

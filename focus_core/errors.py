@@ -7,10 +7,10 @@ from types import ModuleType
 
 
 class FocusError(ValueError):
-    """Wrong input, said in one sentence: what was wrong and what to do.
+    """Wrong input, in one sentence: the fault and the remedy.
 
-    Every module raises this for anything a user can cause. The command line prints the sentence and exits
-    with status 2; the app shows it in a box. Programming errors stay ordinary exceptions.
+    Every module raises this for any error that a user can cause. The command line prints the sentence and exits with
+    status 2; the app shows it in a box. Programming errors stay ordinary exceptions.
     """
 
 

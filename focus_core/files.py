@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic writing of files: readers never see a part of one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write_atomic(path: Path, data: str | bytes) -> Path:
         The path.
 
     Raises:
-        OSError: the file cannot be written. What was there before is still there.
+        OSError: the file cannot be written. The old content is unchanged.
     """
     with atomic_path(path) as temporary:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
@@ -31,7 +31,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary file name beside a path, for writers that take a name; renamed to the path at the end.
 
     The name is new for every call, so that several processes may write the same path. If the block fails, the temporary
-    file is deleted and what was there before is still there.
+    file is deleted and the old content is unchanged.
 
     Args:
         path: file to write; its folder is created if needed.

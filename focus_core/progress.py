@@ -1,4 +1,4 @@
-"""Progress of long work: one callback type, and the one way it is shown in a terminal."""
+"""Progress of long work: one callback type, and its display in a terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Progress = Callable[[str, float], None]
-"""Called with a short sentence on what is being done and the share done so far, 0 to 1."""
+"""Called with a short sentence on the current work and the share done so far, 0 to 1."""
 
 
 def silent(message: str, fraction: float) -> None:
@@ -43,7 +43,7 @@ def terminal_progress() -> Iterator[Progress]:
 
         def update(message: str, fraction: float) -> None:
             nonlocal task
-            if task is None:  # no bar at all for work that turns out to be done already
+            if task is None:  # no bar for work that is already done
                 task = bar.add_task(message, total=1.0)
             bar.update(task, description=message, completed=fraction)
 

@@ -1,7 +1,7 @@
-"""Where the files that come with the project lie, and where runs go: the only module that knows.
+"""Folders of the files that come with the project, and of runs; no other module names them.
 
-In a clone they are the folders `data/` and `pages/` beside the packages; `pip install` copies them into the
-packages as `focus_core/_data` and `workbench/_pages` (see setup.py).
+In a clone the files are in `data/` and `pages/` beside the packages. `pip install` copies them into the packages as
+`focus_core/_data` and `workbench/_pages` (see setup.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _in_clone() -> bool:
 
 
 def data_dir() -> Path:
-    """The folder with `routers/`, `samples/` and measured results. Read-only for the program."""
+    """The folder with `routers/`, `samples/` and measured results; the program never writes to it."""
     return _ROOT / "data" if _in_clone() else _PACKAGE / "_data"
 
 

@@ -1,4 +1,4 @@
-"""Texts and corpora in; token ids, character spans and token blocks out."""
+"""Reads texts and corpora, and turns them into token ids, character spans and token blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from focus_core.errors import FocusError
 
 TEXT_SUFFIXES = (".txt", ".md")
-"""Files a folder is searched for; a file given by name may have any suffix."""
+"""Suffixes of text files in a folder; a file given by name may have any suffix."""
 
 
 class Encoding(NamedTuple):
@@ -34,11 +34,11 @@ class Encoding(NamedTuple):
 
 
 def decode_text(data: bytes, name: str) -> str:
-    """Decode the content of a text file. Other encodings than UTF-8 are refused rather than guessed.
+    """Decode the content of a text file. Other encodings than UTF-8 are refused, never guessed.
 
     Args:
         data: the bytes; a UTF-8 byte order mark is dropped, line ends are kept.
-        name: what to call the file in an error.
+        name: name of the file in an error.
 
     Raises:
         FocusError: empty, binary, or not UTF-8.
@@ -62,7 +62,7 @@ def read_text(path: str | Path) -> str:
     """Read a UTF-8 text file.
 
     Raises:
-        FocusError: not there, not readable, empty, binary, or not UTF-8.
+        FocusError: missing, not readable, empty, binary, or not UTF-8.
     """
     path = Path(path)
     try:
@@ -77,11 +77,11 @@ def read_text(path: str | Path) -> str:
 
 
 def find_texts(paths: str | Path | Iterable[str | Path]) -> list[Path]:
-    """The text files meant by a list of files and folders, or by a single one.
+    """Text files from a list of files and folders, or from a single one.
 
     Args:
-        paths: files, taken as they are; and folders, searched through for `*.txt` and `*.md` in sorted order,
-            hidden ones left out.
+        paths: files with any suffix; and folders, searched for `*.txt` and `*.md` in sorted order. Hidden files are
+            left out.
 
     Returns:
         The files in the order given, each once.
@@ -106,16 +106,16 @@ def find_texts(paths: str | Path | Iterable[str | Path]) -> list[Path]:
 
 
 def encode(tokenizer: Any, text: str, *, max_tokens: int | None = None, opening: bool = False) -> Encoding:
-    """Tokenise one text; no special tokens are added, but for the `opening_tokens` where they are asked for.
+    """Tokenise one text, without added special tokens except the `opening_tokens`, if chosen.
 
-    Special tokens that are spelt out in the text (such as ``<|im_start|>``) are recognised as such.
+    Special tokens spelt out in the text (such as ``<|im_start|>``) are recognised.
 
     Args:
         tokenizer: a fast tokenizer of Transformers.
         text: the text.
         max_tokens: longest accepted text, in tokens.
-        opening: begin with what the tokenizer puts before any text, unless the text spells it out; these tokens stand
-            for no characters, their spans are empty.
+        opening: begin with the tokenizer's `opening_tokens`, unless the text spells them out. They stand for no
+            characters and have empty spans.
 
     Raises:
         FocusError: the text is empty, too long, or holds half of a surrogate pair.
@@ -129,9 +129,7 @@ def encode(tokenizer: Any, text: str, *, max_tokens: int | None = None, opening:
         before = []
     count = len(before) + len(ids)
     if max_tokens is not None and count > max_tokens:
-        raise FocusError(
-            f"The text has {count:,} tokens and the limit here is {max_tokens:,}: shorten it or cut it up."
-        )
+        raise FocusError(f"The text has {count:,} tokens and the limit here is {max_tokens:,}: shorten or split it.")
     if len(ids) == 0:
         raise FocusError("The text has no tokens: it holds nothing but characters that the tokenizer drops.")
     offsets = tidy_offsets(np.asarray(batch["offset_mapping"], dtype=np.int64), len(text))
@@ -143,11 +141,10 @@ def encode(tokenizer: Any, text: str, *, max_tokens: int | None = None, opening:
 
 
 def tidy_offsets(offsets: np.ndarray, length: int) -> np.ndarray:
-    """Turn a tokenizer's spans into cells that cover the text: any two equal or disjoint, in order.
+    """Turn a tokenizer's spans into spans that cover the text: any two equal or disjoint, in order.
 
-    Tokenizers differ: some leave out the space before a word, some give the parts of one character
-    overlapping spans, some give a mark of their own an empty span. Overlapping spans become their union,
-    gaps go to the token that follows (at the end: the last one), empty spans join a neighbour.
+    Overlapping spans, as of the parts of one character, become their union. Gaps, as of the space before a word, go to
+    the token that follows, or to the last one at the end. Empty spans, as of a tokenizer's own mark, join a neighbour.
 
     Args:
         offsets: (T, 2) int64 spans as the tokenizer gives them, T >= 1.
@@ -175,7 +172,7 @@ def trim_offsets(text: str, offsets: np.ndarray) -> np.ndarray:
         offsets: (T, 2) int64, as in `Encoding`.
 
     Returns:
-        (T, 2) int64. A span of nothing but white space becomes empty, at its end.
+        (T, 2) int64. A span of white space alone becomes empty, at its end.
     """
     trimmed = offsets.copy()
     for row in trimmed:
@@ -188,10 +185,9 @@ def trim_offsets(text: str, offsets: np.ndarray) -> np.ndarray:
 def token_bytes(tokenizer: Any, ids: Sequence[int] | np.ndarray) -> list[bytes]:
     """The bytes each token stands for; joined, they are the UTF-8 form of the text.
 
-    Less what the tokenizer drops: SmolLM2's vocabulary, say, has no token for some control characters.
-
-    Exact for byte-level vocabularies (GPT-2, Llama 3, SmolLM) and for the byte pieces of SentencePiece ones
-    (`<0xE2>`); other tokens give the UTF-8 form of their spelling, with the word mark as a space.
+    Characters that the tokenizer drops have no bytes: SmolLM2's vocabulary has no token for some control characters.
+    Exact for byte-level vocabularies (GPT-2, Llama 3, SmolLM) and for the byte pieces of SentencePiece ones (`<0xE2>`).
+    Other tokens give the UTF-8 form of their spelling, with the word mark as a space.
 
     Args:
         tokenizer: a fast tokenizer of Transformers.
@@ -204,9 +200,9 @@ def token_bytes(tokenizer: Any, ids: Sequence[int] | np.ndarray) -> list[bytes]:
 
 
 def opening_tokens(tokenizer: Any) -> list[int]:
-    """What a tokenizer puts before any text, such as the `<bos>` of Gemma and Llama; nothing for GPT-2 or SmolLM2.
+    """Ids of the tokens that a tokenizer puts before any text: the `<bos>` of Gemma and Llama, none for GPT-2.
 
-    Models that were trained with it are not themselves without it, so every block of a corpus begins with it.
+    Models that were trained with them perform worse without them, so every block of a corpus begins with them.
 
     Args:
         tokenizer: a fast tokenizer of Transformers.
@@ -221,13 +217,13 @@ def opening_tokens(tokenizer: Any) -> list[int]:
 def token_blocks(tokenizer: Any, texts: Iterable[str], length: int, *, max_blocks: int | None = None) -> np.ndarray:
     """Cut texts into non-overlapping blocks of tokens, in order, each after the `opening_tokens`, if there are any.
 
-    A block never holds two texts; what is left over at the end of a text is dropped.
+    A block never holds two texts; an incomplete block at the end of a text is dropped.
 
     Args:
         tokenizer: a fast tokenizer of Transformers.
         texts: one string per file; may be a generator, only one text is held at a time.
         length: tokens per block, the opening included.
-        max_blocks: keep only this many blocks, evenly spaced over all of them.
+        max_blocks: number of blocks to keep, evenly spaced over all of them; None for all.
 
     Returns:
         (N, length) int64.
@@ -279,8 +275,8 @@ def token_windows(
         tokenizer: a fast tokenizer of Transformers.
         texts: one string per file.
         length: tokens per block.
-        stride: from 1 to `length`; equal to it, these are the blocks of `token_blocks`.
-        max_blocks: keep only this many blocks, evenly spaced over all of them.
+        stride: from 1 to `length`; at `length` the result is that of `token_blocks`.
+        max_blocks: number of blocks to keep, evenly spaced over all of them; None for all.
 
     Returns:
         (N, length) int64; a block never holds two texts.
@@ -310,7 +306,7 @@ def token_windows(
 
 def _tokenize(tokenizer: Any, text: str) -> Any:
     try:
-        # Not verbose: a text longer than the model's limit is fine here, and the warning would mislead.
+        # Not verbose: a text may be longer than the model's limit here, and the warning would mislead.
         return tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     except (UnicodeEncodeError, TypeError) as error:
         if any("\ud800" <= character <= "\udfff" for character in text):

@@ -1,4 +1,4 @@
-"""What a routing costs in quality, with the shares that make the number mean something."""
+"""Quality under a routing, always with the shares of pairs that it keeps."""
 
 from focus_core.evaluation.compare import Difference, Leak, leaks, perplexity_difference
 from focus_core.evaluation.lengths import LengthRow, length_transfer

@@ -1,4 +1,4 @@
-"""How much of a benchmark item the gate can meet, and how much of it routing removed."""
+"""Gate exposure of a benchmark item: the pairs that routing could remove, and those that it removed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Exposure:
         tokens: length of the text.
         causal: pairs that full attention computes.
         distant: of these, pairs further apart than the window: all that routing could drop.
-        removed: of these, pairs that routing dropped, mean over layers; 0 unless routing is hard (the soft gate weighs
-            pairs and drops none).
+        removed: of these, pairs that routing dropped, mean over layers. 0 unless routing is hard: the soft gate drops
+            none.
     """
 
     tokens: int
@@ -44,13 +44,13 @@ class Exposure:
 def exposure(num_tokens: int, config: FocusConfig, layers: Sequence[Tensor] = ()) -> Exposure:
     """Count the pairs of one text.
 
-    The model's own sliding window, where it has one, is not taken off: shares are of full causal attention.
+    Shares are of full causal attention, even where the model has a sliding window of its own.
 
     Args:
         num_tokens: T, at least 1.
         config: window and sinks in force.
-        layers: per layer (T, 2 H K) bool: the groups of tokens as keys in all H heads of its router, then those
-            that they read; empty where nothing is removed.
+        layers: for each layer (T, 2 H K) bool, for the H heads of its router: groups of tokens as keys, then groups
+            that they read as queries. Empty where nothing is removed.
     """
     beyond = max(0, num_tokens - 1 - config.window)
     causal, distant = num_tokens * (num_tokens + 1) // 2, beyond * (beyond + 1) // 2

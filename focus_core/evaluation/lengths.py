@@ -40,7 +40,7 @@ class LengthRow:
         length: T.
         evaluation: perplexity with kept share, exposure and largest group.
         positions: loss by position, bins that double.
-        above_untouched: perplexity minus that of the untouched model at the same length; None for the latter.
+        above_untouched: perplexity minus that of the untouched model at the same length; None for the untouched model.
     """
 
     length: int
@@ -76,21 +76,20 @@ def length_transfer(
     opening: Sequence[int] = (),
     progress: Progress = silent,
 ) -> list[LengthRow]:
-    """Evaluate settings at several lengths on the same tokens: shorter blocks are the longest ones cut up.
+    """Evaluate settings at several lengths on the same tokens: shorter blocks are parts of the longest.
 
     Args:
         focus: model with routers.
         blocks: (N, T) int64, T the longest length.
         lengths: context lengths, each a divisor of T.
-        settings: (routing, k, balance) as in `standard_settings`; soft routing is refused, its memory grows with T^2.
-        piece: tokens of the pieces that intervals are paired over; the shortest length when None.
-        opening: what the tokenizer puts before a text (`focus_core.text.opening_tokens`); it takes the place of the
-            first tokens of every shorter block.
+        settings: (routing, k, balance) as in `standard_settings`. Soft routing is refused: its memory grows with T^2.
+        piece: length in tokens of the pieces that intervals are paired over; the shortest length when None.
+        opening: tokens before every text (`focus_core.text.opening_tokens`); they replace the first tokens of every
+            shorter block.
         progress: called with the share done.
 
     Returns:
-        One row per length and setting. Intervals against the untouched model are paired over pieces of the shortest
-        length, of which there are enough.
+        One row per length and setting. Intervals against the untouched model are paired over the pieces.
 
     Raises:
         FocusError: a length that does not divide T, or soft routing.

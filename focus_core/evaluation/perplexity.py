@@ -1,4 +1,4 @@
-"""Perplexity of a model under a routing, never without the kept share and the largest group."""
+"""Perplexity of a model under a routing, always with the kept share and the largest group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel, Mode
 
 MAX_TOKENS = 4096
-"""Tokens of a forward pass, unless one block alone has more."""
+"""Largest number of tokens in a forward pass, unless one block has more."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,14 @@ class Evaluation:
         balance: "none" when routing is off, else "calibrated" or "sequence" (which sees the future).
         perplexity: exp of the mean negative log-likelihood of the predicted tokens.
         tokens: predicted tokens.
-        exposure: share of causal pairs that are distant, so that routing could drop them.
-        kept_share: share of distant pairs that are kept (sinks included), mean over layers (and over key/value heads
-            where each has a router); 1 when off.
+        exposure: share of causal pairs that are distant: the pairs that routing could drop.
+        kept_share: share of distant pairs that are kept, sinks included; 1 when off. Mean over layers, and over
+            key/value heads where each has a router.
         causal_kept_share: share of all causal pairs that are computed, mean over layers.
-        largest_group_share: share of tokens whose first group is the largest one, over all tokens, worst layer, and
-            worst key/value head where each has a router.
+        largest_group_share: share of all tokens in the largest group, by first groups. Worst layer, and worst key/value
+            head where each has a router.
         largest_group_layer: that layer.
-        removed_share: share of all causal pairs that routing removed, 1 - causal_kept_share: how much of the gate the
-            data could meet (`exposure`) it did meet.
+        removed_share: share of all causal pairs that routing removed, 1 - causal_kept_share; at most `exposure`.
         block_nll: mean negative log-likelihood of each block in nats, for paired comparisons over the same blocks.
     """
 
@@ -97,23 +96,23 @@ def evaluate(
     on_losses: Callable[[np.ndarray], None] | None = None,
     **changes: Any,
 ) -> Evaluation:
-    """Perplexity on blocks of T tokens: context length T, and of every block the last `stride` tokens are scored.
+    """Measure perplexity on blocks of T tokens: context length T, with the last `stride` tokens of each block scored.
 
     Args:
         focus: model with routers.
         blocks: (N, T) int64 token ids.
         routing: "off", "soft" or "hard".
-        top_k: k of hard routing, the configured one, or ones, when None.
+        top_k: k of hard routing; the configured one, or plan, when None.
         balance: "calibrated" (causal) or "sequence"; the configured one when None.
-        batch_size: rows a forward pass; long blocks go one by one.
-        stride: tokens scored per block, the distance of overlapping blocks. None for T, blocks side by side: then all
-            but the first token are scored.
+        batch_size: rows per forward pass; long blocks are evaluated one by one.
+        stride: tokens scored per block, the distance between overlapping blocks. None for adjacent blocks: all tokens
+            but the first are scored.
         progress: called with the share done.
-        on_losses: handed (B, T - 1) float32 losses of every token, batch by batch.
+        on_losses: called with (B, T - 1) float32 losses of every token, batch by batch.
         changes: other settings of `FocusConfig`, such as `window`.
 
     Returns:
-        The row. Numbers are in the model's own dtype; likelihoods in float32.
+        The row. The forward pass runs in the model's own dtype; likelihoods are float32.
 
     Raises:
         FocusError: settings that do not fit the routers.
@@ -161,9 +160,9 @@ def evaluate(
 def standard_settings(
     num_groups: int, top_ks: tuple[int, ...], *, planned: bool = False
 ) -> list[tuple[Mode, int | None, str | None]]:
-    """The rows that every report of routers shows: untouched, soft, and hard at each k, both balances.
+    """The rows of every evaluation of routers: untouched, soft, and hard at each k, both balances.
 
-    Routers with a k of their own for every layer (`planned`) are also shown at those.
+    Routers with a plan (`planned`) also get rows at the planned k of every layer.
     """
     rows: list[tuple[Mode, int | None, str | None]] = [("off", None, None), ("soft", None, "sequence")]
     if planned:

@@ -1,7 +1,7 @@
-"""A k for every layer under one budget of pairs, by what each layer costs when it alone is routed.
+"""Plans: a k for every layer under one budget of pairs, from the loss of each layer routed alone.
 
-Layers differ: at k=1 a few cost most of the quality and many cost none. The plan is chosen from a table of one
-measurement per layer and k. The sum of these losses has been less than the loss of the layers together
+Layers differ: at k=1 a few cause most of the loss and many cause none. The plan is chosen from a table with one
+measurement per layer and k. The sum of these losses was smaller than the loss of the layers together
 (docs/tables/plans.md).
 """
 
@@ -60,19 +60,19 @@ def plan_routers(
 ) -> dict[str, Any]:
     """Measure every layer alone, choose a k for each, and write the routers with this plan to a folder.
 
-    Measurements are saved one by one: an interrupted run resumes when it is called again with the same arguments.
+    Measurements are saved one by one: a second call with the same arguments resumes an interrupted run.
 
     Args:
         texts: text files and folders to measure on, such as the training text.
         out: folder for the routers and `plan.json`.
         budget: share of distant pairs to keep, mean over layers, above 0 and at most 1.
-        model: a loaded model, or a name as `load_model` takes it.
+        model: a loaded model, or a name that `load_model` accepts.
         routers: a folder, a shipped name, or a `FocusModel` of the loaded model; None for those shipped for the model.
         length: T, tokens per block.
         blocks: evenly spaced blocks to measure on.
         window: w; the routers' own when None.
-        top_ks: k that a layer may take beside K.
-        costs: a `plan.json` whose measurements are used, for another budget.
+        top_ks: candidates for a layer's k, beside K.
+        costs: a `plan.json` with measurements to use again, for another budget.
         progress: told of every measured layer.
 
     Returns:
@@ -120,13 +120,13 @@ def layer_costs(
     window: int | None = None,
     done: Sequence[LayerCost] = (),
 ) -> Iterator[LayerCost]:
-    """Measure every layer at every k, one forward pass over the blocks each.
+    """Measure every layer at every k, with one forward pass over the blocks for each.
 
     Args:
         focus: model with calibrated routers.
-        blocks: (N, T) int64; text that no result is reported on.
-        top_ks: candidates below K; K itself is full attention and costs nothing by definition.
-        window: w, the routers' own when None.
+        blocks: (N, T) int64 of text that no result is reported on.
+        top_ks: candidates below K; K itself is full attention, with loss 0 by definition.
+        window: w; the routers' own when None.
         done: rows of an interrupted run, which are not measured again.
 
     Yields:
@@ -150,8 +150,7 @@ def layer_costs(
 def plan_layers(costs: Sequence[LayerCost], budget: float, num_groups: int) -> tuple[int, ...]:
     """k of each layer with the smallest sum of losses whose mean kept share stays within the budget.
 
-    See `cheapest`. A smaller k is never taken to lose less than a larger one, and no loss to be below zero: what the
-    table says otherwise is noise.
+    See `cheapest`. Losses are first raised to that of any larger k, and to 0, since any other order is noise.
 
     Args:
         costs: every layer at the same values of k; K is added at no loss and all pairs.
@@ -174,20 +173,19 @@ def plan_layers(costs: Sequence[LayerCost], budget: float, num_groups: int) -> t
 def cheapest(loss: np.ndarray, share: np.ndarray, budget: float) -> np.ndarray:
     """One choice for each layer, with the smallest sum of losses whose mean kept share stays within the budget.
 
-    By a price: for any price of a pair each layer takes the choice with the least loss plus price times pairs, and the
-    result is that of the lowest price that fits. This finds the best among those that lie on the convex hull of loss
-    against pairs.
+    At any price per pair, each layer takes the choice with the smallest loss plus price times pairs. The result is that
+    of the lowest price that fits: the best among choices on the convex hull of loss against pairs.
 
     Args:
-        loss: (layers, choices) what each choice costs, in nats.
-        share: (layers, choices) distant pairs it keeps.
+        loss: (layers, choices) loss of each choice, in nats.
+        share: (layers, choices) share of distant pairs that it keeps.
         budget: share of distant pairs kept, mean over layers.
 
     Returns:
         (layers,) int64 places of the choices; those that keep the fewest pairs if none fits.
     """
     for price in np.unique(_turning_points(loss, share)):
-        # Among equally good ones the first, which keeps the fewest pairs.
+        # Of equally good choices the first, which keeps the fewest pairs.
         picked = np.argmin(loss + price * share, axis=1)
         if np.take_along_axis(share, picked[:, None], 1).mean() <= budget:
             return picked
@@ -203,7 +201,7 @@ def _turning_points(loss: np.ndarray, share: np.ndarray) -> np.ndarray:
 
 
 def _save(focus: FocusModel, chosen: tuple[int, ...], window: int, out: Path) -> None:
-    """Write the routers with a plan as their setting; the model at hand keeps its own."""
+    """Write the routers with a plan as their setting; the settings of the model in memory do not change."""
     own = focus.config
     focus.config = own.replace(layer_top_k=chosen, window=window)
     try:
@@ -213,7 +211,7 @@ def _save(focus: FocusModel, chosen: tuple[int, ...], window: int, out: Path) ->
 
 
 def _expected(costs: Sequence[LayerCost], layers: Sequence[int], chosen: Sequence[int]) -> dict[str, float]:
-    """Kept share and loss of a plan if the layers' own add up; a layer at K keeps all pairs and loses nothing."""
+    """Kept share and loss of a plan as sums over its layers; a layer at K keeps all pairs at no loss."""
     table = {(row.layer, row.top_k): row for row in costs}
     picked = [table.get((layer, k)) for layer, k in zip(layers, chosen)]
     return {

@@ -26,7 +26,7 @@ class TextEvaluation:
 
     Attributes:
         results: one entry per setting, the untouched model first.
-        leaks: sequence Sinkhorn against calibrated routing, one entry per k.
+        leaks: sequence Sinkhorn against calibrated routing, one entry per k; see `focus_core.evaluation.compare`.
         lengths: one entry per length and setting; empty if no lengths were given.
         length_tokens: tokens that every length was evaluated on.
         record: everything as plain values, with model, settings and texts.
@@ -55,15 +55,15 @@ def evaluate_texts(
     out: str | Path | None = None,
     progress: Progress = silent,
 ) -> TextEvaluation:
-    """Perplexity of texts, untouched and routed, with the share of pairs that routing kept.
+    """Measure the perplexity of texts, untouched and routed, with the share of pairs that routing keeps.
 
     Args:
         texts: text files and folders.
-        model: a loaded model, or a name as `load_model` takes it.
+        model: a loaded model, or a name that `load_model` accepts.
         routers: a folder, a shipped name, or a `FocusModel` of the loaded model; None for those shipped for the model.
         untrained: use untrained routers instead.
         length: T, tokens per block.
-        stride: tokens scored per block, the last ones; the length when None.
+        stride: tokens scored at the end of each block; the length when None.
         blocks: evenly spaced blocks to use; None for all.
         top_k: k of hard routing.
         window: w; the routers' own when None.

@@ -1,4 +1,4 @@
-"""From a name, a folder or a GGUF file to a decoder and its tokenizer."""
+"""Loading of decoders and their tokenizers: the default model, folders, GGUF files and hub ids."""
 
 from focus_core.models.loading import LoadedModel, ModelInfo, load_model
 

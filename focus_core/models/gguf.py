@@ -35,21 +35,21 @@ def load_gguf(path: Path, dtype: torch.dtype = torch.float32) -> tuple[PreTraine
             model = AutoModelForCausalLM.from_pretrained(
                 path.parent, gguf_file=path.name, dtype=dtype, quantization_config=GgufConfig(dequantize=True)
             )
-    except Exception as error:  # the readers raise whatever they stumble on
+    except Exception as error:  # the readers raise errors of many types
         raise FocusError(
             f"Cannot read {path}: it is damaged, or of a kind that Transformers cannot read ({first_line(error)})."
         ) from error
     _split_digits_where_the_file_says_so(tokenizer, path)
-    # Both mark the model as quantised, and save_pretrained refuses it; its weights are plain by now.
+    # Both mark the model as quantised, which save_pretrained refuses; its weights are de-quantised now.
     model.__dict__["hf_quantizer"] = None
     model.config.__dict__.pop("quantization_config", None)
     return model, tokenizer
 
 
 def _split_digits_where_the_file_says_so(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
-    """Restore a step that Transformers drops from GGUF tokenizers of the "smollm" kind: digits stand alone.
+    """Restore a step that Transformers drops from GGUF tokenizers of the "smollm" kind: every digit alone.
 
-    Without it, spaces before a number are cut differently from the text the model was trained on.
+    Without it, spaces before a number are tokenised differently than in the training of the model.
     """
     from gguf import GGUFReader
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
@@ -85,6 +85,6 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error, for a sentence of ours."""
+    """The first line of an error, to quote in a sentence."""
     text = str(error).strip().splitlines()
     return (text[0].rstrip(".:") if text else type(error).__name__)[:160]

@@ -1,4 +1,4 @@
-"""From a name, a folder or a GGUF file to a decoder and its tokenizer."""
+"""Loads a decoder and its tokenizer by name, from a folder, a GGUF file or the hub."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class ModelInfo:
     """Which model this is; shown beside every result.
 
     Attributes:
-        name: the default model's name, a hub id, or the name of a folder or file without its path: results and
-            session files travel, and a path says whose machine they come from.
+        name: the default model's name, a hub id, or the name of a folder or file. Without its path, which would tell
+            whose machine a shared result comes from.
         source: "default", "folder", "gguf" or "hub".
-        revision: 12 hex digits that identify the weights: the commit on the hub; the SHA-256 of a GGUF file
-            (also for the default model, which is made from one); for a folder `weights_revision`.
+        revision: 12 hex digits that identify the weights. The commit on the hub; the SHA-256 of a GGUF file, also for
+            the default model, which is made from one; `weights_revision` of a folder.
         class_name: the Transformers class, such as "LlamaForCausalLM".
         num_parameters: distinct parameters, tied ones counted once.
     """
@@ -46,7 +46,7 @@ class ModelInfo:
 
 
 class LoadedModel(NamedTuple):
-    """A decoder in eval mode, its tokenizer, and where both come from."""
+    """A decoder in eval mode, its tokenizer, and their origin."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -64,22 +64,20 @@ def load_model(
     """Load a decoder-only language model.
 
     Args:
-        name: None, "default" or "SmolLM2-135M-Instruct" for the default model, which is fetched on first
-            use; a local folder in Transformers' format; a `.gguf` file; or a hub id such as "gpt2". A local
-            path wins over a hub id of the same name. "HuggingFaceTB/SmolLM2-135M-Instruct" means the hub's
-            own weights and falls back, with a warning, to the default model (the same model, rounded to 4
-            bits) when the hub cannot be reached.
+        name: a local folder in Transformers' format, a `.gguf` file, or a hub id such as "gpt2"; a local path wins over
+            a hub id. None, "default" or "SmolLM2-135M-Instruct" for the default model, which is fetched on first use.
+            "HuggingFaceTB/SmolLM2-135M-Instruct" is the hub's own model. Without the hub it becomes, with a warning,
+            the default model, which has the same weights rounded to 4 bits.
         dtype: of the loaded weights.
-        device: where the weights go.
-        trust_remote_code: run code that comes with the model. Off unless you have read that code.
-        progress: told what is being done; by default it is shown on stderr when something has to be fetched.
+        device: of the loaded weights.
+        trust_remote_code: run code that comes with the model. Leave it off unless you have read that code.
+        progress: told of every step; by default a fetch is shown on stderr.
 
     Returns:
         `(model, tokenizer, info)`, the model in eval mode.
 
     Raises:
-        FocusError: the model is not there, not a decoder, damaged, without safetensors weights, or without a
-            tokenizer.
+        FocusError: the model is missing, not a decoder, damaged, without safetensors weights, or without a tokenizer.
     """
     spelling = str(name) if name is not None else "default"
     path = Path(spelling).expanduser()
@@ -105,8 +103,8 @@ def load_model(
 def weights_revision(folder: Path) -> str:
     """A short hash of a folder's safetensors files: headers, sizes and 256 evenly spaced samples of each.
 
-    Fast for any size (about a megabyte is read per file), the same on every machine, and different after any
-    training step that moves the weights. Not a protection against deliberate tampering.
+    Fast for any size (about a megabyte is read per file) and the same on every machine. Any training step that moves
+    the weights changes it. Not a protection against deliberate tampering.
     """
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.safetensors")):
@@ -197,12 +195,12 @@ class _HubUnreachable(FocusError):
 def _from_pretrained(
     source: str | Path, spelling: str, dtype: torch.dtype, trust_remote_code: bool
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Config, weights, tokenizer; every failure is one sentence that names the model as the user did."""
+    """Config, weights and tokenizer; every error is one sentence with the user's spelling of the name."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     if not isinstance(source, Path) and not _hub_answers():
-        options["local_files_only"] = True  # else every file is tried for half a minute
+        options["local_files_only"] = True  # otherwise every file is tried for half a minute
     with quiet_transformers():
         try:
             config = AutoConfig.from_pretrained(source, **options)
@@ -218,19 +216,20 @@ def _from_pretrained(
         if report["missing_keys"]:
             missing = sorted(report["missing_keys"])
             raise FocusError(
-                f"{spelling} lacks {len(missing)} of the weights its configuration asks for, such as"
-                f" {missing[0]}: the"
-                " model is incomplete, so get it again."
+                f"{spelling} lacks {len(missing)} of the weights that its configuration names, such as {missing[0]}:"
+                " the model is incomplete, get it again."
             )
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
         except Exception as error:
-            raise FocusError(f"{spelling} has no text tokenizer that can be loaded ({first_line(error)}).") from error
+            raise FocusError(
+                f"{spelling} has no text tokenizer that can be loaded ({first_line(error)}): choose a model with one."
+            ) from error
     return model, _usable(tokenizer, spelling)
 
 
 def _hub_answers() -> bool:
-    """Whether a connection to the hub can be opened; behind a proxy it is taken for granted."""
+    """Whether a connection to the hub can be opened; assumed behind a proxy."""
     from huggingface_hub import constants
 
     endpoint = urllib.parse.urlsplit(constants.ENDPOINT)
@@ -269,8 +268,8 @@ def _check_is_decoder(config: Any, spelling: str, trust_remote_code: bool) -> No
 def _usable(tokenizer: PreTrainedTokenizerBase, spelling: str) -> PreTrainedTokenizerBase:
     if not tokenizer.is_fast or len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise FocusError(
-            f"{spelling} has no fast tokenizer (tokenizer.json), which is needed to say where in the text a"
-            " token stands."
+            f"{spelling} has no fast tokenizer (tokenizer.json), which locates tokens in the text: choose a model with"
+            " one."
         )
     return tokenizer
 
@@ -290,10 +289,12 @@ def _loading_error(error: Exception, source: str | Path, spelling: str) -> Focus
             )
         if isinstance(error, OSError):
             return _HubUnreachable(
-                f"Cannot get {spelling!r}: it is no local folder, and the hub cannot be reached or does not"
-                " give it out: check the name and the network."
+                f"Cannot get {spelling!r}: it is no local folder, and the hub cannot be reached or refuses it: check the"
+                " name and the network."
             )
-    return FocusError(f"Cannot load {spelling}: its files are damaged or do not fit together ({reason}).")
+    return FocusError(
+        f"Cannot load {spelling}: its files are damaged or do not fit together ({reason}): get them again."
+    )
 
 
 def _looks_like_a_path(spelling: str) -> bool:

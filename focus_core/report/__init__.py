@@ -1,7 +1,7 @@
-"""Cluster reports: what is in each group of each layer, as data and as files.
+"""Cluster reports: the contents of each group of each layer, as data and as files.
 
-`statistics` accumulates, `build` turns what was accumulated into a `Report`, `html`, `frames` and `bundle` write it;
-`corpus` and `stream` do the same for texts of any length in bounded memory.
+`statistics` sums over tokens, `build` turns the sums into a `Report`, and `html`, `frames` and `bundle` write it.
+`corpus` and `stream` feed texts of any length in bounded memory.
 """
 
 from focus_core.report.model import SECTIONS, Card, Report

@@ -1,4 +1,4 @@
-"""From accumulated sums to a report."""
+"""Builds a report from accumulated sums."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIN_UNITS = 10
 TOP_TOKENS = 10
 
 Spell = Callable[[Sequence[int]], list[str]]
-"""From token ids to the texts they stand for."""
+"""Maps token ids to the texts they stand for."""
 
 
 def build_report(
@@ -35,8 +35,8 @@ def build_report(
 ) -> Report:
     """Make the cards of every group.
 
-    Shares get 95% percentile intervals from 1,000 bootstrap resamples of documents if there are at least 10, else of
-    stretches of text, which say how far the numbers hold within this text and nothing about other texts.
+    Shares get 95% percentile intervals from 1,000 bootstrap resamples of documents, if there are at least 10. With
+    fewer, stretches of text are resampled; such intervals hold within this text and not for others.
 
     Args:
         statistics: sums over all blocks.
@@ -47,7 +47,7 @@ def build_report(
         title: of the report.
         block_length: tokens that were routed at once.
         tag_names: (G,) names of the parts of speech; empty to leave them out.
-        tagger: who said what part of speech a word is, or why there are none.
+        tagger: source of the parts of speech, or the reason why there are none.
         top_tokens: token types listed per card.
     """
     num_tokens = int(statistics.counts[0].sum())
@@ -98,7 +98,7 @@ def build_report(
 
 
 def _resamples(statistics: Statistics) -> np.ndarray | None:
-    """(B, U) how often each unit is drawn; None if there are too few to resample."""
+    """(B, U) number of draws of each unit; None if there are too few to resample."""
     used = np.flatnonzero(statistics.units[:, 0].sum(-1))
     if len(used) < MIN_UNITS:
         return None
@@ -167,7 +167,7 @@ def _top(
 
 
 def _together(statistics: Statistics, cell: int, row: int, layers: Sequence[int]) -> tuple[Together, ...]:
-    """How often two tokens of a group share a group in each other layer, beside any two tokens."""
+    """Probability that two tokens of a group share a group in each other layer, and that of any two tokens."""
     num_groups = statistics.members.shape[1]
     flows = statistics.joint[cell].reshape(len(layers), num_groups).astype(float)
     sizes = statistics.counts.sum(-1).astype(float)

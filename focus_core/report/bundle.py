@@ -1,7 +1,7 @@
-"""A report and the session behind it as one ZIP file, and the careful way back.
+"""A report and its session as one ZIP file, and the checks when it is opened.
 
-Whoever opens a session file may have got it from anybody. So nothing in it is executed, unpickled or written to the
-disk; only names on a list are read, never more bytes than allowed, and only what the manifest's hashes vouch for.
+A session file may come from anybody. So no part of it is executed, unpickled or written to the disk. Only entries with
+known names and hashes that match the manifest are read, and never more bytes than allowed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ MANIFEST, SESSION, TEXT = "manifest.json", "session.json", "text.txt"
 MAX_FILE = 20 * 2**20
 """Largest accepted session file, in bytes."""
 MAX_TOTAL = 200 * 2**20
-"""Most bytes that are unpacked from one, all entries together."""
+"""Largest accepted size when unpacked, in bytes, all entries together."""
 MAX_NOTE = 10_000
 """Longest note, in characters."""
 
 MAX_TEXT = 2**20
-"""Longest text that is put into one, in characters; the app shows no longer one."""
+"""Longest text in a session file, in characters; also the longest text of the app."""
 
 _LIMITS = {MANIFEST: 2**18, SESSION: 4 * 2**20, TEXT: 4 * MAX_TEXT}
 _DEFAULT_LIMIT = 64 * 2**20
@@ -44,17 +44,17 @@ _MAX_ENTRIES = 64
 
 @dataclass(frozen=True)
 class Session:
-    """What a session file brings back.
+    """The session in a session file.
 
     Attributes:
         settings: settings as links spell them, by name.
-        choices: what the report shows: "layers" (list of int, or None for all), "sections" (list of str), "seed" and
+        choices: selection of the report: "layers" (list of int, or None for all), "sections" (list of str), "seed" and
             "examples" (int).
         notes: by hash of the routers they are about, then by "layer/group".
-        text: the text; None for a corpus that was too long to be put in.
-        text_name: what it was called.
+        text: the text; None for a corpus that is too long for a session file.
+        text_name: name of the text.
         routers_hash: of the routers in use.
-        date: when the file was made.
+        date: day of the export.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -110,10 +110,13 @@ def write_bundle(report: Report, session: Session) -> bytes:
 
 
 def read_bundle(data: bytes) -> Session:
-    """Check a session file and read the session out of it.
+    """Check a session file and read its session.
+
+    Args:
+        data: the bytes of the ZIP file.
 
     Raises:
-        FocusError: anything about it that is not as `write_bundle` makes it, in one sentence.
+        FocusError: any difference from the files that `write_bundle` makes, in one sentence.
     """
     if len(data) > MAX_FILE:
         raise FocusError(f"The session file is larger than {MAX_FILE // 2**20} MB: it was not made here.")
@@ -166,7 +169,7 @@ def _checked_entries(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 
 def _unpack(archive: zipfile.ZipFile, info: zipfile.ZipInfo, budget: list[int]) -> bytes:
-    """The content of an entry. Sizes in the directory may lie, so the bytes that come out are counted as well."""
+    """The content of an entry. The directory's sizes may be false, so the unpacked bytes are counted as well."""
     content = bytearray()
     with archive.open(info) as stream:
         while chunk := stream.read(_CHUNK):
@@ -182,7 +185,7 @@ def _limit(info: zipfile.ZipInfo) -> int:
 
 
 def _promised(manifest: dict[str, Any], there: set[str]) -> dict[str, tuple[int, str]]:
-    """Size and hash of each file, from a manifest of the known schema that lists what is there and nothing else."""
+    """Size and hash of each file, from a manifest of the known schema that lists exactly the files present."""
     if manifest.get("format") != FORMAT:
         raise FocusError("The ZIP file is no session file: give one that the Report page exported.")
     if manifest.get("schema") != SCHEMA:
@@ -202,7 +205,7 @@ def _promised(manifest: dict[str, Any], there: set[str]) -> dict[str, tuple[int,
 
 
 def _session(values: dict[str, Any], text: bytes | None, manifest: dict[str, Any]) -> Session:
-    """The session, every value of the kind it has to be."""
+    """The session, with the type of every value checked."""
     expected = {"schema", "settings", "choices", "notes", "text_name", "routers_hash"}
     made = manifest.get("made")
     date = made.get("date") if isinstance(made, dict) else None
@@ -232,7 +235,7 @@ def _is_words(value: Any, longest: int) -> bool:
 
 
 def _is_text(value: Any, longest: int) -> bool:
-    """Whether something is a string that is not too long and can be written down (JSON can spell half a character)."""
+    """Whether a value is a string within the limit that UTF-8 can encode (JSON can spell half a surrogate pair)."""
     return isinstance(value, str) and len(value) <= longest and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
@@ -276,5 +279,5 @@ def _dump(value: Any) -> bytes:
 
 
 def _name(value: Any) -> str:
-    """Something from the file, short and printable, for an error."""
+    """A value from the file, short and printable, for an error."""
     return ascii(value)[:60]

@@ -13,12 +13,12 @@ from focus_core.report.model import Document
 from focus_core.text import find_texts, read_text
 
 SECTION_CHARACTERS = 100_000
-"""Longest section: what is tokenised, tagged and, after an interruption, done again at once."""
+"""Longest section, in characters: the unit of tokenising, of tagging, and of work repeated after an interruption."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Text files, looked through once.
+    """Text files with their lengths and hashes.
 
     Attributes:
         files: the files.
@@ -84,7 +84,7 @@ def sections(corpus: Corpus, skip: int = 0) -> Iterator[Section]:
     """
     number, corpus_start = 0, 0
     for index, path in enumerate(corpus.files):
-        # Read only if some of it is wanted, but the cuts depend on the text, so until then it has to be read too.
+        # Cuts depend on the text, so skipped sections of a file must be read as well.
         text = read_text(path)
         for start, end in cuts(text):
             if number >= skip:

@@ -1,4 +1,4 @@
-"""A report as files: their names and contents, and how they are written to a folder."""
+"""A report as files: their names, their contents, and writing them to a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from focus_core.report.visible import visible
 
 TABLES = ("cards", "tokens", "examples", "tags", "persistence")
 FILES = ("report.html", "report.json", *(f"{name}.{kind}" for name in TABLES for kind in ("csv", "parquet")))
-"""Every file that a report may have."""
+"""Names of all files that a report may have."""
 
 
 def report_files(report: Report) -> dict[str, bytes]:

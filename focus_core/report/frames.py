@@ -1,4 +1,4 @@
-"""The report as tables, one row for each thing that it counts."""
+"""The report as tables: groups, token types, examples, parts of speech and persistence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from focus_core.report.model import Card, Interval, Report
 
 
 def report_frames(report: Report) -> dict[str, pd.DataFrame]:
-    """Tables by name, each with the report's origin in its last columns; text is as it is in the corpus."""
+    """Tables by name, each with the report's origin in its last columns; text is exactly that of the corpus."""
     tables = {"cards": _cards(report)}
     if "tokens" in report.sections:
         tables["tokens"] = pd.DataFrame(list(_tokens(report)), columns=_TOKENS)

@@ -1,4 +1,4 @@
-"""The report of one text that is routed already."""
+"""The report of one text from its trace."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def report_from_trace(
         trace: the routing.
         spell: names of token types.
         vocabulary: V, token types of the model.
-        name: what to call the text.
-        states: whose hidden states were routed, "untouched model" or "routed model".
+        name: name of the text.
+        states: the model that made the hidden states, "untouched model" or "routed model".
         tag: finds words and parts of speech; None for none.
         tag_names: parts of speech that `tag` knows.
-        tagger: who `tag` is, or why there are no parts of speech.
+        tagger: name of the tagger, or the reason why there are no parts of speech.
         examples: of each kind, per card.
         seed: of the random examples and the intervals.
     """
     none = np.zeros(0, dtype=np.int64)
-    first = int((trace.offsets[:, 0] == trace.offsets[:, 1]).sum())  # the tokenizer's own opening is no text
+    first = int((trace.offsets[:, 0] == trace.offsets[:, 1]).sum())  # the tokenizer's own opening is not text
     encoding = Encoding(trace.input_ids[first:], trace.offsets[first:], trace.tokens[first:])
     words, tags = (none, none) if tag is None else tag(Section(0, 0, 0, trace.text), encoding)
     statistics = Statistics(
@@ -74,7 +74,7 @@ def report_from_trace(
         layers=trace.layers,
         documents=(Document(name, len(trace.text), text_hash(trace.text)),),
         origin=origin(trace, states),
-        title=f"What the groups are: {name}",
+        title=f"Groups in {name}",
         block_length=len(trace.tokens),
         tag_names=tag_names,
         tagger=tagger,

@@ -21,12 +21,12 @@ _PLOT_WIDTH, _PLOT_HEIGHT = 240, 44
 def to_html(report: Report, theme: Theme = "auto", *, cards_only: bool = False) -> str:
     """A page that opens without a network, prints well, and runs nothing.
 
-    Its content security policy forbids scripts and requests, should an escape ever be forgotten.
+    Its content security policy forbids scripts and requests, in case an escape is missing.
 
     Args:
         report: the cards.
-        theme: "auto" follows the reader's own setting.
-        cards_only: leave out the head, where model, text and settings stand on the page around it.
+        theme: "light", "dark", or "auto" for the reader's own setting.
+        cards_only: leave out the head, for a page that already shows model, text and settings.
     """
     return _template().render(
         report=report,
@@ -40,7 +40,7 @@ def to_html(report: Report, theme: Theme = "auto", *, cards_only: bool = False) 
 
 
 def card_title(card: Card) -> str:
-    """What a card is called: "Layer 3, group 5"."""
+    """The title of a card: "Layer 3, group 5"."""
     return f"Layer {card.layer}, group {card.group}"
 
 
@@ -56,14 +56,14 @@ def summary(report: Report) -> str:
         f"{len(report.layers)} {'layer' if len(report.layers) == 1 else 'layers'}, {len(report.cards)} groups: they "
         f"hold {small:.1%} to {large:.1%} of {report.num_tokens:,} tokens (an even split is {even:.1%})"
     )
-    enough = max(20, report.num_tokens // 100)  # a handful of tokens is easily together
+    enough = max(20, report.num_tokens // 100)  # a few tokens share a group easily
     known = [card for card in filled if card.persistence and card.count >= enough]
     if not known:
         return f"{start}."
-    lasting = max(known, key=lambda card: _next(card).observed - _next(card).chance)
-    other = _next(lasting)
+    persistent = max(known, key=lambda card: _next(card).observed - _next(card).chance)
+    other = _next(persistent)
     return (
-        f"{start}; the most lasting is {card_title(lasting).lower()}: two of its tokens share a group in layer "
+        f"{start}; the most persistent is {card_title(persistent).lower()}: two of its tokens share a group in layer "
         f"{other.layer} too {other.observed:.0%} of the time, any two tokens {other.chance:.0%}."
     )
 
@@ -108,12 +108,12 @@ def _interval(share: Interval) -> str:
 
 
 def _lines(text: str) -> str:
-    """A note: its lines stay lines, everything else that cannot be seen is marked."""
+    """A note with its line breaks; all other invisible characters are marked."""
     return "\n".join(visible(line) for line in text.replace("\r\n", "\n").split("\n"))
 
 
 def _css(value: float | None, largest: float = 1.0) -> str:
-    """A share as a CSS length; only digits, whatever comes in."""
+    """A share as a CSS length, always digits alone."""
     return f"{100 * min(max((value or 0.0) / max(largest, 1e-9), 0.0), 1.0):.2f}%"
 
 

@@ -16,12 +16,12 @@ SECTIONS = {
     "persistence": "Persistence",
     "notes": "Notes",
 }
-"""Parts of a card that can be left out, by their name in files and links. Size and confidence always stay."""
+"""Optional parts of a card, by their name in files and links. Size and confidence are always shown."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A share with its 95% interval; the borders are None where an interval would be more than the data say."""
+    """A share with its 95% interval; the bounds are None where the data are too few for one."""
 
     value: float
     low: float | None = None
@@ -33,12 +33,11 @@ class TokenCount:
     """A token type in a group.
 
     Attributes:
-        text: what the token stands for.
+        text: the characters that the token stands for.
         token_id: its number in the vocabulary.
-        count: how often it is in this group.
-        total: how often it is in the text at all.
-        pmi: pointwise mutual information with the group in bits: log2 of how much more often the two meet than if
-            they were independent.
+        count: occurrences in this group.
+        total: occurrences in all texts.
+        pmi: pointwise mutual information with the group in bits: log2 of observed over expected occurrences.
     """
 
     text: str
@@ -92,8 +91,8 @@ class Together:
 
     Attributes:
         layer: the other layer.
-        observed: how often two random tokens of the group share a group there.
-        chance: how often any two random tokens do.
+        observed: probability that two random tokens of the group share a group there.
+        chance: the same for any two random tokens.
     """
 
     layer: int
@@ -108,17 +107,17 @@ class Card:
     Attributes:
         layer: the layer's number in the model.
         group: the group's number in the layer.
-        count: tokens whose first group this is.
+        count: tokens with this as their first group.
         share: of all tokens.
-        members: tokens among whose k groups this is.
+        members: tokens with this among their k groups.
         confidence: mean soft assignment of the group's tokens to it; None for an empty group.
         frequent: its commonest token types.
         typical: token types with the highest PMI among those seen `min_count` times here.
-        random: examples drawn at random, the fair picture.
+        random: examples drawn at random, an unbiased sample.
         strongest: examples with the largest assignment, one of each token type.
         tags: parts of speech, the commonest first; empty without tags.
         persistence: one entry for each other layer, in order.
-        note: what a person wrote about it.
+        note: text that a person wrote about it.
     """
 
     layer: int
@@ -141,7 +140,7 @@ class Document:
     """A text of the corpus.
 
     Attributes:
-        name: file name, or what the text was called.
+        name: file name, or name of the text.
         characters: its length.
         sha256: of its UTF-8 bytes, in hex.
     """
@@ -153,7 +152,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Report:
-    """Cards with everything that is needed to know, and to compute again, what they say.
+    """Cards, with all facts needed to interpret and to reproduce them.
 
     Attributes:
         title: of the report.
@@ -162,9 +161,9 @@ class Report:
         num_tokens: in all of them.
         num_words: with tags; 0 without.
         seed: of the random examples and the intervals.
-        block_length: tokens routed at once; a token knows nothing from before its block.
+        block_length: tokens routed at once; a token attends to nothing before its block.
         intervals: how they were computed, or why there are none.
-        tagger: who said what part of speech a word is, or why nobody did.
+        tagger: source of the parts of speech, or the reason why there are none.
         min_count: occurrences a token type needs in a group to be ranked by PMI.
         cards: by layer and group.
         made: date, versions and device.
@@ -197,7 +196,7 @@ class Report:
         return tuple(card for card in self.cards if card.layer == layer)
 
     def only(self, layers: Collection[int], sections: Collection[str]) -> Report:
-        """The report with some layers and parts alone; what is left out is not in any file made from it."""
+        """The report with some layers and parts alone; its files hold nothing of the others."""
         drop: dict[str, Any] = {}
         if "tokens" not in sections:
             drop |= {"frequent": (), "typical": ()}
@@ -213,7 +212,7 @@ class Report:
         return dataclasses.replace(self, cards=cards, sections=tuple(name for name in SECTIONS if name in sections))
 
     def with_notes(self, notes: Mapping[tuple[int, int], str]) -> Report:
-        """The report with the notes of a person, by layer and group."""
+        """The report with a person's notes, by layer and group."""
         cards = tuple(
             dataclasses.replace(card, note=notes.get((card.layer, card.group), card.note)) for card in self.cards
         )

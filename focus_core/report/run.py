@@ -35,7 +35,7 @@ STATES = ("untouched", "routed")
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """A report that is on the disk.
+    """A report written to a folder.
 
     Attributes:
         report: the cards and their numbers.
@@ -63,13 +63,12 @@ def write_report(
 ) -> WrittenReport:
     """Route a corpus of any length, and write a report with a card for every group of every layer.
 
-    Memory does not grow with the corpus. A report that was interrupted resumes when this is called again with the same
-    arguments.
+    Memory does not grow with the corpus. A second call with the same arguments resumes an interrupted report.
 
     Args:
         texts: text files and folders.
         out: folder for the report.
-        model: a loaded model, or a name as `load_model` takes it.
+        model: a loaded model, or a name that `load_model` accepts.
         routers: a folder, a shipped name, or a `FocusModel` of the loaded model; None for those shipped for the model.
         untrained: use untrained routers instead.
         settings: see `StreamSettings`.
@@ -115,7 +114,7 @@ def write_report(
                 "dtype": str(dtype),
                 "head": settings.head if ROUTERS[config.router].per_head else None,
             },
-            title=title or f"What the groups are: {Path(texts[0]).name if len(texts) == 1 else f'{len(texts)} texts'}",
+            title=title or f"Groups in {Path(texts[0]).name if len(texts) == 1 else f'{len(texts)} texts'}",
             block_length=settings.block_length,
             tag_names=TAGS if tagger else (),
             tagger=str(tagger) if tagger else "not asked for",
@@ -164,7 +163,7 @@ def _spelling(routers: str | Path | FocusModel | None, focus: FocusModel) -> str
 def _session(
     made: Report, corpus: Corpus, settings: StreamSettings, spelt: dict[str, str], routers_hash: str
 ) -> bundle.Session:
-    """What the Report page of the app opens; a single short text is part of it."""
+    """The session for the Report page of the app, with the text if it is a single short one."""
     short = len(corpus.files) == 1 and corpus.characters <= bundle.MAX_TEXT
     return bundle.Session(
         settings=spelt,

@@ -1,4 +1,4 @@
-"""Sums over routed tokens, from which cards are made: memory does not grow with the length of the corpus."""
+"""Sums over routed tokens, the basis of cards: memory does not grow with the length of the corpus."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from focus_core.errors import FocusError
 
 MAX_UNITS = 1024
-"""Most stretches (or documents) that intervals resample."""
+"""Largest number of stretches (or documents) that intervals resample."""
 CHARACTERS_PER_UNIT = 120
 """Length of the stretches of a short corpus, about a sentence each."""
 CONTEXT = 60
@@ -25,7 +25,7 @@ class Occurrence(NamedTuple):
     """A token that may become an example.
 
     Attributes:
-        rank: the smallest stay; for random examples a random number, for the strongest the negated weight.
+        rank: the smallest are kept; for random examples a random number, for the strongest the negated weight.
         tie: decides between equal ranks; a random number.
         token_id: in the vocabulary.
         weight: soft assignment to its first group.
@@ -79,8 +79,8 @@ class Block:
 class Statistics:
     """Running sums over the blocks of a corpus.
 
-    Everything is a count, a sum in the order of the blocks, or a sample that keeps the smallest of random numbers
-    drawn for each block; so the result is the same however often the work was interrupted.
+    Each value is a count, a sum in the order of the blocks, or a sample with the smallest of random numbers drawn for
+    each block. The result is therefore the same after any number of interruptions.
 
     Args:
         num_layers: L.
@@ -99,8 +99,8 @@ class Statistics:
         weight: (L, K) float64 sum of the assignment to the first group.
         units: (U, L, K) int32 tokens by stretch of text and first group.
         unit_tags: (U, L, K, G) int32 words by stretch, first group and part of speech.
-        random: for each layer and group the random examples, unsorted.
-        strongest: and those of the largest assignment, one of each token type.
+        random: the random examples of each layer and group, unsorted.
+        strongest: those with the largest assignment, one of each token type.
 
     Raises:
         FocusError: the counts would need too much memory.
@@ -163,7 +163,7 @@ class Statistics:
         self.blocks += 1
 
     def _units(self, block: Block) -> np.ndarray:
-        """(T,) the stretch of the corpus, or the document, that each token belongs to."""
+        """(T,) index of each token's stretch of the corpus, or document."""
         num_units = len(self.units)
         if self.by_document:
             return np.full(len(block.input_ids), block.document * num_units // self.num_documents)
@@ -201,7 +201,7 @@ class Statistics:
                 self.strongest[cell] = list(best.values())[:keep]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The sums by name, to be saved; the same arrays, not copies."""
+        """The sums by name, for saving; the same arrays, not copies."""
         return {
             "counts": self.counts,
             "joint": self.joint,
@@ -212,11 +212,11 @@ class Statistics:
         }
 
     def samples(self) -> str:
-        """Examples and number of blocks as JSON, to be saved beside `arrays`."""
+        """Examples and number of blocks as JSON, for saving beside `arrays`."""
         return json.dumps({"blocks": self.blocks, "random": self.random, "strongest": self.strongest})
 
     def restore(self, arrays: dict[str, np.ndarray], samples: str) -> None:
-        """Go on from what `arrays` and `samples` gave.
+        """Resume from saved `arrays` and `samples`.
 
         Raises:
             FocusError: they do not fit these sums.

@@ -1,4 +1,4 @@
-"""Route a corpus of any length block by block; stop at any time and resume."""
+"""Routes a corpus of any length block by block; it can stop at any time and resume."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from focus_core.routing.model import FocusModel
 from focus_core.text import Encoding, encode, opening_tokens
 
 STATE = "report.state.safetensors"
-"""What an interrupted report left behind, in its output folder."""
+"""Name of the state of an interrupted report, in its output folder."""
 
 _FORMAT = "1"
 _TOKENS_BETWEEN_SAVES = 16_384
@@ -34,16 +34,16 @@ _TOKENS_BETWEEN_SAVES = 16_384
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """How a corpus is routed and sampled.
+    """Settings for routing and sampling a corpus.
 
     Attributes:
-        top_k: k of the memberships, None for the routers' own, or their plan of one for every layer; routers per head
-            put a token into one group whatever k is.
+        top_k: k of every layer; None for the routers' own, or their plan. With routers per head a token is in one group
+            for any k.
         head: the key/value head whose groups are reported, where each has a router.
-        states: "untouched" (the routers read the untouched model's hidden states) or "routed" (each layer sees only
-            what hard routing at this k left of the layers before it).
-        block_length: tokens routed at once, the tokenizer's own opening included; a block never crosses a section or a
-            document.
+        states: "untouched" (the routers read the untouched model's hidden states) or "routed" (those under hard routing
+            at this k).
+        block_length: tokens routed at once, the tokenizer's own opening included. A block never crosses a section or
+            a document.
         batch_size: blocks of full length in one forward pass.
         layers: layers to report, None for all.
         examples: of each kind, per card.
@@ -61,7 +61,7 @@ class StreamSettings:
 
 
 TagSection = Callable[[Section, Encoding], tuple[np.ndarray, np.ndarray]]
-"""From a section to the tokens that stand for its words and the codes of the words' parts of speech."""
+"""Maps a section to the tokens that stand for its words, and the codes of the words' parts of speech."""
 
 
 def collect(
@@ -76,18 +76,18 @@ def collect(
     num_tags: int = 0,
     progress: Progress = silent,
 ) -> Statistics:
-    """Route a corpus and sum up what its groups are.
+    """Route a corpus and sum over the tokens of its groups.
 
-    Work is saved to `folder` after every section or so, and taken up from there if it was made from the same texts,
-    model, routers and settings. The state stays there until `forget` removes it.
+    The state is saved to `folder` about once per section. A later call with the same texts, model, routers and settings
+    resumes from it. It stays there until `forget` removes it.
 
     Args:
         focus: model with routers.
         tokenizer: its tokenizer.
         corpus: the texts.
-        settings: see there.
-        folder: where the state is kept.
-        fingerprint: what else the result depends on (model, routers), as plain values.
+        settings: see `StreamSettings`.
+        folder: folder of the state.
+        fingerprint: model and routers, on which the result also depends, as plain values.
         tag: finds words and parts of speech; None for none.
         num_tags: parts of speech that `tag` knows.
         progress: told the share of the corpus that is done.
@@ -130,12 +130,12 @@ def collect(
             _save(folder / STATE, key, statistics, number)
             since = 0
     if not num_tokens:
-        raise FocusError("The texts hold no tokens: give at least one word.")
+        raise FocusError("The texts have no tokens: give at least one word.")
     return statistics
 
 
 def forget(folder: Path) -> None:
-    """Remove the state of a report that is written."""
+    """Remove the state of a finished report."""
     (folder / STATE).unlink(missing_ok=True)
 
 
@@ -188,7 +188,7 @@ def _blocks(
 
 
 def _own_k(settings: StreamSettings) -> dict[str, int]:
-    """What to change of the routers' settings for the memberships."""
+    """The change of the routers' settings that gives hard groups at the chosen k."""
     return {} if settings.top_k is None else {"top_k": settings.top_k}
 
 
@@ -197,7 +197,7 @@ def _routed(
 ) -> Iterator[tuple[int, Tensor]]:
     """(start, (L, T, K) soft assignment) of each block, blocks of full length several at once.
 
-    The model reads every block after the tokenizer's opening `before`, which is no text and so not returned.
+    The model reads every block after the tokenizer's opening `before`, which is not returned.
     """
     length = settings.block_length - len(before)
     full = len(input_ids) // length
@@ -242,7 +242,7 @@ def _save(path: Path, key: str, statistics: Statistics, sections_done: int) -> N
 
 
 def _load(path: Path, key: str, statistics: Statistics) -> int:
-    """Restore a saved state; the number of sections that are done, 0 if there is none."""
+    """Restore a saved state and return the number of finished sections, 0 if there is none."""
     if not path.is_file():
         return 0
     try:

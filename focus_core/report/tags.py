@@ -1,4 +1,4 @@
-"""Parts of speech for reports: words of a text, the tokens that stand for them, and whether the text is English."""
+"""Parts of speech for reports: words of a text, the tokens that stand for them, and a check that it is English."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TAGS = UPOS
 
 
 class SectionTagger:
-    """Tags one section after the other, and counts what is needed to say how far to trust the tags.
+    """Finds words and their parts of speech in one section after the other, where it is English prose.
 
     Raises:
         FocusError: spaCy or its model is not installed.
@@ -26,7 +26,7 @@ class SectionTagger:
     def __call__(self, section: Section, encoding: Encoding) -> tuple[np.ndarray, np.ndarray]:
         """(n,) tokens that stand for a word, its last one each, and (n,) codes of the words' tags in `TAGS`.
 
-        A section that does not look like English gets none: the tagger would guess.
+        A section that is not English prose gets none, since the tagger is English.
         """
         tagged = tag_text(section.text)
         share = english_share(tagged)
@@ -37,5 +37,5 @@ class SectionTagger:
         return words.tokens, tag_codes(tagged.tags)[words.words]
 
     def __str__(self) -> str:
-        """Who tagged, for the report's head."""
+        """Name of the tagger, for the report's head."""
         return f"{self.tagger} (a word goes where its last token goes; passages that are not English are left out)"

@@ -1,4 +1,4 @@
-"""User text in files that people read: nothing invisible, nothing that reorders what stands around it."""
+"""User text made safe for files that people read: invisible and reordering characters become marks."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def visible(text: str) -> str:
 
 
 def visible_token(text: str) -> str:
-    """A token with its blanks marked as well, since a blank is part of it."""
+    """A token as visible text, with its spaces marked as well."""
     return visible(text).replace(" ", "·") or "∅"

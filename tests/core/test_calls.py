@@ -112,4 +112,4 @@ def test_a_report_is_written_in_one_call(tiny_llama, text, routers, tmp_path):
     assert {path.name for path in (tmp_path / "out").iterdir()} == set(written.record["files"])
     assert {card.layer for card in written.report.cards} == {1}
     assert written.record["origin"]["top_k"] == 2 and written.record["tokens"] == len(SENTENCE) * 30
-    assert written.report.title == "What the groups are: text.txt"
+    assert written.report.title == "Groups in text.txt"
