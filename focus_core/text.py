@@ -157,11 +157,11 @@ def tidy_offsets(offsets: np.ndarray, length: int) -> np.ndarray:
     before = ends[:-1]
     is_first = np.ones(len(ends), dtype=bool)
     is_first[1:] = (offsets[1:, 0] >= before) & (ends[1:] > before) & (before > 0)
-    cell = np.cumsum(is_first) - 1
-    cell_ends = ends[np.append(np.flatnonzero(is_first)[1:] - 1, len(ends) - 1)]
-    cell_ends[-1] = length
-    cell_starts = np.concatenate(([0], cell_ends[:-1]))
-    return np.stack((cell_starts[cell], cell_ends[cell]), axis=1)
+    span = np.cumsum(is_first) - 1
+    span_ends = ends[np.append(np.flatnonzero(is_first)[1:] - 1, len(ends) - 1)]
+    span_ends[-1] = length
+    span_starts = np.concatenate(([0], span_ends[:-1]))
+    return np.stack((span_starts[span], span_ends[span]), axis=1)
 
 
 def trim_offsets(text: str, offsets: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""Speed curves of the attention backends against full attention, measured on the machine at hand.
+"""Speed curves of the attention backends against full attention, measured on this machine.
 
-`run_bench` writes one JSON file, replaced after every measured point, so that an interrupted run resumes.
-Sparse and full attention alternate within a point: their ratio survives a busy machine.
+`run_bench` replaces one JSON file after every measured point, so that an interrupted run resumes. Sparse and full
+attention alternate within a point, so that other load on the machine slows both alike.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ class BenchSettings:
 
     Attributes:
         sizes: numbers of tokens T.
-        routings: pairs (K, k) of groups and memberships per token; routing is random.
-        shares: share of distant pairs that each routing keeps, by groups that are unequal; empty for equal groups.
+        routings: pairs (K, k) of groups and groups per token; routing is random.
+        shares: share of distant pairs that each routing keeps, with unequal groups; empty for equal groups.
         dtypes: "float32", "bfloat16" or "float16".
-        router: "layer", or "head" for a routing of each key/value head: a key is in one group, a query reads k.
+        router: "layer", or "head" for one routing per key/value head: a key is in one group, a query reads k.
         backends: names of `focus_core.attention.BACKENDS`, or "auto".
         heads: query heads.
         kv_heads: key/value heads.
         head_dim: size of a head.
         window: local window w.
-        sink_tokens: tokens that all see.
-        repetitions: timed runs of a point after one warm-up, at least; short runs are repeated for a second.
+        sink_tokens: number of tokens at the start that all later ones see.
+        repetitions: smallest number of timed runs of a point, after one warm-up; short runs are repeated for a second.
         route_dim: width of the routing space, for the routing cost.
         width: width of the hidden states, for the routing cost; default heads * head_dim.
         device: "cpu" or "cuda".
@@ -155,14 +155,16 @@ def run_bench(
         progress: called with points done, points in all, and the point just measured.
 
     Returns:
-        The record: ``schema``, ``made``, ``settings`` and ``points``. A point gives tokens,
-        num_groups, top_k, share, dtype, backend and ``backend_used``; ``full_s`` and ``sparse_s`` with median,
-        minimum, maximum and all runs, in seconds; ``speedup`` of the medians, ``kept_share``, ``bound``
-        (1 / kept share), ``share_of_bound``; ``date``; ``working_bytes``, peak memory beyond inputs and output (None
-        where it cannot be read), and ``input_bytes`` of query, key and value; ``error_output`` and
-        ``error_logsumexp``, the largest deviations from the float32 reference on a subsample of queries;
-        ``routing_s``, from `focus_core.bench.routing.routing_seconds`. A point that could not be measured
-        has ``failure``, a sentence.
+        The record: ``schema``, ``made``, ``settings`` and ``points``. A point holds:
+
+        - tokens, num_groups, top_k, share, dtype, backend, ``backend_used`` and ``date``;
+        - ``full_s`` and ``sparse_s``: median, minimum, maximum and all runs, in seconds;
+        - ``speedup`` of the medians, ``kept_share``, ``bound`` (1 / kept share) and ``share_of_bound``;
+        - ``working_bytes``: peak memory beyond inputs and output, None where it cannot be read;
+        - ``input_bytes`` of query, key and value;
+        - ``error_output`` and ``error_logsumexp``: largest deviations from the float32 reference on some queries;
+        - ``routing_s``, from `focus_core.bench.routing.routing_seconds`;
+        - ``failure``: a sentence, alone, where the point could not be measured.
 
     Raises:
         FocusError: the file holds another run.
@@ -252,7 +254,7 @@ def measure_point(
 def _problem(
     settings: BenchSettings, tokens: int, num_groups: int, top_k: int, dtype: torch.dtype, share: float | None
 ) -> AttentionInputs:
-    """Normal tensors and a random routing: groups equal in expectation, or as unequal as the share asks for.
+    """Normal tensors and a random routing: groups equal in expectation, or as unequal as the share requires.
 
     Heads with routers of their own are rows of the batch, as they are in a model.
     """
@@ -290,7 +292,7 @@ def _problem(
 
 
 def random_groups(shape: tuple[int, int, int], count: int, tilt: float, generator: torch.Generator) -> Tensor:
-    """Some groups of every token, (B, T, K) bool: group g is drawn with weight e^(-tilt g / (K - 1))."""
+    """`count` groups of every token, (B, T, K) bool: group g is drawn with weight e^(-tilt g / (K - 1))."""
     scores = torch.rand(shape, generator=generator)
     if tilt:  # the largest of log weight + Gumbel noise are a draw without replacement
         weights = -tilt * torch.linspace(0, 1, shape[-1])
@@ -300,7 +302,7 @@ def random_groups(shape: tuple[int, int, int], count: int, tilt: float, generato
 
 
 def _tilt(num_groups: int, top_k: int, own: int, share: float) -> float:
-    """The tilt of `random_groups` with which that share of pairs has a group in common, on a sample of tokens."""
+    """The tilt of `random_groups` at which this share of pairs has a group in common, on a sample of tokens."""
 
     def common(tilt: float) -> float:
         generator = torch.Generator().manual_seed(0)
@@ -328,7 +330,7 @@ def _errors(inputs: AttentionInputs, result: Any) -> dict[str, float]:
     chosen = torch.linspace(0, tokens - 1, min(CHECKED_QUERIES, tokens), device=inputs.query.device).long()
     errors = {"error_output": 0.0, "error_logsumexp": 0.0}
     for query in chosen.tolist():
-        # A prefix that ends at the query: the reference takes the last queries of its tokens.
+        # A prefix that ends at the query: queries of the reference are the last tokens.
         end = slice(0, query + 1)
         reference = focus_attention(
             inputs.query[:, :, query : query + 1].float(),

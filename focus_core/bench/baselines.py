@@ -1,9 +1,9 @@
 """Speed of published sparse attentions, executed exactly, against full attention.
 
-Heads are timed one after another (`focus_core.bench.heads`): selecting the pairs, and attending to them in the fastest
-of the ways of `focus_core.baselines.execution`. Full attention is timed over as many heads as there are threads and
-divided by their number, because one causal head leaves threads waiting. Neither kernels of
-the papers nor savings in decode are measured.
+Heads are timed one after another (`focus_core.bench.heads`): the selection of the pairs, and attention to them by the
+fastest execution of `focus_core.baselines.execution`. Full attention is timed over one head per thread and divided by
+their number, because a single causal head leaves threads idle. The papers' own kernels and savings in decode are not
+measured.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class BaselineBenchSettings:
         sizes: numbers of tokens T.
         shares: wanted shares of distant pairs, sinks included.
         baselines: keys of `focus_core.baselines.BASELINES`.
-        heads: (layer, query head) of the model of `source`, one after another; None for normal tensors.
+        heads: (layer, query head) of each head of the model of `source`; None for normal tensors.
         head_dim: size of a head of normal tensors.
         window: local window w.
         sink_tokens: tokens that all see.
-        repetitions: timed runs of a point after one warm-up, at least.
+        repetitions: smallest number of timed runs of a point, after one warm-up.
         fitted_tokens: length of the text that k-means and hash tables are fitted on.
         device: "cpu" or "cuda".
         seed: of tensors and random baselines.
@@ -115,8 +115,8 @@ def run_baseline_bench(
         settings: points to measure.
         out: the JSON file, replaced atomically after every point.
         progress: called with points done, points in all, and the point just measured.
-        heads_of: from the numbers of tokens to read and to fit on to the heads of the settings, in their order; called
-            once for each number of tokens. Default: `random_heads`.
+        heads_of: called once per length with the numbers of tokens to read and to fit on; returns the heads of the
+            settings, in their order. Default: `random_heads`.
 
     Returns:
         The record: ``schema``, ``made``, ``settings`` and ``points``. A point has ``tokens``, ``baseline``,
@@ -160,12 +160,16 @@ def measure_baseline(settings: BaselineBenchSettings, head: Head, baseline: str,
         share: wanted share of its distant pairs; None for random features.
 
     Returns:
-        ``full_s`` and ``attend_s`` with median, minimum, maximum and all runs, in seconds a head: full
-        attention, and attention to the chosen pairs; ``select_s``, seconds of choosing them once by reference code
-        (None where they are known beforehand; of random features: making those); ``speedup`` of full attention over
-        attention, and ``speedup_with_choice`` over both; ``way``, the fastest execution; ``kept_share`` of distant and
-        ``causal_kept_share`` of all pairs, None of random features; ``error_output``, the largest deviation from the
-        definition in float64, on queries spread over the text.
+        The values of a point:
+
+        - ``full_s`` and ``attend_s``: seconds per head of full attention and of attention to the selected pairs, with
+          median, minimum, maximum and all runs;
+        - ``select_s``: seconds of one selection by reference code, or of making random features; None for patterns
+          that are known beforehand;
+        - ``speedup`` without selection time, and ``speedup_with_choice`` with it;
+        - ``way``: the fastest execution;
+        - ``kept_share`` of distant and ``causal_kept_share`` of all pairs; None for random features;
+        - ``error_output``: largest deviation from the definition in float64, on queries spread over the text.
     """
     case = _case(settings, head, baseline, share)
     value = case.value[0, 0]
@@ -221,7 +225,7 @@ def _case(settings: BaselineBenchSettings, head: Head, baseline: str, share: flo
 
 
 def _kept(case: Case, keep: Callable[[Case], Tensor]) -> Tensor:
-    """(T, T) bool of the one head, chosen for some queries at a time."""
+    """(T, T) bool of the one head, selected for some queries at a time."""
     length = case.key.shape[2]
     kept = torch.empty(length, length, dtype=torch.bool, device=case.key.device)
     for start in range(0, length, ROWS):
@@ -253,18 +257,18 @@ def _counted(case: Case, kept: Tensor) -> dict[str, float]:
 
 
 Way = tuple[str, Callable[[], Tensor], int]
-"""Name, the call, and how many heads it computes."""
+"""Name, the call, and the number of heads that it computes."""
 
 
 def _ways(case: Case, kept: Tensor) -> Iterator[Way]:
-    """The executions that suit any pairs, one at a time, since their parts are large."""
+    """The executions that allow any pairs, one at a time, since their parts are large."""
     query, key, value = (part[0, 0] for part in (case.query, case.key, case.value))
     for name, (plan, run) in WAYS.items():
         yield name, partial(run, query, key, value, plan(kept), case.scale), 1
 
 
 def _fastest(ways: Iterable[Way], device: str) -> Way:
-    """The way that takes the least time a head in two tries."""
+    """The execution with the smallest time per head in two tries."""
     best: tuple[float, Way | None] = (float("inf"), None)
     for way in ways:
         seconds = min(_timed(way[1], device)[0] for _ in range(TRIES)) / way[2]

@@ -1,6 +1,6 @@
-"""The heads that baselines are timed on: those of a model that reads a text, or normal tensors.
+"""Heads for timing baselines: those of a model with a text as input, or normal tensors.
 
-Among normal tensors neighbours agree on no keys, so baselines that select by content need a model's own.
+On normal tensors neighbouring queries select different keys, so content-based baselines need heads of a model.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from focus_core.routing.rules import AttentionCall, Rule
 
 
 class Head(NamedTuple):
-    """What a head attends with, and other text that baselines are fitted on.
+    """Query, key and value of a head, and those of other text for fitting baselines.
 
     Attributes:
         query: (1, 1, T, D), position-encoded.
-        key: (1, 1, T, D), likewise.
+        key: (1, 1, T, D), position-encoded.
         value: (1, 1, T, Dv).
         fitted: query and key (1, 1, T', D) of other text.
         scale: factor of the dot products.
@@ -45,7 +45,7 @@ def random_heads(tokens: int, fitted_tokens: int, head_dim: int, device: str, se
         fitted_tokens: T'.
         head_dim: D.
         device: "cpu" or "cuda".
-        seed: of the numbers, which are drawn on the CPU.
+        seed: of the values, which are drawn on the CPU.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -58,7 +58,7 @@ def random_heads(tokens: int, fitted_tokens: int, head_dim: int, device: str, se
 
 
 class _Seen(Exception):
-    """The last layer that was asked for has been reached."""
+    """Ends the forward pass at the last layer that is needed."""
 
 
 Projected = tuple[Tensor, Tensor, Tensor, float]
@@ -67,12 +67,12 @@ Projected = tuple[Tensor, Tensor, Tensor, float]
 
 @torch.inference_mode()
 def model_heads(focus: FocusModel, input_ids: Tensor, heads: Sequence[tuple[int, int]]) -> list[Projected]:
-    """Queries, keys and values of some heads while the untouched model reads a text.
+    """Queries, keys and values of some heads of the untouched model in prefill of a text.
 
-    Layers above the last one are not run. Logit caps and the model's own windows are left out.
+    Layers above the last needed one are not run. Logit caps and the model's own windows are left out.
 
     Args:
-        focus: the model; its routers play no part.
+        focus: the model; its routers are not used.
         input_ids: (T,) int64.
         heads: layer and query head of each.
 
@@ -111,7 +111,7 @@ def check_heads(focus: FocusModel, heads: Sequence[tuple[int, int]]) -> None:
     """Check that the model has these layers and query heads.
 
     Raises:
-        FocusError: it has not.
+        FocusError: it lacks one of them.
     """
     layers, count = _sizes(focus)
     for layer, head in heads:
@@ -120,7 +120,7 @@ def check_heads(focus: FocusModel, heads: Sequence[tuple[int, int]]) -> None:
 
 
 def spread_heads(focus: FocusModel) -> tuple[tuple[int, int], ...]:
-    """Layer and head at a quarter, half and three quarters of both, which is a sample, not a choice."""
+    """Layer and head at a quarter, half and three quarters of both: a fixed sample."""
     layers, count = _sizes(focus)
     return tuple(dict.fromkeys((layers * part // 4, count * part // 4) for part in (1, 2, 3)))
 
@@ -133,14 +133,14 @@ def _sizes(focus: FocusModel) -> tuple[int, int]:
 def heads_reading(
     focus: FocusModel, input_ids: Tensor, heads: Sequence[tuple[int, int]], tokens: int, fitted_tokens: int
 ) -> list[Head]:
-    """Heads of a model that reads the first tokens of a text, and the tokens after these to fit baselines on.
+    """Heads of a model with the first tokens of a text as input, and the tokens after these to fit baselines on.
 
     Args:
         focus: the model.
         input_ids: (T',) int64, repeated if it is too short.
         heads: layer and query head of each.
-        tokens: number of tokens T to read.
-        fitted_tokens: number of tokens after these, read as a text of their own.
+        tokens: T, tokens of the text.
+        fitted_tokens: number of tokens after these, used as a text of their own.
     """
     enough = input_ids.repeat(-(-(tokens + fitted_tokens) // len(input_ids)))
     read = model_heads(focus, enough[:tokens], heads)

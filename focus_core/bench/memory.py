@@ -13,8 +13,8 @@ import torch
 def working_bytes(call: Callable[[], Any], device: str) -> int | None:
     """Peak memory of one call beyond the memory held before it and its result.
 
-    On CUDA from the allocator; on Linux CPUs from the peak of the resident set, which the kernel resets on
-    request, after freed memory has been given back; None where neither can be read.
+    On CUDA from the allocator. On Linux CPUs from the peak of the resident set, which is reset after freed memory has
+    been returned to the system. None where neither can be read.
     """
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats(device)

@@ -1,6 +1,6 @@
 """Speed of prefill and decode of a whole routed model, against the untouched model.
 
-The routed and the untouched model are the same object in two modes, and take turns within a point.
+The routed and the untouched model are the same object in two modes, and alternate within a point.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class ModelBenchSettings:
     """Lengths, routings and repetitions of the benchmark.
 
     Attributes:
-        prefill: lengths in tokens to read at once.
+        prefill: lengths of the prompt, in tokens.
         decode: lengths of the cache before the timed tokens.
         top_k: k of each routed run; the untouched model is always measured.
-        repetitions: timed prefills of a length, after one warm-up.
+        repetitions: timed prefills per length, after one warm-up.
         steps: timed tokens after each cache.
     """
 
@@ -67,7 +67,7 @@ def record_model_bench(
         model: as in `load_model`.
         out: the JSON file.
         routers: folder of routers; those shipped for the model when None.
-        data: text file or folder to read; None for the sample story.
+        data: text file or folder to use; None for the sample story.
         dtype: "float32", "bfloat16" or "float16".
         device: "cpu" or "cuda".
         settings: lengths and routings; the defaults when None.
@@ -78,7 +78,7 @@ def record_model_bench(
         ``results``.
 
     Raises:
-        FocusError: the model, routers, text or dtype is not there, or a k that the routers do not have.
+        FocusError: a missing model, routers or text, an unknown dtype, or a k that the routers do not have.
         OSError: the file cannot be written.
     """
     if dtype not in DTYPES:
@@ -104,20 +104,23 @@ def run_model_bench(
 ) -> list[dict[str, Any]]:
     """Time prefill and decode, routed and untouched.
 
-    Beyond the model's own positions the output is meaningless; the time is not.
+    Beyond the model's own positions the output is meaningless, but the time is valid.
 
     Args:
         focus: model with routers.
-        input_ids: (N,) int64, a real text, which decides how many pairs are kept; repeated where it is too short.
+        input_ids: (N,) int64 of a real text, on which the number of kept pairs depends; repeated where it is too short.
         settings: lengths and routings.
         progress: told each length.
 
     Returns:
-        One row per length and routing: ``task`` ("prefill" or "decode"), ``tokens``, ``routing``, ``top_k``;
-        ``kept_share``, mean over layers, of the causal pairs in prefill and of the last token's keys in decode;
-        ``seconds`` with median, minimum and maximum; ``tokens_per_second``; ``speedup`` over the untouched model. In
-        prefill also ``memory_bytes``, the peak beyond the memory held before, cache included. The shortest prefill has
-        ``error``, the largest difference of a logit from the same routing through the reference backend.
+        One row per length and routing:
+
+        - ``task`` ("prefill" or "decode"), ``tokens``, ``routing`` and ``top_k``;
+        - ``kept_share``: of causal pairs in prefill, of the last token's keys in decode, mean over layers;
+        - ``seconds`` (median, minimum and maximum), ``tokens_per_second``, and ``speedup`` over the untouched model;
+        - ``memory_bytes`` in prefill: peak beyond the memory held before, cache included;
+        - ``error`` of the shortest prefill: largest difference of a logit from the same routing through the
+          reference backend.
 
     Raises:
         FocusError: a k that the routers do not have.
@@ -182,7 +185,7 @@ def _prefill(focus: FocusModel, ids: Tensor, settings: ModelBenchSettings, *, ch
 
 
 def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSettings) -> list[dict[str, Any]]:
-    """Seconds per written token after one shared cache, filled under the first k."""
+    """Seconds per decoded token after one shared cache, filled under the first k."""
     found: dict[int, dict[int, KeyQuery]] = {}
 
     def keep(routing: LayerRouting) -> None:
@@ -196,7 +199,7 @@ def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSet
         cache = copy.deepcopy(filled)
         for layer, by_k in found.items():
             stored: Any = cache.layers[layer]
-            # Keys do not change with k, only which of them are read.
+            # Every k uses the same cached keys; only their groups differ.
             keys = None if top_k is None else by_k[top_k].keys
             stored.routing = None if keys is None else heads_in_groups(keys, focus.router(layer).num_heads)
         with _mode(focus, top_k):
@@ -228,7 +231,7 @@ def _pairs_kept(focus: FocusModel, read: Call, top_k: int) -> float:
 
 
 def _keys_kept(focus: FocusModel, found: dict[int, dict[int, KeyQuery]], top_k: int | None) -> float:
-    """Share of all keys that the last token reads, mean over layers (and heads that have routers of their own)."""
+    """Share of all keys that the last token reads, mean over layers (and heads with routers of their own)."""
     if top_k is None:
         return 1.0
     shares = []

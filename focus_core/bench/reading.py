@@ -1,4 +1,4 @@
-"""A model that reads a text, for the benchmarks that need queries, keys and values of real tokens."""
+"""A model and a text, for benchmarks that need queries, keys and values of real tokens."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from focus_core.text import encode, find_texts, read_text
 
 
 class Reading(NamedTuple):
-    """A model and the text that it reads.
+    """A model and its input text.
 
     Attributes:
-        focus: the model; its routers play no part.
+        focus: the model; its routers are not used.
         input_ids: (T,) int64.
         heads: layer and query head of each head that is measured.
         source: model and text, for the record.
@@ -35,7 +35,7 @@ class Reading(NamedTuple):
     source: dict[str, Any]
 
     def heads_at(self, tokens: int, fitted_tokens: int) -> list[Head]:
-        """The heads while the model reads so many tokens, and the tokens after these to fit baselines on."""
+        """The heads of the model with `tokens` tokens as input, and later tokens to fit baselines on."""
         return heads_reading(self.focus, self.input_ids, self.heads, tokens, fitted_tokens)
 
 
@@ -47,7 +47,7 @@ def read_text_with(
     device: str = "cpu",
     progress: Progress = silent,
 ) -> Reading:
-    """Load a model and a text for it to read.
+    """Load a model and its input text.
 
     Args:
         model: as in `load_model`.
@@ -57,7 +57,7 @@ def read_text_with(
         progress: told the state of loading.
 
     Raises:
-        FocusError: the model, the text or a head is not there.
+        FocusError: the model, the text or a head is missing.
     """
     loaded = load_model(model, device=device, progress=progress)
     focus = retrofit(loaded.model, FocusConfig())

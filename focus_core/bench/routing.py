@@ -1,4 +1,4 @@
-"""Seconds of routing itself in one layer, by the functions that routed models run."""
+"""Seconds of routing in one layer, measured with the functions of routed models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def routing_seconds(
         tokens: T.
         width: d, width of the hidden states.
         kv_heads: key/value heads, each with a router if `config.router` is "head".
-        repetitions: timed runs after one warm-up, at least.
+        repetitions: smallest number of timed runs, after one warm-up.
         device: "cpu" or "cuda".
         seed: of hidden states and routers.
 

@@ -1,4 +1,4 @@
-"""Timing that all benchmarks share: calls measured in turn, and their spread."""
+"""Timing for all benchmarks: calls measured alternately, and their spread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_REPETITIONS = 64
 
 
 def alternate(calls: dict[str, Callable[[], Any]], repetitions: int, device: str) -> dict[str, list[float]]:
-    """Seconds of each call, taken in turn after one warm-up each; short calls more often, for a steady median."""
+    """Seconds of each call, in turns after one warm-up each; short calls more often, for a steady median."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     started = time.perf_counter()
     for repetition in range(max(MOST_REPETITIONS, repetitions + 1)):
@@ -31,7 +31,7 @@ def alternate(calls: dict[str, Callable[[], Any]], repetitions: int, device: str
 
 
 def synchronize(device: str) -> None:
-    """Wait for a GPU; a CPU is done when it returns."""
+    """Wait for a GPU to finish; on a CPU there is nothing to wait for."""
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
 

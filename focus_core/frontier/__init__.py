@@ -1,1 +1,1 @@
-"""Quality against pairs kept and against measured speed: routers beside published sparse attentions."""
+"""Quality against pairs kept and against measured speed, for routers and published sparse attentions."""

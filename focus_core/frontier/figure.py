@@ -1,4 +1,4 @@
-"""The frontier as a figure: perplexity against kept pairs and against measured speed, one SVG without scripts."""
+"""The frontier as a figure: perplexity against kept pairs and against measured speed, in one SVG without scripts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Axis:
         return round(self.pixels * (1 - part if self.upright else part), 1)
 
     def ticks(self, text: Callable[[float], str], about: int = 7) -> list[dict[str, Any]]:
-        """Round values, at most about so many."""
+        """Round values in range, about `about` of them at most."""
         rough = (self.high - self.low) / about
         power = 10 ** math.floor(math.log10(rough))
         step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
@@ -109,7 +109,7 @@ def figure(record: dict[str, Any], speeds: Speeds) -> str:
 
 
 def _legend(rows: list[Row]) -> dict[str, dict[str, Any]]:
-    """By series: number, colour and name; routers first, and of each those first that lose least."""
+    """Number, colour and name of each series: routers first, then by smallest loss."""
     best: dict[str, tuple[bool, float]] = {}
     for row in rows:
         rank = row.kind != "routers", row.relative
@@ -123,7 +123,7 @@ def _legend(rows: list[Row]) -> dict[str, dict[str, Any]]:
 
 
 def _vertical(rows: list[Row]) -> Axis:
-    """Scale up to a little above the worst routers; values beyond it are drawn at the edge."""
+    """Scale that ends just above the worst routers; larger values are drawn at the edge."""
     above = [row.relative - 1 for row in rows]
     routers = [row.relative - 1 for row in rows if row.kind == "routers"]
     low, most = min([0.0, *above]), max([0.01, *above])

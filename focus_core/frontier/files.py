@@ -12,6 +12,6 @@ from focus_core.frontier.table import markdown
 
 
 def write_beside(out: Path, record: dict[str, Any], speeds: Speeds) -> None:
-    """Write the table and the figure of a record beside its file, with the endings .md and .svg, each atomically."""
+    """Write the table (.md) and the figure (.svg) of a record beside its file, each atomically."""
     for ending, text in ((".md", markdown(record, speeds) + "\n"), (".svg", figure(record, speeds) + "\n")):
         write_atomic(out.with_suffix(ending), text)

@@ -72,18 +72,18 @@ def measure_frontier(
 
     Args:
         data: held-out text files or folders.
-        train: training text: untrained routers are calibrated on it, baselines fitted.
+        train: training text, to calibrate untrained routers and to fit baselines.
         out: the JSON file, replaced atomically after every point; table and figure end in .md and .svg.
         settings: methods and sizes; the defaults when None.
         model: as in `load_model`.
         speeds: measured speeds for table and figure; those that are shipped when None.
-        progress: told each point that is done.
+        progress: told of each finished point.
 
     Returns:
         The record: ``schema``, ``made``, ``model``, ``settings``, ``data``, ``training_text`` and ``points``.
 
     Raises:
-        FocusError: a text, model or routers are not there, or the file holds a measurement of other settings.
+        FocusError: a text, a model or routers are missing, or the file holds a measurement of other settings.
         OSError: a file cannot be written.
     """
     if out.suffix in (".md", ".svg"):

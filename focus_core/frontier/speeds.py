@@ -1,8 +1,8 @@
 """Measured speeds for the rows of a frontier, from records of `focus bench attention` and `focus bench baseline`.
 
 A speed is that of one attention call. For routers, random groups keep about the same share of distant pairs. Baselines
-are executed exactly. Those that select by content count only when timed on heads of a model that reads a text: among
-normal tensors neighbours agree on no keys.
+are executed exactly. Content-based baselines count only if timed on heads of a model with a text as input: on normal
+tensors, neighbouring queries select different keys.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Speeds:
     points: tuple[Measured, ...] = ()
 
     def of(self, kind: tuple[Any, ...], share: float | None) -> dict[int, float]:
-        """Speed-up by number of tokens, from the measured points nearest to a share; only sizes that have one.
+        """Speed-up by number of tokens, from the measured points nearest to a share; only for sizes that have one.
 
         Without a share: from equal groups, which keep the fewest pairs.
         """
@@ -53,7 +53,7 @@ class Speeds:
 
 
 def read_speeds(files: Iterable[Path]) -> Speeds:
-    """The points of the records of `focus bench` among files; other files are passed over.
+    """The points of the records of `focus bench` among files; other files are ignored.
 
     Raises:
         FocusError: a record of `focus bench` is damaged.
@@ -78,7 +78,7 @@ def read_speeds(files: Iterable[Path]) -> Speeds:
 
 
 def recorded_speeds() -> Speeds:
-    """The speeds that come with the project, read again when a file changes.
+    """The speeds that are shipped with the project, read again when a file changes.
 
     Raises:
         FocusError: one of them is damaged.
@@ -104,7 +104,7 @@ def _of_routers(record: dict[str, Any]) -> list[Measured]:
 
 
 def _of_baselines(points: list[dict[str, Any]]) -> list[Measured]:
-    """One speed for each length, baseline and wanted share: the heads of a model take turns, as its layers do."""
+    """One speed for each length, baseline and wanted share, of all measured heads one after another."""
     together: dict[tuple[str, int, float | None], list[tuple[float, float]]] = defaultdict(list)
     for point in points:
         method = BASELINES.get(point["baseline"])
@@ -118,7 +118,7 @@ def _of_baselines(points: list[dict[str, Any]]) -> list[Measured]:
 
 
 def joint_speedup(speedups: Iterable[float]) -> float:
-    """Speed-up of some calls together whose full versions take the same time: their harmonic mean."""
+    """Speed-up of several calls together, with full versions of equal time: the harmonic mean."""
     slowness = [1 / each for each in speedups]
     return len(slowness) / sum(slowness)
 

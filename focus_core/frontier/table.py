@@ -1,4 +1,4 @@
-"""The frontier as a table: perplexity and its interval beside kept pairs, largest group and measured speed.
+"""The frontier as a table: perplexity and its interval, kept pairs, largest group and measured speed.
 
 Speeds are those of one attention call at 8K and 32K tokens, from records of `focus bench`. Rows without a measured
 speed near their share have none.
@@ -23,9 +23,9 @@ class Row:
         label: its name with its setting.
         series: name that the points of one method share.
         kind: "untouched", "routers" or "baseline".
-        source: paper of a baseline, how routers were made otherwise.
-        kept_share: of distant pairs, None for estimates.
-        causal_kept_share: of all pairs, likewise.
+        source: paper of a baseline; for routers, their origin.
+        kept_share: of distant pairs; None for estimates.
+        causal_kept_share: of all causal pairs; None for estimates.
         perplexity: exp of the mean negative log-likelihood.
         relative: perplexity over that of the untouched model.
         difference: perplexity minus that of the untouched model.
@@ -88,7 +88,7 @@ def _speedups(point: dict[str, Any], speeds: Speeds) -> dict[int, float]:
         return dict.fromkeys(SIZES, 1.0)
     if point["kind"] == "baseline":
         return speeds.of((point["method"],), point["kept_share"])
-    # Records of before 2026-11-22 do not say K and the kind of router, which were 8 and layer then.
+    # Records from before 2026-11-22 lack K and the kind of router, which were 8 and "layer" then.
     kind = point.get("router") or "layer", point.get("num_groups") or 8
     if point["top_k"] is not None:
         return speeds.of((*kind, point["top_k"]), point["kept_share"])

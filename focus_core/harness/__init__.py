@@ -1,1 +1,1 @@
-"""Routed models under the LM evaluation harness, and scores beside how much routing could touch."""
+"""Routed models under the LM evaluation harness: scores, always with the share of pairs that routing can remove."""

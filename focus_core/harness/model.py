@@ -1,7 +1,7 @@
 """A routed model for the Language Model Evaluation Harness (https://github.com/EleutherAI/lm-evaluation-harness).
 
-`FocusLM` is registered as "focus". The harness has no plug-ins, so its own command line learns the name when it is
-started through this module:
+`FocusLM` is registered as "focus". The harness has no plug-ins; start its command line through this module, so that it
+knows the name:
 
     python -m focus_core.harness.model run --model focus --model_args pretrained=default,top_k=1 --tasks piqa
 """
@@ -28,25 +28,24 @@ from focus_core.routing.layer import LayerRouting, heads_in_groups
 from focus_core.routing.model import FocusModel, Mode, retrofit
 
 Request = tuple[tuple[str, str] | None, list[int], list[int]]
-"""What the harness hands over: (context, continuation) as text, and the tokens of both."""
+"""A request of the harness: (context, continuation) as text, and the tokens of both."""
 
 Answer = tuple[float, bool]
-"""Log-likelihood of a continuation, and whether greedy decoding would have written it."""
+"""Log-likelihood of a continuation, and whether it is the greedy one."""
 
 
 _HFLM: Any = HFLM  # the harness's decorator hides its type from checkers
 
 
 class FocusLM(_HFLM):
-    """A model with routers under one routing, as the harness sees it.
+    """A model with routers under one routing, as a model of the harness.
 
-    One request at a time (`batch_size=1`) reuses keys, values and routing of the tokens that a request shares with the
-    one before: the choices of a question, a few-shot prompt. With more, requests are padded into batches. Both give the
-    same numbers up to float error; sequence Sinkhorn, which needs a whole text at once, always takes the second way.
+    With `batch_size=1` a request reuses keys, values and routing of the tokens that it shares with the one before, as
+    in the choices of a question or a few-shot prompt. With more, requests are padded into batches. Both give the same
+    scores up to float error. Sequence Sinkhorn needs a whole text at once, so its requests are always padded.
 
     Attributes:
-        exposures: by context text, the pairs of the longest request with that context (for generation: of prompt and
-            answer together).
+        exposures: pairs of the longest request with a context, by context text; of prompt and answer in generation.
     """
 
     def __init__(
@@ -65,17 +64,17 @@ class FocusLM(_HFLM):
         batch_size: int | str | None = 1,
         **kwargs: Any,
     ) -> None:
-        """Load a model, or take one.
+        """Load a model, or use a loaded one.
 
         Args:
-            pretrained: what `focus_core.load_model` takes, or a model with routers (then give its tokenizer).
-            tokenizer: of a model that is handed over.
+            pretrained: a name that `focus_core.load_model` accepts, or a model with routers (then give its tokenizer).
+            tokenizer: of a model with routers.
             routers: folder of trained routers; without it, those shipped for the model.
             untrained: use untrained routers (seed 0).
             mode: "off" (the untouched model), "soft" or "hard".
-            top_k: k of hard routing, the routers' own when None.
-            balance: "calibrated" or "sequence", the routers' own when None.
-            window: w, the routers' own when None.
+            top_k: k of hard routing; the routers' own when None.
+            balance: "calibrated" or "sequence"; the routers' own when None.
+            window: w; the routers' own when None.
             device: such as "cuda"; the CPU when None.
             dtype: of the weights, such as "bfloat16".
             batch_size: requests per forward pass.
@@ -136,13 +135,13 @@ class FocusLM(_HFLM):
         return self.batch_size == 1 and not windowed and not looks_ahead
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[Answer]:
-        """As HFLM; its bars give way to `on_progress`."""
+        """As HFLM, with `on_progress` in place of its bars."""
         return super().loglikelihood(requests, disable_tqdm or self.on_progress is not None)
 
     def _loglikelihood_tokens(
         self, requests: Sequence[Request], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[Answer]:
-        """Answers in the order of the requests; too long contexts lose their first tokens, as in HFLM."""
+        """Answers in the order of the requests; contexts beyond the limit lose their first tokens, as in HFLM."""
         rows = [(context + continuation)[-(self.max_length + 1) :] for _, context, continuation in requests]
         one_by_one = self._one_by_one()
         if one_by_one:
@@ -177,7 +176,7 @@ class FocusLM(_HFLM):
             self.exposures[context] = pairs
 
     def _score_shared(self, rows: list[list[int]], sizes: list[int]) -> tuple[list[Answer], list[Exposure]]:
-        """Continuations of one context: its tokens run once, and not those that the last context had as well."""
+        """Score continuations of one context, which runs once; tokens shared with the last context do not run again."""
         prefix = rows[0][: len(rows[0]) - sizes[0] - 1]
         self._run_prefix(prefix)
         tails = [row[len(prefix) : -1] for row in rows]
@@ -201,7 +200,7 @@ class FocusLM(_HFLM):
         return scored, [pairs] * len(rows)
 
     def _run_prefix(self, prefix: list[int]) -> None:
-        """Bring the kept cache to exactly these tokens."""
+        """Extend or crop the kept cache to exactly these tokens."""
         common = 0
         for old, new in zip(self._tokens, prefix):
             if old != new:
@@ -257,7 +256,7 @@ class FocusLM(_HFLM):
         seen = self._take_seen()
         for index, row in enumerate(context):
             first = 0 if mask is None else int((mask[index] == 0).sum())
-            # Shorter answers of a batch are padded; their last tokens are no text. One request at a time has none.
+            # Shorter answers of a batch are padded, so their last tokens are not text.
             members = [new[index, first:] for new in seen.values()]
             key = tuple(row[first:].tolist())
             self._generated[key] = exposure(output.shape[1] - 1 - first, self.routing_config, members)
@@ -271,7 +270,7 @@ class FocusLM(_HFLM):
             ids, _ = self.tok_batch_encode([request.args[0]])
             tokens = tuple(ids[0].tolist())
             for key, pairs in self._generated.items():
-                if tokens[len(tokens) - len(key) :] == key:  # too long a prompt loses its start
+                if tokens[len(tokens) - len(key) :] == key:  # a prompt beyond the limit loses its start
                     self._note(request.args[0], pairs)
         return texts
 

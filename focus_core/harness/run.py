@@ -1,4 +1,4 @@
-"""Benchmarks of the evaluation harness under several routings, each result a file, so that a stopped run resumes."""
+"""Benchmarks of the evaluation harness under several routings; each result is a file, so a stopped run resumes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class HarnessSettings:
 
     Attributes:
         data: folder with the task files; None for the Hugging Face hub.
-        limits: items per task by name, the first ones; None for all. See `task_limits`.
+        limits: number of first items per task, by name; None for all. See `task_limits`.
         top_k: k of hard routing, one run for each.
         soft: whether the soft gate of training is measured too.
         filler: text files put before passages and around needles; none for the sample story.
@@ -52,7 +52,7 @@ class HarnessSettings:
     seed: int = 0
 
     def routings(self) -> list[Setting]:
-        """The untouched model, which the others are compared with, and every routing."""
+        """The untouched model, which is the reference, and every routing."""
         soft = [Setting("soft")] if self.soft else []
         return [Setting("off"), *soft, *(Setting("hard", top_k) for top_k in self.top_k)]
 
@@ -102,7 +102,7 @@ def run_harness(
         of `focus_core.harness.scores.summary`.
 
     Raises:
-        FocusError: the model, routers or a task is not there, or the folder holds results of other settings.
+        FocusError: the model, routers or a task is missing, or the folder holds results of other settings.
     """
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     fillers = settings.filler_files()

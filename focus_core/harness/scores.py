@@ -1,4 +1,4 @@
-"""Benchmarks under several routings: scores, exposure beside them, and paired differences from the untouched model."""
+"""Scores of benchmarks under several routings, with gate exposure and paired differences from the untouched model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Setting:
     Attributes:
         mode: "off", "soft" or "hard".
         top_k: k of hard routing.
-        balance: "calibrated" or "sequence", the routers' own when None.
+        balance: "calibrated" or "sequence"; the routers' own when None.
     """
 
     mode: Mode
@@ -37,7 +37,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """Such as "hard-k2"."""
+        """Name of the setting, such as "hard-k2"."""
         parts = [self.mode, f"k{self.top_k}" if self.top_k else "", self.balance or ""]
         return "-".join(part for part in parts if part)
 
@@ -48,7 +48,7 @@ def run_task(lm: Any, task: ConfigurableTask, limit: int | None, seed: int = 0) 
     Args:
         lm: the model under one routing, a `FocusLM`.
         task: from `load_task`.
-        limit: items, the first ones; None for all.
+        limit: number of first items; None for all.
         seed: of few-shot sampling.
 
     Returns:
@@ -92,7 +92,7 @@ def run_task(lm: Any, task: ConfigurableTask, limit: int | None, seed: int = 0) 
 def _item(sample: dict[str, Any], pairs: Exposure, task: ConfigurableTask) -> dict[str, Any]:
     item: dict[str, Any] = {"doc_id": sample["doc_id"], "doc_hash": sample["doc_hash"], "scores": {}}
     if task.OUTPUT_TYPE == "multiple_choice":
-        # The log-probability of the right choice among the choices moves where accuracy is too coarse to.
+        # The log-probability of the right choice among the choices changes where accuracy is too coarse.
         scores = np.array([float(answer[0]) for answer in sample["filtered_resps"]])
         item["scores"]["gold_log_probability"] = float(log_softmax(scores)[int(sample["target"])])
         item["chosen"] = int(scores.argmax())
@@ -126,7 +126,7 @@ def compare(untouched: dict[str, Any], routed: dict[str, Any], *, seed: int = 0)
 
 
 def paired_difference(differences: np.ndarray, *, seed: int = 0) -> dict[str, float]:
-    """Mean of per-item differences with its 95% bootstrap interval; the interval of one item is the item."""
+    """Mean of per-item differences with its 95% bootstrap interval, which is a point for one item."""
     mean, changed = float(differences.mean()), float((np.abs(differences) > 1e-6).mean())
     low = high = mean
     if len(differences) > 1 and np.ptp(differences) > 0:

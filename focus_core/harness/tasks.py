@@ -1,7 +1,7 @@
-"""Benchmark tasks of the harness, from the hub or from local files, and versions long enough to meet the gate.
+"""Benchmark tasks of the harness, from the hub or from local files, and versions with items beyond the window.
 
 Prompts, choices and metrics are the harness's own YAML; local rows are only renamed to the hub's columns. Where a data
-set has no training split, its last rows are held back as few-shot examples and never evaluated.
+set has no training split, its last rows are few-shot examples and never evaluated.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ DEPTHS = (0.1, 0.5, 0.9)
 
 @dataclass(frozen=True)
 class Source:
-    """Where a task comes from.
+    """Definition and data of a task.
 
     Attributes:
         yaml: the harness's definition.
         file: its local rows.
-        columns: a local row with the hub's columns.
-        changes: settings of the harness that the local rows need otherwise.
+        columns: maps a local row to the hub's columns.
+        changes: settings of the harness to change for local rows.
     """
 
     yaml: str
@@ -79,7 +79,7 @@ SOURCES = {
         lambda row: {"text": f"{row['context']} {row['continuation']}"},
         {},
     ),
-    # These rows are the harness's processed form already, without the activity label in front.
+    # These rows are already in the harness's processed form, without the activity label in front.
     "hellaswag": Source("hellaswag/hellaswag.yaml", "hellaswag_dev.json", _hellaswag, {"process_docs": None}),
     "gsm8k": Source(
         "gsm8k/gsm8k.yaml",
@@ -96,7 +96,7 @@ METRIC = {
     "gsm8k": "exact_match,flexible-extract",
     "needle": "acc",
 }
-"""The metric that is quoted; acc_norm for the others, as published."""
+"""The metric to quote of each task; acc_norm for the others, as published."""
 
 
 def base_name(name: str) -> str:
@@ -115,8 +115,8 @@ def load_task(
     """One task, ready for the harness.
 
     Args:
-        name: one of `SOURCES`; with "_long" after it, few-shot examples fill `long_tokens` tokens;
-            "lambada_openai_after_N" puts N tokens of other text before every passage; "needle_N" hides a sentence in N
+        name: one of `SOURCES`. With "_long" after it, few-shot examples fill `long_tokens` tokens.
+            "lambada_openai_after_N" puts N tokens of other text before every passage. "needle_N" hides a sentence in N
             tokens.
         tokenizer: counts the tokens.
         data: folder with the local files; None for the hub.
@@ -175,7 +175,7 @@ def _local(base: str, source: Source, data: Path) -> dict[str, Any]:
     held = min(200, len(rows) // 4)
     splits = {"test": Dataset.from_list(rows[: len(rows) - held]), "train": Dataset.from_list(rows[len(rows) - held :])}
     few_shot: dict[str, Any] = {"split": "train", "sampler": "first_n"}  # one prompt for all items
-    if base == "truthfulqa_mc1":  # its examples are bare: the six fixed questions come once, with the item
+    if base == "truthfulqa_mc1":  # its examples have no prompt: the six fixed questions come once, with the item
         few_shot["doc_to_text"] = "Q: {{question}}\nA:"
     return {
         "custom_dataset": lambda **_: splits,
@@ -228,10 +228,10 @@ def needles(tokenizer: Any, filler: str, num_tokens: int, seed: int, repeats: in
         filler: the other text.
         num_tokens: tokens of filler.
         seed: of cities and numbers.
-        repeats: texts per depth; depths alternate, so that any first few rows hold all of them.
+        repeats: texts per depth; depths alternate, so that the first few rows cover all of them.
 
     Returns:
-        Rows with text, city, choices (four numbers, of which one stands in the text), gold, depth.
+        Rows with text, city, choices (four numbers, one of them in the text), gold, depth.
     """
     cities = ("Lisbon", "Oslo", "Cairo", "Lima", "Hanoi", "Quebec", "Nairobi", "Dublin")
     rng = np.random.default_rng([seed, num_tokens])

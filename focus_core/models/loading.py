@@ -289,8 +289,8 @@ def _loading_error(error: Exception, source: str | Path, spelling: str) -> Focus
             )
         if isinstance(error, OSError):
             return _HubUnreachable(
-                f"Cannot get {spelling!r}: it is no local folder, and the hub cannot be reached or refuses it: check the"
-                " name and the network."
+                f"Cannot get {spelling!r}: it is no local folder, and the hub cannot be reached or refuses it: check"
+                " the name and the network."
             )
     return FocusError(
         f"Cannot load {spelling}: its files are damaged or do not fit together ({reason}): get them again."

@@ -63,7 +63,7 @@ def build_report(
         sizes = _shares(statistics.units[:, row], statistics.units[:, row].sum(-1), weights)
         tags = _tag_shares(statistics.unit_tags[:, row], words, tag_names, weights)
         for group, count in enumerate(statistics.counts[row].sum(-1).tolist()):
-            cell = row * len(sizes) + group
+            place = row * len(sizes) + group
             frequent, typical = _top(statistics.counts[row, group], totals, texts, min_count, top_tokens)
             cards.append(
                 Card(
@@ -75,10 +75,10 @@ def build_report(
                     confidence=float(statistics.weight[row, group]) / count if count else None,
                     frequent=frequent,
                     typical=typical,
-                    random=tuple(_example(found, names) for found in statistics.random[cell]),
-                    strongest=tuple(_example(found, names) for found in statistics.strongest[cell]),
+                    random=tuple(_example(found, names) for found in statistics.random[place]),
+                    strongest=tuple(_example(found, names) for found in statistics.strongest[place]),
                     tags=tags[group],
-                    persistence=_together(statistics, cell, row, layers),
+                    persistence=_together(statistics, place, row, layers),
                 )
             )
     return Report(
@@ -166,10 +166,10 @@ def _top(
     return listed(np.lexsort((ids, -here))), listed(typical[here[typical] >= min_count])
 
 
-def _together(statistics: Statistics, cell: int, row: int, layers: Sequence[int]) -> tuple[Together, ...]:
+def _together(statistics: Statistics, place: int, row: int, layers: Sequence[int]) -> tuple[Together, ...]:
     """Probability that two tokens of a group share a group in each other layer, and that of any two tokens."""
     num_groups = statistics.members.shape[1]
-    flows = statistics.joint[cell].reshape(len(layers), num_groups).astype(float)
+    flows = statistics.joint[place].reshape(len(layers), num_groups).astype(float)
     sizes = statistics.counts.sum(-1).astype(float)
     observed, chance = _pair_rate(flows), _pair_rate(sizes)
     return tuple(

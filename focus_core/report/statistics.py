@@ -131,15 +131,15 @@ class Statistics:
         self.blocks = 0
         wanted = num_documents if self.by_document else characters // CHARACTERS_PER_UNIT
         num_units = max(1, min(MAX_UNITS, wanted))
-        cells = num_layers * num_groups
+        places = num_layers * num_groups
         self.counts = np.zeros((num_layers, num_groups, vocabulary), np.int32)
-        self.joint = np.zeros((cells, cells), np.int64)
+        self.joint = np.zeros((places, places), np.int64)
         self.members = np.zeros((num_layers, num_groups), np.int64)
         self.weight = np.zeros((num_layers, num_groups))
         self.units = np.zeros((num_units, num_layers, num_groups), np.int32)
         self.unit_tags = np.zeros((num_units, num_layers, num_groups, num_tags), np.int32)
-        self.random: list[list[Occurrence]] = [[] for _ in range(cells)]
-        self.strongest: list[list[Occurrence]] = [[] for _ in range(cells)]
+        self.random: list[list[Occurrence]] = [[] for _ in range(places)]
+        self.strongest: list[list[Occurrence]] = [[] for _ in range(places)]
 
     def add(self, block: Block) -> None:
         """Count the tokens of one block; blocks must come in the order of the corpus."""
@@ -172,19 +172,19 @@ class Statistics:
 
     def _sample(self, block: Block, groups: np.ndarray, weights: np.ndarray, draws: np.ndarray) -> None:
         num_groups, keep = self.members.shape[1], self.examples
-        for cell in range(len(self.random)):
-            layer, group = divmod(cell, num_groups)
+        for place in range(len(self.random)):
+            layer, group = divmod(place, num_groups)
             inside = np.flatnonzero(groups[layer] == group)
             if not len(inside) or not keep:
                 continue
             draw, tie, weight = draws[0, layer, inside], draws[1, layer, inside], weights[layer, inside]
-            held = self.random[cell]
+            held = self.random[place]
             limit = held[-1].rank if len(held) == keep else np.inf
             chosen = [i for i in _smallest(draw, keep) if draw[i] < limit]
             if chosen:
                 found = [_occurrence(block, int(inside[i]), draw[i], tie[i], weight[i]) for i in chosen]
-                self.random[cell] = sorted([*held, *found])[:keep]
-            held = self.strongest[cell]
+                self.random[place] = sorted([*held, *found])[:keep]
+            held = self.strongest[place]
             limit = held[-1].rank if len(held) == keep else np.inf
             able = np.flatnonzero(-weight <= limit)
             able = able[np.lexsort((tie[able], -weight[able]))]
@@ -198,7 +198,7 @@ class Statistics:
                 best: dict[int, Occurrence] = {}
                 for occurrence in sorted([*held, *found]):
                     best.setdefault(occurrence.token_id, occurrence)
-                self.strongest[cell] = list(best.values())[:keep]
+                self.strongest[place] = list(best.values())[:keep]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The sums by name, for saving; the same arrays, not copies."""
@@ -224,7 +224,7 @@ class Statistics:
         try:
             values: dict[str, Any] = json.loads(samples)
             random, strongest = (
-                [[Occurrence(*o) for o in cell] for cell in values[n]] for n in ("random", "strongest")
+                [[Occurrence(*o) for o in place] for place in values[n]] for n in ("random", "strongest")
             )
             blocks = int(values["blocks"])
         except (ValueError, TypeError, KeyError) as error:

@@ -74,10 +74,10 @@ def _sentences(path: Path) -> Iterator[_Sentence]:
             elif words[:1] == ["newpar"]:
                 sentence.new_paragraph = True
         else:
-            cells = line.split("\t")
-            if len(cells) != _COLUMNS:
-                raise FocusError(f"{path}, line {number}, has {len(cells)} columns instead of 10: it is not CoNLL-U.")
-            name, form, tag, space = cells[0], cells[1], cells[3], "SpaceAfter=No" not in cells[9].split("|")
+            columns = line.split("\t")
+            if len(columns) != _COLUMNS:
+                raise FocusError(f"{path}, line {number}, has {len(columns)} columns instead of 10: it is not CoNLL-U.")
+            name, form, tag, space = columns[0], columns[1], columns[3], "SpaceAfter=No" not in columns[9].split("|")
             if "." in name:
                 continue
             if "-" in name:

@@ -97,12 +97,12 @@ def identity_groups(groups: np.ndarray, types: np.ndarray, folds: np.ndarray, nu
     Returns:
         (L, n) int64.
     """
-    cells = np.unique(types * (int(folds.max()) + 1) + folds, return_inverse=True)[1].reshape(-1)
+    type_folds = np.unique(types * (int(folds.max()) + 1) + folds, return_inverse=True)[1].reshape(-1)
     found = groups.copy()
     for row, chosen in zip(groups, found):
         everywhere = contingency(types, row, int(types.max()) + 1, num_groups)
-        here = contingency(cells, row, int(cells.max()) + 1, num_groups)
-        votes = everywhere[types] - here[cells]
+        here = contingency(type_folds, row, int(type_folds.max()) + 1, num_groups)
+        votes = everywhere[types] - here[type_folds]
         seen = votes.max(1) > 0
         chosen[seen] = votes[seen].argmax(1)
     return found

@@ -137,9 +137,9 @@ def align_words(
     """
     if rule not in SUBWORD_RULES:
         raise FocusError(f"The subword rule is {rule!r}: choose one of {', '.join(SUBWORD_RULES)}.")
-    cells = trim_offsets(tagged.text, np.asarray(offsets, dtype=np.int64))
-    usable = np.flatnonzero(cells[:, 1] > cells[:, 0])
-    starts, ends = cells[usable, 0], cells[usable, 1]  # both sorted: spans are equal or disjoint, in order
+    spans = trim_offsets(tagged.text, np.asarray(offsets, dtype=np.int64))
+    usable = np.flatnonzero(spans[:, 1] > spans[:, 0])
+    starts, ends = spans[usable, 0], spans[usable, 1]  # both sorted: spans are equal or disjoint, in order
     word_starts, word_ends = tagged.spans[:, 0], tagged.spans[:, 1]
     low = np.searchsorted(ends, word_starts, side="right")
     high = np.searchsorted(starts, word_ends, side="left") - 1
