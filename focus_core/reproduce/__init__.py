@@ -1,5 +1,5 @@
 """Every published table and figure as one resumable experiment: `focus reproduce NAME`.
 
-`registry.EXPERIMENTS` maps names to `runner.Experiment`; an experiment is a list of cells and a function that measures
-one. Figures of the paper are in `data/published.json`; nothing here knows them.
+`registry.EXPERIMENTS` maps names to `runner.Experiment`: a list of cells of a table, and a function that measures one.
+The paper's own figures are in `data/published.json` and not used here.
 """

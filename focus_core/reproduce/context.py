@@ -1,4 +1,4 @@
-"""Inputs of an experiment: model, texts, scale, and the untouched model's figures to compare with."""
+"""Inputs of an experiment: model, texts, scale, and the untouched model's results for comparison."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from focus_core.training.stream import TokenStream, find_sources
 
 @dataclass(frozen=True)
 class Scale:
-    """Size of an experiment; each has small defaults of its own, and options of the command change them.
+    """Size of an experiment. Each experiment has its own small defaults; options of the command change them.
 
     Attributes:
         steps: optimiser steps of routers or adapters.
         full_steps: steps with all weights.
         length: T, tokens of a block; the longest one where lengths are compared.
-        batch_size: blocks a step.
+        batch_size: blocks per step.
         blocks: held-out blocks, evenly spaced.
-        window: w, below the published 128 so that short blocks meet the gate.
+        window: w, below the published 128 so that short blocks have distant pairs.
         limit: items per benchmark task.
     """
 
@@ -53,7 +53,7 @@ class Scale:
 
 @dataclass
 class Context:
-    """Inputs of a run; costly ones are made when first asked for.
+    """Inputs of a run; costly ones are made on first access.
 
     Attributes:
         scale: see `Scale`.
@@ -63,13 +63,13 @@ class Context:
         models: names for `load_model`; the first is the model of every experiment but `scale`.
         routers: folder of trained routers; those shipped for the model when None.
         bench: folder with benchmark files.
-        tasks: benchmarks of the experiment lora, its own when empty.
-        ranks: of its adapters, likewise.
-        rates: learning rates of its adapters, likewise.
+        tasks: benchmarks of the experiment lora; its own when empty.
+        ranks: of its adapters; its own when empty.
+        rates: learning rates of its adapters; its own when empty.
         treebank: CoNLL-U file.
         device: "cpu" or "cuda".
         seed: of everything random.
-        progress: told the present step and the share done.
+        progress: told the current step and the share done.
     """
 
     scale: Scale
@@ -88,16 +88,16 @@ class Context:
     progress: Progress = silent
 
     def load(self) -> LoadedModel:
-        """The model afresh, for cells that change it."""
+        """A newly loaded model, for cells that change it."""
         return load_model(self.models[0], device=self.device, progress=self.progress)
 
     @cached_property
     def loaded(self) -> LoadedModel:
-        """The model for cells that leave it as it is; they detach what they attach."""
+        """The shared model, for cells that do not change it; they detach the routers that they attach."""
         return self.load()
 
     def attached(self) -> FocusModel:
-        """The model with the routers that were named, or those shipped for it."""
+        """The model with the chosen routers, or those shipped for it."""
         return attach(self.loaded, self.routers, untrained=False)
 
     def attached_hash(self) -> str:
@@ -110,9 +110,13 @@ class Context:
 
     @cached_property
     def training_files(self) -> list[Path]:
-        """Raises FocusError if none were given."""
+        """The training texts.
+
+        Raises:
+            FocusError: there are none.
+        """
         if not self.data:
-            raise FocusError("This trains on text: give files or folders with --data.")
+            raise FocusError("This experiment trains on text: give files or folders with --data.")
         return find_texts(self.data)
 
     @cached_property
@@ -130,7 +134,7 @@ class Context:
     def held(self) -> np.ndarray:
         """(N, T) int64 evenly spaced held-out blocks.
 
-        Of the held-out texts; else of the end of the training text; without either, of the sample story.
+        From the held-out texts; without those, from the end of the training text, or from the sample story.
         """
         if self.held_files or not self.data:
             every = self._cut(self.held_files or [data_dir() / "samples" / "story.txt"])
@@ -149,7 +153,7 @@ class Context:
 
     @cached_property
     def untouched(self) -> Evaluation:
-        """The untouched model on the held-out blocks, evaluated once a process; the model at hand may have routers."""
+        """The untouched model on the held-out blocks, evaluated once per process; the loaded model may have routers."""
         self.progress("Evaluating the untouched model", 0.0)
         return evaluate(retrofit(self.load().model), self.held, routing="off")
 
@@ -161,7 +165,7 @@ class Context:
         Args:
             focus: model with routers.
             plan: (routing, k, balance) as in `standard_settings`.
-            more: values every row gets in front.
+            more: values at the start of every row.
         """
         rows = []
         for mode, top_k, balance in plan:
@@ -182,7 +186,7 @@ class Context:
 
 
 def row(found: Evaluation, untouched: Evaluation | None) -> dict[str, Any]:
-    """An evaluation as a row: no perplexity without kept share and largest group.
+    """An evaluation as a row, always with kept share and largest group.
 
     Args:
         found: the evaluation.

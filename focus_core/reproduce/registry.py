@@ -1,4 +1,4 @@
-"""The experiments by name. A new one is its cells, a function that runs one, and an entry here."""
+"""The experiments by name. A new one is a function that lists cells, one that measures a cell, and an entry here."""
 
 from __future__ import annotations
 

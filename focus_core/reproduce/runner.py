@@ -1,4 +1,4 @@
-"""Runs an experiment cell by cell. A finished cell is a file, so repeating the command resumes."""
+"""Runs an experiment cell by cell. Every finished cell is a file, so a repeated command resumes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Experiment:
     """One published table or figure.
 
     Attributes:
-        title: for people.
-        cells: from the context to the cells by name, each with the plain values that identify it.
-        run: (context, name of the cell, its values) to `{"rows": [...]}` and other findings of the cell.
-        columns: of the rows, in the order in which a table shows them.
-        scale: small defaults, meant for about 15 minutes on 2 cores.
-        needs: inputs it cannot do without, keys of `NEEDS`.
-        uses_routers: whether trained routers are measured, whose hash then identifies the run.
-        compare: from the finished cells to rows with comparisons between cells; rows stay as they are if None.
+        title: one line for tables.
+        cells: maps the context to the cells of the table by name, each with the plain values that identify it.
+        run: maps context, name of a cell and its values to `{"rows": [...]}` and other results of the cell.
+        columns: of the rows, in the order of the table.
+        scale: small defaults, for about 15 minutes on 2 cores.
+        needs: required inputs, keys of `NEEDS`.
+        uses_routers: whether trained routers are measured; their hash then identifies the run.
+        compare: maps the finished cells to rows with comparisons between cells; None to leave rows unchanged.
     """
 
     title: str
@@ -53,10 +53,10 @@ class Experiment:
 
 
 def check_needs(name: str, experiment: Experiment, context: Context) -> None:
-    """Refuse a run whose inputs are missing, and name the option.
+    """Refuse a run with missing inputs, and name the option for each.
 
     Raises:
-        FocusError: something of `experiment.needs` was not given.
+        FocusError: an input in `experiment.needs` is missing.
     """
     given = {
         "data": bool(context.data),
@@ -82,8 +82,8 @@ def run_experiment(
         name: of the experiment.
         experiment: to run.
         context: inputs; its folder is set here.
-        out: folder of the run. None for a folder in the app's runs: the one of these very inputs if there is one, so
-            that the run resumes, else a new one.
+        out: folder of the run. None for a folder in the app's runs: that of a run with the same inputs, which resumes,
+            else a new one.
         only: names of the cells to run; all when None.
 
     Returns:
@@ -98,13 +98,13 @@ def run_experiment(
     if experiment.uses_routers:
         identity["routers"] = context.attached_hash()
     cells = experiment.cells(context)
-    # Another version of the program may mean other cells by the same names: its runs get folders of their own.
+    # Another version of the program may give cells of the same names other settings: its runs get their own folders.
     run = {**identity, "cells": hashlib.sha256(json.dumps(plain(cells)).encode()).hexdigest()[:12]}
     context.folder = out if out is not None else _folder(name, run)
     _claim(context.folder, run)
     unknown = sorted(set(only or ()) - set(cells))
     if unknown:
-        raise FocusError(f"{name} has no cell {unknown[0]!r}: choose of {', '.join(cells)}.")
+        raise FocusError(f"{name} has no cell {unknown[0]!r}: choose from {', '.join(cells)}.")
     found: dict[str, dict[str, Any]] = {}
 
     def timed(cell: str) -> dict[str, Any]:
@@ -176,9 +176,9 @@ def _folder(name: str, identity: dict[str, Any]) -> Path:
 def _claim(folder: Path, identity: dict[str, Any]) -> None:
     known = _settings(folder)
     if known is None and folder.is_dir() and any(folder.iterdir()):
-        raise FocusError(f"{folder} holds something else: choose another folder with --out.")
+        raise FocusError(f"{folder} holds other files: choose another folder with --out.")
     if known is not None and known != identity:
-        raise FocusError(f"{folder} holds a run with other settings: repeat those, or choose another with --out.")
+        raise FocusError(f"{folder} holds a run with other settings: use those, or choose another folder with --out.")
     if known is None:
         write_atomic(folder / SETTINGS, json.dumps(identity, indent=2) + "\n")
 

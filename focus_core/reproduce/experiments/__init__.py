@@ -1,1 +1,1 @@
-"""The published tables and figures, one function for each cell."""
+"""The published tables and figures: functions that list and measure the cells of each."""

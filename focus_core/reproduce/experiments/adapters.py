@@ -1,6 +1,6 @@
 """Experiments that need the harness or PEFT: routers beside LoRA, in perplexity and benchmarks.
 
-Both train in the run, on the same text and for as many steps and tokens.
+Both train in the run, on the same text, steps and tokens.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ LORA_TASKS = (
     *("truthfulqa_mc1", "hellaswag", "arc_easy", "piqa", "lambada_openai", "gsm8k"),
     *("truthfulqa_mc1_long", "lambada_openai_after_1024", "needle_1024"),
 )
-"""The published tasks, and forms of them that are long enough for the gate to matter."""
+"""The published tasks, and versions with items beyond the window."""
 LONGER_TASKS = (
     *("hellaswag_long", "arc_easy_long", "piqa_long"),
     *("lambada_openai_after_2048", "lambada_openai_after_4096", "needle_2048"),
 )
-"""More such forms, which the small default scale leaves out."""
+"""More long versions, which the small default scale leaves out."""
 EVERY_TASK = "all"
 MOST = {"gsm8k": 5, "needle_1024": 9, "needle_2048": 9}
-"""Items at most of tasks where one costs as much as dozens elsewhere."""
+"""Largest number of items of tasks where one item costs as much as dozens elsewhere."""
 COLUMNS = (
     *("parameters", "routing", "top_k", "balance", "perplexity", "difference", "low", "high"),
     *("kept_share", "largest_group_share"),
@@ -51,7 +51,7 @@ def alignment_cells(context: Context) -> dict[str, dict[str, Any]]:
 
 
 def _chosen(names: Sequence[str]) -> tuple[str, ...]:
-    """The tasks that were asked for, in the order of the tables; `LORA_TASKS` if none were."""
+    """The chosen tasks, in the order of the tables; `LORA_TASKS` if none."""
     known = (*LORA_TASKS, *LONGER_TASKS)
     unknown = sorted(set(names) - {*known, EVERY_TASK})
     if unknown:
@@ -79,7 +79,7 @@ def _cells(
 
 
 def run(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
-    """One model, judged by perplexity and tasks, with paired differences from the untouched model."""
+    """Perplexity and task scores of one model, with paired differences from the untouched model."""
     require("lm_eval", "eval")
     require("peft", "eval")
     from focus_core.reproduce.studies.lora_grid import Yardstick, run_grid
@@ -116,7 +116,7 @@ def _filler() -> str:
 
 
 def _routed(context: Context, cell: str, focus: FocusModel, tasks: dict[str, int]) -> list[dict[str, Any]]:
-    """The gate as published, in perplexity alone; hard and causal at each k, with the exposure of every task."""
+    """Perplexity under the gate as published; perplexity and tasks under hard, causal routing at each k."""
     from focus_core.harness.model import FocusLM
     from focus_core.harness.scores import compare, run_task
     from focus_core.harness.tasks import load_task

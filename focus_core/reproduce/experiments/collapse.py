@@ -21,11 +21,11 @@ COLUMNS = (
 )
 GROUPS, TOP_K = 8, 2
 PROBE_TOKENS, LOOKS = 512, 5
-"""Tokens of the probe, and looks at it in each phase."""
+"""Tokens of the probe, and number of measurements on it in each phase."""
 
 
 def cells(context: Context) -> dict[str, dict[str, Any]]:
-    """The untouched model, and one cell per variant with the settings it trains with."""
+    """The untouched model, and one cell per variant with its training settings."""
     settings = _settings(context)
     base = FocusConfig.paper(num_groups=GROUPS, top_k=TOP_K, window=context.scale.window)
     every = _recluster_every(context)
@@ -36,7 +36,7 @@ def cells(context: Context) -> dict[str, dict[str, Any]]:
 
 
 def run(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Train one variant in both phases; perplexity and balance at the end of each, curves on the way."""
+    """Train one variant in both phases; perplexity and balance after each phase, curves during both."""
     if cell == "untouched":
         return {"rows": [row(context.untouched, None)]}
     scale, variant = context.scale, variants(values["recluster_every"])[cell]

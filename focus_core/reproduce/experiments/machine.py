@@ -26,7 +26,7 @@ def speed_cells(context: Context) -> dict[str, dict[str, Any]]:
 
 
 def run_speed(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Full and sparse attention in turn; nothing else should run on the machine."""
+    """Time full and sparse attention alternately; nothing else should run on the machine."""
     settings = BenchSettings(
         sizes=(values["tokens"],),
         routings=tuple(values["routings"]),
@@ -46,7 +46,7 @@ def group_cells(context: Context) -> dict[str, dict[str, Any]]:
 
 
 def run_groups(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The purest group for each published category, beside its references, as `focus align` measures it."""
+    """The purest group for each published category, with its references, as `focus align` measures them."""
     from focus_core.analysis.linguistics.run import AlignSettings, align_texts
 
     settings = AlignSettings(

@@ -1,4 +1,4 @@
-"""Changes of the recipe, judged at the same kept share. No published table corresponds to it."""
+"""Changes of the recipe, compared at the same kept share. No published table corresponds to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from focus_core.training.calibrate import calibrate
 from focus_core.training.loop import calibration_blocks
 
 SHARE = 0.4
-"""Kept share of the distant pairs at which recipes are compared; at the default scale most of them reach it."""
+"""Kept share of distant pairs for comparing recipes; at the default scale most of them reach it."""
 TOP_KS = (1, 2, 3)
 BUDGETS = (0.3, 0.45, 0.6)
 PLAN_BLOCKS = 2
@@ -53,7 +53,7 @@ def cells(context: Context) -> dict[str, dict[str, Any]]:
 
 
 def run(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Train one candidate on a fresh model; rows at each k, with the losses of every block."""
+    """Train one candidate on a new retrofit; rows at each k, with the losses of every block."""
     if cell == "untouched":
         return {"rows": [row(context.untouched, None)]}
     untouched = context.untouched
@@ -106,7 +106,7 @@ def _plan_blocks(context: Context) -> np.ndarray:
 
 
 def _by_layer(context: Context, cell: str, options: dict[str, list[int]]) -> tuple[list[Evaluation], list[Any]]:
-    """What each layer should be under each budget, chosen on training text, and what that does."""
+    """The settings of each layer under each budget, chosen on training text, and their evaluation."""
     trained = {}
     for num_groups in options["num_groups"]:
         recipe = OF_GROUPS[num_groups]
@@ -125,7 +125,7 @@ def _by_layer(context: Context, cell: str, options: dict[str, list[int]]) -> tup
 
 
 def compare(found: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Perplexity minus that of the base recipe, both read at `SHARE`, paired over blocks; none where out of reach."""
+    """Perplexity minus that of the base recipe, both at kept share `SHARE`, paired over blocks; none out of range."""
     read = {
         cell: at_share(np.array(kept["shares"]), np.array(kept["losses"]), SHARE)
         for cell, result in found.items()

@@ -1,4 +1,4 @@
-"""Experiments that train routers, or everything, and measure perplexity: retrofit, scale, fine-tuning, ablation."""
+"""Experiments that train routers or all weights and measure perplexity: retrofit, scale, fine-tuning, ablation."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ OUR_RECIPE = "our recipe"
 
 
 def train_routers(context: Context, cell: str, config: FocusConfig, objective: str) -> FocusModel:
-    """Routers trained for the scale's steps; an interrupted cell goes on from its checkpoint.
+    """Train routers for the scale's steps; an interrupted cell resumes from its checkpoint.
 
-    The caller detaches what is returned.
+    The caller detaches the returned routers.
     """
     scale = context.scale
     settings = TrainSettings(
@@ -82,7 +82,7 @@ def retrofit_cells(context: Context) -> dict[str, dict[str, Any]]:
 
 
 def run_retrofit(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
-    """One method. The published recipe is measured as published (its groups see the future) and calibrated."""
+    """Measure one method. The published recipe is measured with sequence balance, as published, and calibrated."""
     if cell == "untouched":
         return {"rows": [row(context.untouched, None)]}
     if "baseline" in values:
@@ -105,7 +105,7 @@ def _baseline(context: Context, values: dict[str, Any]) -> dict[str, Any]:
 
     path = context.folder / CELLS / f"{OUR_RECIPE}.json"
     if not path.is_file():
-        raise FocusError(f"Baselines keep what our recipe keeps: run the cell {OUR_RECIPE!r} first.")
+        raise FocusError(f"Baselines take their kept share from our recipe: run the cell {OUR_RECIPE!r} first.")
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     ours = next(each for each in rows if (each["top_k"], each["balance"]) == (2, "calibrated"))
     config = FocusConfig(window=values["window"])
@@ -171,7 +171,7 @@ def finetune_cells(context: Context) -> dict[str, dict[str, Any]]:
 
 
 def run_finetune(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Routers first, where there are any, then all weights; Trainer, with checkpoints in both phases."""
+    """Train routers, where there are any, then all weights, by Trainer, with checkpoints in both phases."""
     if cell == "untouched":
         return {"rows": [row(context.untouched, None)]}
     scale, folder = context.scale, context.folder / CELLS / cell
@@ -196,7 +196,7 @@ def run_finetune(context: Context, cell: str, values: dict[str, Any]) -> dict[st
     if "objective" in values:
         plan = [("soft", None, "sequence"), ("hard", 2, "sequence"), *HARD]
     rows = context.measure(focus, plan)
-    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # twelve bytes for every weight
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # twelve bytes per weight
     return {"rows": rows}
 
 
@@ -223,7 +223,7 @@ def ablation_cells(context: Context) -> dict[str, dict[str, Any]]:
             cells[f"{name}={value}"] = {"config": default.replace(**{name: value}), "objective": OURS}
     for name, chosen in (("every second", layers[::2]), ("first half", layers[:half]), ("second half", layers[half:])):
         cells[f"layers={name}"] = {"config": default.replace(layers=chosen), "objective": OURS}
-    # The gate takes part in the language-model loss alone.
+    # Only the language-model loss uses the gate.
     for gate in ("log", "paper"):
         cells[f"objective=lm, gate={gate}"] = {"config": default.replace(gate=gate), "objective": PAPER}
     return cells

@@ -26,7 +26,7 @@ def domain_cells(context: Context) -> dict[str, dict[str, Any]]:
 
 
 def run_domain(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
-    """One text: untouched and routed on the same blocks; a text of less than a block is one block."""
+    """Measure one text, untouched and routed on the same blocks; a text shorter than a block is one block."""
     text = read_text(domain_files(context)[values["number"]])
     tokenizer = context.loaded.tokenizer
     tokens = len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) + len(opening_tokens(tokenizer))
@@ -52,7 +52,7 @@ def length_cells(context: Context) -> dict[str, dict[str, Any]]:
 
 
 def run_length(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The same tokens cut to one length; loss by position goes along."""
+    """Measure the same tokens cut to one length, with the loss by position."""
     focus = context.attached()
     try:
         settings: Plan = [("off", None, None), *HARD]
@@ -85,7 +85,7 @@ def sweep_cells(context: Context) -> dict[str, dict[str, Any]]:
 
 
 def run_sweep(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
-    """One k, causal and as published, with the bound that the kept pairs set on any speed-up."""
+    """Measure one k, causal and as published, with the bound on the speed-up from its kept pairs."""
     if cell == "untouched":
         return {"rows": [row(context.untouched, None)]}
     focus = context.attached()

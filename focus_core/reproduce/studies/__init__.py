@@ -1,1 +1,1 @@
-"""What only experiments need: training remedies, candidates of the recipe, LoRA, settings by layer."""
+"""Parts of experiments alone: training remedies, candidates of the recipe, LoRA, settings by layer."""

@@ -1,4 +1,4 @@
-"""Groups, k and window of every layer by what it costs to route that layer alone: a recipe to be tried.
+"""Groups, k and window of every layer, chosen by the loss of that layer routed alone: a candidate recipe.
 
 `focus plan` chooses k alone and is an option of the package; this is a candidate of `focus reproduce recipes`.
 """
@@ -21,7 +21,7 @@ from focus_core.routing.rules import AttentionCall, Rule, attend_hard
 
 @dataclass(frozen=True)
 class Choice:
-    """What one layer may be: K groups, of which a token reads k, and a window."""
+    """Settings of one layer: K groups, of which a token reads k, and a window."""
 
     num_groups: int
     top_k: int
@@ -38,8 +38,8 @@ def evaluate_choices(
 ) -> Evaluation:
     """Perplexity, calibrated, where every layer has its own K, k and window.
 
-    Kept shares are of the pairs beyond the window of the model's settings, so that they compare with those of one
-    window everywhere: pairs that a narrower window leaves out are subtracted, those that a wider one adds are added.
+    Kept shares refer to the pairs beyond the window of the model's settings, so that they compare with one window in
+    all layers. Pairs that a narrower window leaves out are subtracted; pairs that a wider one adds are added.
 
     Args:
         focus: model with routers.
@@ -85,12 +85,12 @@ def choose(
     budgets: Sequence[float],
     progress: Callable[[int, float], None] = lambda layer, share: None,
 ) -> list[list[Choice]]:
-    """The best choice for every layer under each budget, by the cost of each when all other layers attend fully.
+    """The best choice for every layer under each budget, by the loss of each with full attention in all other layers.
 
     Args:
         focus: model with routers.
         routers: by their K.
-        options: what a layer may take; full attention, at no loss, is one more.
+        options: choices for a layer, beside full attention at no loss.
         blocks: (N, T) int64 training blocks.
         budgets: shares of distant pairs, mean over layers.
         progress: told the layer and the share done.

@@ -1,7 +1,7 @@
-"""Changes of the recipe to be tried, each a few lines on one training loop, so that anyone can have their figures.
+"""Candidate changes of the recipe, each a few lines on one training loop.
 
-What has earned its place is an option of the package (`FocusConfig`, `focus train`, `focus plan`) as well.
-`focus reproduce recipes` measures all of them.
+`focus reproduce recipes` measures all of them. The better ones are options of the package as well (`FocusConfig`,
+`focus train`, `focus plan`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from focus_core.training.objectives import attention_mass, distant_mass, languag
 
 Objective = Callable[[FocusModel, Tensor], Tensor]
 BASE = "heads"
-"""The recipe that the others are compared with: routers per key/value head, trained on attention mass."""
+"""The reference recipe: routers per key/value head, trained on attention mass."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Candidate:
     Attributes:
         label: in words.
         settings: of `FocusConfig`, on top of routers per head.
-        objective: what is descended on.
-        then: what is descended on in the second half of the steps; the same when None.
-        anneal: from the share of the steps done to settings in force at that step; those of the model when None.
-        prepare: called once before training with the model and the blocks.
+        objective: the training loss.
+        then: the training loss in the second half of the steps; the same when None.
+        anneal: maps the share of the steps done to settings in force; those of the model when None.
+        prepare: called once before training, with the model and the blocks.
     """
 
     label: str
@@ -56,8 +56,8 @@ class Candidate:
 def top_k_mass(focus: FocusModel, input_ids: Tensor) -> Tensor:
     """`attention_mass` with the pairs that hard routing keeps, mean over k = 1 to the configured one.
 
-    The weight of a pair is 1 if it is kept at k groups and 0 if not, so training sees the mask of
-    inference; the gradient is that of the soft affinity (straight-through, arXiv 1308.3432).
+    The weight of a pair is 1 if it is kept at k groups, else 0: the mask of inference. The gradient is that of the soft
+    affinity (straight-through, arXiv 1308.3432).
     """
     return distant_mass(focus, input_ids, _hard_kept)
 
@@ -90,7 +90,7 @@ def attention_outputs(focus: FocusModel, input_ids: Tensor) -> Tensor:
 
 
 def next_token_logits(focus: FocusModel, input_ids: Tensor) -> Tensor:
-    """Distillation from the untouched model: divergence of the soft gate's next tokens from its own, in nats."""
+    """Distillation from the untouched model: divergence of next-token distributions under the soft gate, in nats."""
     with torch.no_grad(), focus.routing("off"):
         target = focus(input_ids=input_ids, use_cache=False).logits.float().log_softmax(-1)
     with focus.routing("soft", balance="sequence"):
@@ -123,7 +123,7 @@ def start_at_means(focus: FocusModel, blocks: np.ndarray) -> None:
 
 
 def bias_to_recent_and_rare(focus: FocusModel, blocks: np.ndarray) -> None:
-    """Let each group of keys prefer late or rare tokens by a learned amount, zero at first.
+    """Add a learned bias of each group of keys towards late or rare tokens, zero at first.
 
     score_k += b_k1 log(position) + b_k2 log(frequency), both standardised over the training blocks.
     """
@@ -203,12 +203,12 @@ def train_candidate(
     settings: TrainSettings,
     on_step: Callable[[int, float], None] = lambda step, loss: None,
 ) -> None:
-    """Train and calibrate fresh routers as a candidate says; not resumable, a run takes minutes.
+    """Train and calibrate new routers by a candidate; not resumable, since a run takes minutes.
 
     Args:
         focus: model with routers made with the candidate's settings.
         blocks: (N, T) int64 training blocks.
-        candidate: see there.
+        candidate: see `Candidate`.
         settings: steps, batch size, rate, seed and precision; the objective is the candidate's.
         on_step: called with the finished steps and the loss.
     """
@@ -244,12 +244,12 @@ def candidate_config(candidate: Candidate, window: int) -> FocusConfig:
 
 
 def at_share(shares: np.ndarray, losses: np.ndarray, share: float) -> np.ndarray | None:
-    """Losses of every block at one kept share, on straight lines between the measured ones.
+    """Losses of every block at one kept share, by linear interpolation between the measured ones.
 
     Args:
         shares: (n,) kept shares, one for each k.
         losses: (n, blocks) mean negative log-likelihoods.
-        share: where to read; None is returned outside the measured ones.
+        share: the kept share; the result is None outside the measured range.
     """
     order = np.argsort(shares)
     shares, losses = shares[order], losses[order]

@@ -1,7 +1,7 @@
 """Low-rank adapters trained on the same text and steps as routers.
 
-Adapters sit on the query, key and value projections, as in the published comparison (147K parameters on GPT-2 at rank 4
-is just that), and are trained by Transformers' Trainer on PEFT's model (https://huggingface.co/docs/peft).
+Adapters are on the query, key and value projections, as in the published comparison: on GPT-2 at rank 4 that gives its
+147K parameters. Transformers' Trainer trains PEFT's model (https://huggingface.co/docs/peft).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LoraSettings:
 
     Attributes:
         rank: r of the adapters; their scale is 2 (alpha = 2r).
-        learning_rate: the highest one; 5% of the steps warm up, then a cosine falls to a tenth.
+        learning_rate: peak rate; linear warm-up over 5% of the steps, then cosine to 10%.
         steps: optimiser steps.
         batch_size: blocks per step.
         seed: of adapters and order of text.
@@ -46,7 +46,7 @@ class LoraSettings:
 
     @property
     def name(self) -> str:
-        """Such as "r4-lr1e-05"."""
+        """Name of the cell, such as "r4-lr1e-05"."""
         return f"r{self.rank}-lr{self.learning_rate:.0e}"
 
 
@@ -74,9 +74,9 @@ def train_lora(
     """Train adapters on the language-model loss; a stopped run resumes from its last checkpoint.
 
     Args:
-        model: a decoder without routers. Its projections are replaced by PEFT's; its weights stay.
+        model: a decoder without routers. Its projections are replaced by PEFT's; its weights do not change.
         stream: blocks of tokens.
-        settings: see there.
+        settings: see `LoraSettings`.
         folder: for checkpoints and, at the end, the adapter (safetensors).
         on_step: called with the step and its loss.
 
@@ -140,7 +140,7 @@ def _with_labels(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 class _Steps(TrainerCallback):
-    """Passes every step's loss on."""
+    """Calls a function with every step's loss."""
 
     def __init__(self, on_step: Callable[[int, float], None] | None) -> None:
         self.on_step = on_step

@@ -45,7 +45,7 @@ class Yardstick:
     seed: int = 0
 
     def measure(self, loaded: LoadedModel) -> dict[str, Any]:
-        """Perplexity and benchmark results of a model as it is, without routing."""
+        """Perplexity and benchmark results of a model without routers."""
         focus = retrofit(loaded.model, seed=0)
         try:
             row = evaluate(focus, self.blocks, routing="off", batch_size=2)
@@ -73,20 +73,20 @@ def run_grid(
     """Train and measure every cell that is not stored yet.
 
     Args:
-        load: makes the model afresh; adapters are merged into its weights.
-        stream: makes the training text afresh, the same for every cell.
+        load: loads a new model; adapters are merged into its weights.
+        stream: starts the training text, the same for every cell.
         cells: ranks and learning rates.
-        yardstick: what is measured.
+        yardstick: text and tasks to measure.
         common: settings stored with every cell; a stored cell of other settings is refused.
         out: folder of the run.
         progress: told the cell, step and loss.
 
     Returns:
-        `untouched`, and `results` with one row per cell: parameters, losses at both ends, perplexity and scores with
+        `untouched`, and `results` with one row per cell: parameters, first and last loss, perplexity and scores with
         paired differences from the untouched model.
 
     Raises:
-        FocusError: a folder of other settings, or what `train_lora` and `load_task` raise.
+        FocusError: a folder of other settings; otherwise as `train_lora` and `load_task`.
     """
 
     def run(cell: LoraSettings, done: float) -> dict[str, Any]:

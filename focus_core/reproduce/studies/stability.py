@@ -1,7 +1,7 @@
-"""The stability study: one loop, two phases, and what the groups do meanwhile (published: section on collapse).
+"""The stability study: training in two phases, with the size and stability of groups (published: section on collapse).
 
-First the routers alone, then everything. On a fixed batch, the probe, the loop notes how large the largest group is and
-how many tokens kept their first group since the last look.
+First the routers alone, then all weights. At intervals the loop routes a fixed batch, the probe. It records the share
+of the largest group, and the share of tokens that kept their first group since the last measurement.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ PHASES = ("centroids", "everything")
 
 @dataclass(frozen=True)
 class StudySettings:
-    """How long and how to train a variant.
+    """Length and settings of the training of a variant.
 
     Attributes:
         steps: with the routers alone.
         full_steps: with all weights, after that.
-        batch_size: blocks a step.
+        batch_size: blocks per step.
         learning_rate: of the routers, AdamW, constant.
         base_learning_rate: of the base model's weights in the second phase.
-        probe_every: steps between looks at the probe.
+        probe_every: steps between measurements on the probe.
         seed: of the block order.
         autocast: run the base model in bfloat16.
     """
@@ -53,7 +53,7 @@ class StudySettings:
 
 @dataclass(frozen=True)
 class Point:
-    """One look at the probe.
+    """One measurement on the probe.
 
     Attributes:
         step: finished steps, over both phases.
@@ -61,8 +61,8 @@ class Point:
         loss: language-model loss of the step before, in nats; of the first batch at step 0.
         largest: share of the probe's tokens in the largest group, mean over layers.
         worst: the same in the layer where it is largest.
-        stability: share of the probe's tokens whose first group is that of the last look, mean over layers; None at
-            the first.
+        stability: share of the probe's tokens with the same first group as at the last measurement, mean over layers;
+            None at the first.
     """
 
     step: int
@@ -106,19 +106,19 @@ def train_variant(
     on_point: Callable[[Point], None] = lambda point: None,
     on_phase_end: Callable[[str], None] = lambda phase: None,
 ) -> list[Point]:
-    """Train a fresh retrofit in both phases and watch its groups.
+    """Train a new retrofit in both phases and measure its groups.
 
     Args:
         focus: model with routers made with the variant's settings; its base is changed in the second phase.
         blocks: (N, T) int64 training blocks.
-        probe: (P, T) int64, looked at and never trained on.
+        probe: (P, T) int64, measured and never trained on.
         variant: see `focus_core.reproduce.studies.variants`.
         settings: see `StudySettings`.
-        on_point: called after every look.
+        on_point: called after every measurement.
         on_phase_end: called with the name of a phase when it has ended.
 
     Returns:
-        The looks in order, the first before any step.
+        The measurements in order, the first before any step.
 
     Raises:
         FocusError: fewer blocks than a batch, or a loss that is not finite.

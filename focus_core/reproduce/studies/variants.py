@@ -1,7 +1,7 @@
 """Remedies against collapse, as the published stability study names them: each is a few hooks on one training loop.
 
-A variant changes settings of the published recipe, adds a term to the loss, changes what a router reads, or moves its
-centroids after a step. What the paper leaves open (weights, decay, intervals) is a named constant here.
+A variant changes settings of the published recipe, adds a term to the loss, changes a router's input, or moves its
+centroids after a step. Weights, decay and intervals, which the paper does not give, are named constants here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Variant:
     Attributes:
         label: name in tables.
         settings: of `FocusConfig`, on top of the published recipe.
-        penalty: from one layer's assignment (B, T, K) to a term that is added to the loss, mean over layers.
+        penalty: maps one layer's assignment (B, T, K) to a term of the loss, mean over layers.
         prepare: called once with every router, before training.
         after_step: called after every step with (router, states (B, T, d), assignment (B, T, K), finished steps).
     """
@@ -44,7 +44,7 @@ class Variant:
 
 
 def entropy_loss(assignment: Tensor) -> Tensor:
-    """Mean entropy of a token's assignment in nats: 0 when every token is sure of its group.
+    """Mean entropy of a token's assignment in nats: 0 when every token has weight 1 in one group.
 
     Args:
         assignment: (B, T, K), rows sum to 1.
@@ -53,7 +53,7 @@ def entropy_loss(assignment: Tensor) -> Tensor:
 
 
 def balance_loss(assignment: Tensor) -> Tensor:
-    """Divergence of the groups' shares from uniform in nats: 0 when all are equal, log K when one has everything.
+    """Divergence of the groups' shares from uniform in nats: 0 when all are equal, log K when one holds every token.
 
     Args:
         assignment: (B, T, K), rows sum to 1.
@@ -68,18 +68,18 @@ def losses(balance_weight: float = BALANCE_WEIGHT) -> Callable[[Tensor], Tensor]
 
 
 def stop_gradient(router: Router) -> Any:
-    """Let no gradient pass from a router into the hidden states it reads; returns the hook's handle."""
+    """Stop gradients from a router into its hidden states; returns the hook's handle."""
     return router.register_forward_pre_hook(lambda module, inputs: (inputs[0].detach(),))
 
 
 def freeze_centroids(router: Router) -> None:
-    """Take centroids away from the optimiser; the projection still learns."""
+    """Freeze the centroids; the projection still learns."""
     router.centroids.requires_grad_(False)
 
 
 @torch.no_grad()
 def routes(router: Router, states: Tensor) -> Tensor:
-    """(N, d_g) float32: hidden states (B, T, d) in the routing space, as the router's scores see them."""
+    """(N, d_g) float32: hidden states (B, T, d) in the routing space, as in the router's scores."""
     flat = states.detach().float().reshape(-1, states.shape[-1])
     if router.cosine:
         return F.normalize(F.layer_norm(flat, flat.shape[-1:]) @ router.projection, dim=-1)
@@ -88,9 +88,9 @@ def routes(router: Router, states: Tensor) -> Tensor:
 
 @torch.no_grad()
 def move_to_mean(router: Router, states: Tensor, assignment: Tensor, step: int) -> None:
-    """Exponential moving average: each centroid goes a little towards the mean route of its tokens.
+    """Exponential moving average: each centroid moves towards the mean route of its tokens.
 
-    A group without tokens in this batch stays where it is.
+    A group without tokens in this batch does not move.
     """
     found = routes(router, states)
     members = F.one_hot(assignment.argmax(-1).reshape(-1), assignment.shape[-1]).to(found)
@@ -101,7 +101,7 @@ def move_to_mean(router: Router, states: Tensor, assignment: Tensor, step: int) 
 
 
 def recluster(every: int) -> Callable[[Router, Tensor, Tensor, int], None]:
-    """Replace centroids by the k-means centres of a batch's routes every so many steps."""
+    """Replace centroids by the k-means centres of a batch's routes, at intervals of `every` steps."""
 
     @torch.no_grad()
     def after_step(router: Router, states: Tensor, assignment: Tensor, step: int) -> None:
@@ -115,8 +115,8 @@ def recluster(every: int) -> Callable[[Router, Tensor, Tensor, int], None]:
 def variants(recluster_every: int = 100) -> dict[str, Variant]:
     """Every row of the study by name.
 
-    The remedies stand on softmax with both losses, as the paper tried them; Sinkhorn rows stand alone. Sinkhorn with
-    10 rounds at tau = 0.1 is the published recipe.
+    The remedies are added to softmax with both losses, as in the paper; Sinkhorn rows have neither. Sinkhorn with 10
+    rounds at tau = 0.1 is the published recipe.
 
     Args:
         recluster_every: steps between re-clusterings.
