@@ -37,7 +37,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class RoutedText:
-    """Routing of one text, as CPU arrays; `focus_core.analysis.trace.Trace` adds how a notebook shows it.
+    """Routing of one text, as CPU arrays; `focus_core.analysis.trace.Trace` adds the display in notebooks.
 
     L layers with routers, T tokens, K groups. Routers per key/value head are traced in one head at a time. In such a
     head a token is in one group as a key, and chooses the groups that it reads as a query.
