@@ -11,8 +11,10 @@ from synthetic import synthetic_trace
 
 from focus_core.analysis.group_balance import balancing
 from focus_core.models import default_model
+from focus_core.routing.balance import BALANCES
 from workbench.views.balance.charts import flip_lines, future_line, largest_lines, load_map, round_lines
 from workbench.views.balance.tables import (
+    RAW,
     SEQUENCE,
     balance_table,
     flip_table,
@@ -77,6 +79,15 @@ def test_only_calibrated_routing_is_compared_as_calibrated():
     assert not has_potentials(trace, result)
     trace, result = made(balance="none")
     assert "not balanced at all" in verdict(trace, balance_table(trace, result))
+
+
+@pytest.mark.parametrize("causal, sight", [(True, "sees no future"), (False, "looks into the future")])
+def test_a_balance_of_ones_own_is_a_third_routing(monkeypatch, causal, sight):
+    monkeypatch.setitem(BALANCES, "mine", dataclasses.replace(BALANCES["none"], causal=causal))
+    trace, result = made(balance="mine")
+    table = balance_table(trace, result)
+    assert set(table["routing"]) == {RAW, SEQUENCE, "mine"} and flip_table(trace, result).shape == (3, 4)
+    assert f"Mine routing, which is in force and {sight}" in verdict(trace, table)
 
 
 def test_a_single_token_has_no_future():

@@ -212,6 +212,31 @@ def test_signed_lists_cover_sharing_pairs_once(routing):
     assert torch.equal(count, (membership.long() @ membership.long().T > 0).long())
 
 
+def test_auto_takes_an_added_backend_on_its_device():
+    """After those before it in the registry, and where gradients are needed only if it has them."""
+    membership = torch.ones(1, 10, 2, dtype=torch.bool)
+    drawn = [torch.randn(1, 2, 10, 16) for _ in range(3)]
+    ran = []
+
+    def added(inputs):
+        ran.append(True)
+        return BACKENDS["dense"].run(inputs)
+
+    def auto(differentiable, devices, **options):
+        ran.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            entry = registry.Backend(added, differentiable=differentiable, devices=devices)
+            patch.setitem(registry.BACKENDS, "added", entry)
+            focus_attention(*drawn, membership, window=2, **options)
+        return bool(ran)
+
+    assert auto(False, ("cpu",), softcap=5.0)
+    assert not auto(False, ("cpu",)) and not auto(False, ("cuda",), softcap=5.0) and not auto(False, (), softcap=5.0)
+    for tensor in drawn:
+        tensor.requires_grad_()
+    assert auto(True, ("cpu",)) and not auto(False, ("cpu",), softcap=5.0)
+
+
 def test_backends_without_gradients_say_so():
     tensors = [torch.randn(1, 2, 10, 16, requires_grad=True) for _ in range(3)]
     membership = torch.ones(1, 10, 2, dtype=torch.bool)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from focus_core.baselines import BASELINES, Case
+from focus_core.baselines import BASELINES, Baseline, Case, estimates
 from focus_core.baselines.estimates import performer_features
 from focus_core.baselines.execution import (
     attend_features,
@@ -17,6 +17,8 @@ from focus_core.baselines.execution import (
     key_blocks,
     tiles,
 )
+from focus_core.baselines.patterns import window_and_sinks
+from focus_core.errors import FocusError
 
 WAYS = {"tiles": (tiles, attend_tiles), "key blocks": (key_blocks, attend_key_blocks)}
 
@@ -80,6 +82,12 @@ def test_the_executed_performer_is_the_performer():
     features = (part[0, 0] for part in performer_features(case))
     expected = BASELINES["performer"].attend(case).attention.output[0, 0]
     assert torch.allclose(attend_features(*features, value[0, 0]), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("more", [{}, {"keep": window_and_sinks, "features": performer_features}])
+def test_a_baseline_that_nothing_can_execute_is_refused(more):
+    with pytest.raises(FocusError, match="'mine' needs the pairs it keeps, or its features"):
+        Baseline("mine", "nowhere", estimates.performer, **more)
 
 
 @pytest.mark.parametrize("name", [name for name, each in BASELINES.items() if each.keep is not None])
