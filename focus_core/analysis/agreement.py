@@ -1,7 +1,7 @@
 """How well groups and tags agree, from their contingency table alone.
 
-Every function reads a table of R tags by C groups. A thousand permuted or resampled tables therefore cost about as much
-as one: permutations keep both margins, and the expected mutual information depends on nothing else.
+Every function reads a table of R tags by C groups. Permutations keep both margins, and the expected mutual information
+depends on nothing else. A thousand permuted or resampled tables therefore cost about as much as one.
 """
 
 from __future__ import annotations

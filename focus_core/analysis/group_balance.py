@@ -49,8 +49,9 @@ class Balancing:
 def balancing(scores: np.ndarray, *, temperature: float, rounds: int) -> Balancing:
     """Balance the scores of a text and keep the error of every round.
 
-    Each round continues from the potentials v of the last one. log softmax(S / tau + v) has unit row sums, so one round
-    on it at temperature 1 gives the change of v. Equal to `focus_core.sinkhorn.sinkhorn` with as many rounds.
+    Each round continues from the potentials v of the last one. The rows of softmax(S / tau + v) sum to 1, so one round
+    on its logarithm at temperature 1 gives the change of v. The result equals `focus_core.sinkhorn.sinkhorn` with as
+    many rounds.
 
     Args:
         scores: (L, T, K) float router scores.
@@ -73,7 +74,7 @@ def balancing(scores: np.ndarray, *, temperature: float, rounds: int) -> Balanci
 
 
 def flip_rate(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """(...) share of tokens whose first group differs, from two arrays (..., T) of groups."""
+    """(...) share of tokens with different first groups, from two arrays (..., T) of groups."""
     return (before != after).mean(axis=-1)
 
 

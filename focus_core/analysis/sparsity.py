@@ -1,4 +1,4 @@
-"""What is computed: the pattern of kept pairs, their number, and how much attention falls on them."""
+"""The computed part of attention: the pattern of kept pairs, their number, and their attention mass."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def mass_by_class(
 ) -> np.ndarray:
     """Attention mass of the untouched model on each class of pairs: those that routing keeps, and those it drops.
 
-    One forward pass with full attention in every layer. Each layer with a router computes the softmax weights of some
-    queries, averages them over heads, and sums them over the pairs of each of `CLASSES`.
+    One forward pass with full attention in every layer. In each layer with a router, the softmax weights of some
+    queries are averaged over heads. They are then summed over the pairs of each of `CLASSES`.
 
     Args:
         focus: model with routers; hold its lock.

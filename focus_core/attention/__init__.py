@@ -52,8 +52,8 @@ def focus_attention(
         query_membership: (B, Tq, K) bool, the groups that each query reads; None where it reads those it is in.
         window: w, in tokens; at least 0.
         sink_tokens: number of tokens at the start of a text that all later ones see.
-        positions: (B, T) int64, index of each token among the real tokens of its text. -1 for padding, on either
-            side or in between; else increasing along a row, possibly from above 0. Default 0..T-1.
+        positions: (B, T) int64, index of each token among the real tokens of its text. Padding has -1, on either side
+            or in between. Other positions increase along a row and may start above 0. Default 0..T-1.
         sliding_window: the model's own window (Mistral, Gemma), None without.
         scale: factor of the dot products; default ``D ** -0.5``.
         softcap: logits become ``softcap * tanh(logits / softcap)`` before the mask (Gemma 2), None without.

@@ -16,9 +16,9 @@ CHUNK_ELEMENTS = 1 << 22
 def chunked(inputs: AttentionInputs) -> AttentionOutput:
     """Exact masked attention in memory that grows with T, not with T^2.
 
-    Queries are taken in chunks whose logits stay below `CHUNK_ELEMENTS`; a chunk reads only the keys up to
-    its last query. Query heads that share a key/value head are folded into the query length, so keys are not
-    copied. Differentiable: the backward pass recomputes each chunk.
+    Queries run in chunks with at most `CHUNK_ELEMENTS` logits; a chunk reads only the keys up to its last query. Query
+    heads that share a key/value head are folded into the query length, so keys are not copied. Differentiable: the
+    backward pass recomputes each chunk.
     """
     batch, heads, num_queries, _ = inputs.query.shape
     rows = max(1, CHUNK_ELEMENTS // max(1, batch * heads * inputs.num_keys))

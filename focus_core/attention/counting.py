@@ -21,7 +21,7 @@ class PairCounts(NamedTuple):
         local: of these, pairs at most ``window`` apart; always kept.
         distant: of these, pairs further apart (``causal - local``), sink columns included.
         distant_kept: distant pairs that are kept: the key is a sink or in a group that the query reads.
-        distant_sink: distant pairs whose key is a sink.
+        distant_sink: distant pairs with a sink as key.
     """
 
     causal: Tensor

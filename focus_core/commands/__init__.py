@@ -1,2 +1,1 @@
-"""One file per command of `focus`. Each imports what is heavy inside its function, so that help stays
-fast."""
+"""One file per command of `focus`. Each imports heavy modules inside its function, so that help is fast."""

@@ -54,7 +54,7 @@ def align(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the record to this JSON file.")] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Agreement of groups with parts of speech, beside its references.
+    """Agreement of groups with parts of speech, and of reference groupings.
 
     AMI of every layer with intervals over documents. References are chance,
     token identity, context, balance, untrained routers and balanced k-means.
@@ -94,7 +94,7 @@ def align(
 
 
 def _table(found: Alignment, title: str) -> Table:
-    """One line per layer: AMI beside its references, and the letters of those it exceeds."""
+    """One line per layer: AMI, that of its references, and the letters of those it exceeds."""
     from rich.box import SIMPLE
     from rich.table import Table
 

@@ -36,7 +36,7 @@ def analyze(
 ) -> None:
     """Route a text and show the size of every group in every layer.
 
-    With --json, prints every token's groups in every layer.
+    --json prints every token's groups in every layer.
 
     Example: focus analyze story.txt --json > groups.json
     """

@@ -91,7 +91,7 @@ def attention(
     Every point alternates the two. It gives median and spread, the share
     of pairs kept, the bound of that share on the speed-up, the largest
     deviation from the definition, and memory. Groups are of equal size;
-    with --share they are as unequal as that share takes.
+    with --share they are unequal, to keep that share of distant pairs.
 
     The published curve on a GPU, for both shapes of heads:
     focus bench attention --preset published --heads gpt2 --out gpt2.json
@@ -189,10 +189,10 @@ def baseline(
 ) -> None:
     """Time published sparse attentions, one head each.
 
-    They are executed exactly, but by no kernel of their papers. Selection
-    time is given apart. Normal tensors suit fixed patterns alone: their
-    neighbours agree on no keys. Give baselines that choose by content a
-    model that reads a text:
+    They are executed exactly, without the kernels of their papers. Selection
+    time is reported separately. Normal tensors suit fixed patterns alone:
+    their neighbouring queries select different keys. Content-based baselines
+    need heads of a model with a text as input:
     focus bench baseline quest --model default --data book.txt --size 8192
     """
     from focus_core.baselines import BASELINES

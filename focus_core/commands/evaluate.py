@@ -18,7 +18,7 @@ def evaluate(
     length: Annotated[int, typer.Option(help="Tokens per block, T.")] = 512,
     stride: Annotated[
         int | None,
-        typer.Option(help="Tokens scored per block, the last ones; the blocks overlap. Default: the length."),
+        typer.Option(help="Tokens scored at the end of each block; blocks overlap. Default: the length."),
     ] = None,
     lengths: Annotated[
         list[int] | None,
@@ -39,7 +39,7 @@ def evaluate(
     """Perplexity of a text, untouched and routed, with the share of pairs kept.
 
     Quote calibrated routing: it is causal. Sequence Sinkhorn, as published,
-    sees the whole text. It stands beside for comparison, with the difference
+    sees the whole text. It is measured for comparison, with the difference
     (the leak) and its 95% interval over blocks.
 
     Example: focus eval --data book.txt -k 1 -k 2 -k 4 --json

@@ -17,11 +17,11 @@ def fetch(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Download a model once, so that everything else works without a network.
+    """Download a model once, so that all other commands work without a network.
 
     The default model is 93 MB to download and takes 542 MB on the disk. It
-    goes to the user's cache folder, or to the folder named by the environment
-    variable FOCUS_CACHE. If it is there already, nothing is downloaded.
+    goes to the user's cache folder, or to the folder in the environment
+    variable FOCUS_CACHE. A model that is there is not downloaded again.
     """
     from focus_core.models import default_model
     from focus_core.progress import terminal_progress

@@ -39,12 +39,12 @@ def frontier(
     """Compare routers with published sparse attentions at the same kept share.
 
     The first routers, at each k, set the budgets. Every baseline gets the
-    same window and sinks and is asked for the same share of distant pairs;
-    the share that it really kept is counted. All routing is causal. Routers
-    with a k for every layer (focus plan) are measured at that.
+    same window and sinks and the same budget of distant pairs; the share
+    that it keeps is counted. All routing is causal. Routers with a plan (a
+    k for every layer, from focus plan) are measured at that plan.
 
-    Beside --out, a table (.md) and a figure (.svg) show the same, with the
-    speeds of one attention call from focus bench.
+    A table (.md) and a figure (.svg) beside --out show the results, with
+    the speeds of one attention call from focus bench.
 
     Example: focus frontier -d held-out.txt --train books/ --out f.json
     """

@@ -44,9 +44,9 @@ def harness(
 ) -> None:
     """Score harness tasks, untouched and routed.
 
-    Beside every score stands the gate's exposure: the share of pairs that
+    Every score comes with the gate's exposure: the share of pairs that
     routing can remove. Short items have none, so their scores are equal by
-    construction. Differences carry paired bootstrap intervals.
+    construction. Differences have paired bootstrap intervals.
 
     Example: focus harness --hub -t piqa -t piqa_long -t needle_1024 --limit 50
     Example: focus harness --data bench/ -t truthfulqa_mc1 -k 1 -k 2

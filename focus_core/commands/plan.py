@@ -35,7 +35,7 @@ def plan(
         ),
     ] = None,
     costs: Annotated[
-        Path | None, typer.Option(help="A plan.json whose measurements to use, for another budget.")
+        Path | None, typer.Option(help="A plan.json with measurements to use, for another budget.")
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
@@ -43,7 +43,7 @@ def plan(
 
     Layers that lose little keep few pairs; layers that lose much attend
     fully. The folder holds the same routers with the plan as their setting,
-    to be used like any others, and plan.json with every measurement.
+    for use like any others, and plan.json with every measurement.
 
     Example: focus plan -d books/ --budget 0.45 --out runs/planned
     """

@@ -34,7 +34,7 @@ def report(
         str,
         typer.Option(
             help="Hidden states to route. untouched: the model's own, the same at every k. "
-            "routed: those of the model when every layer attends sparsely at this k."
+            "routed: those of the model under hard routing at this k."
         ),
     ] = "untouched",
     layers: Annotated[

@@ -102,7 +102,7 @@ def reproduce(
 def _check(name: str, of_one: dict[str, Any], of_lora: dict[str, Any]) -> None:
     """Refuse options that do not act on this experiment."""
     if name == EVERYTHING and any(of_one.values()):
-        raise FocusError("--cell, --out and --record belong to one experiment: name it instead of all.")
+        raise FocusError("--cell, --out and --record belong to one experiment: give its name instead of all.")
     for option, value in of_lora.items():
         if value and name != "lora":
             raise FocusError(f"{option} belongs to the experiment lora: leave it out elsewhere.")
@@ -111,7 +111,7 @@ def _check(name: str, of_one: dict[str, Any], of_lora: dict[str, Any]) -> None:
 def _run(
     names: list[str], inputs: dict[str, Any], out: Path | None, only: list[str] | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Records by name, and why others of several experiments could not be run."""
+    """Records by name, and the reason for each of several experiments that could not run."""
     from focus_core.progress import terminal_progress
     from focus_core.reproduce.run import reproduce as measure
 

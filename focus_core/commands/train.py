@@ -71,16 +71,16 @@ def train(
     precision: Annotated[str, typer.Option(help="Trainer: fp32, or bf16 for autocast.")] = "fp32",
     json_output: JsonOption = False,
 ) -> None:
-    """Train routers on your text; the model's own weights stay as they are.
+    """Train routers on your text; the model's own weights do not change.
 
-    Stop with Ctrl-C and repeat the command to resume. At the end the routers
-    are evaluated on held-out text: untouched, soft, and hard at each k, beside
-    untrained routers that were calibrated alike. The output folder holds the
-    routers, training.json, and progress.jsonl with one line for every step.
+    Stop with Ctrl-C and repeat the command to resume. At the end held-out
+    text is evaluated: untouched, soft, and hard at each k, and with untrained
+    routers calibrated on the same text. The output folder holds the routers,
+    training.json, and progress.jsonl with one line for every step.
 
     With --trainer, under torchrun or accelerate launch, and in other modes,
-    training uses Transformers' Trainer and streams its data: text, JSONL and
-    Parquet files, folders, or hf:NAME for a data set of the hub.
+    training uses Transformers' Trainer. It then streams text, JSONL and
+    Parquet files, folders, or hf:NAME, a data set of the hub.
 
     Example: focus train --data book.txt --data more/ --out runs/mine
     """
@@ -117,7 +117,7 @@ def train(
 
 
 def _chosen(recipe: str, objective: str | None, routing: dict[str, Any]) -> tuple[FocusConfig, str]:
-    """Settings and objective of a recipe, changed by what the user gave."""
+    """Settings and objective of a recipe, changed by the user's options."""
     from focus_core.routing.config import FocusConfig
     from focus_core.training.objectives import DEFAULT_OBJECTIVE, PUBLISHED_OBJECTIVE
 

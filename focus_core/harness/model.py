@@ -40,9 +40,10 @@ _HFLM: Any = HFLM  # the harness's decorator hides its type from checkers
 class FocusLM(_HFLM):
     """A model with routers under one routing, as a model of the harness.
 
-    With `batch_size=1` a request reuses keys, values and routing of the tokens that it shares with the one before, as
-    in the choices of a question or a few-shot prompt. With more, requests are padded into batches. Both give the same
-    scores up to float error. Sequence Sinkhorn needs a whole text at once, so its requests are always padded.
+    With `batch_size=1` a request reuses keys, values and routing of the tokens that it shares with the one before. The
+    choices of a question and a few-shot prompt are shared in this way. With more, requests are padded into batches.
+    Both give the same scores up to float error. Sequence Sinkhorn needs a whole text at once, so its requests are
+    always padded.
 
     Attributes:
         exposures: pairs of the longest request with a context, by context text; of prompt and answer in generation.
@@ -243,7 +244,7 @@ class FocusLM(_HFLM):
         return input_ids, mask
 
     def _answer(self, logits: Tensor, row: list[int], size: int, end: int) -> Answer:
-        """Score the last `size` tokens of a row, whose last logits are at `end - 1`."""
+        """Score the last `size` tokens of a row; its last logits are at `end - 1`."""
         target = torch.tensor(row[-size:], device=logits.device)
         chosen = logits[end - size : end].float()
         scores = chosen.log_softmax(-1).gather(1, target[:, None])

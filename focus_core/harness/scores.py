@@ -111,7 +111,7 @@ def compare(untouched: dict[str, Any], routed: dict[str, Any], *, seed: int = 0)
         seed: of the resampling.
 
     Returns:
-        Per metric: difference, low, high (95%), and changed, the share of items whose value differs by more than 1e-6.
+        Per metric: difference, low and high (95%), and changed, the share of items that differ by more than 1e-6.
 
     Raises:
         FocusError: not the same items.

@@ -146,7 +146,7 @@ def _checked_entries(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
         raise FocusError(f"The session file has {len(infos):,} entries: it was not made here.")
     entries: dict[str, zipfile.ZipInfo] = {}
     for info in infos:
-        # orig_filename is what the file says; filename is cut at a null byte.
+        # orig_filename is the stored name; filename is cut at a null byte.
         if info.orig_filename not in (MANIFEST, SESSION, TEXT, *FILES) or info.filename != info.orig_filename:
             raise FocusError(f"The session file holds {_name(info.orig_filename)}, which does not belong in one.")
         if info.filename in entries:

@@ -39,7 +39,7 @@ class StreamSettings:
     Attributes:
         top_k: k of every layer; None for the routers' own, or their plan. With routers per head a token is in one group
             for any k.
-        head: the key/value head whose groups are reported, where each has a router.
+        head: the key/value head to report, where each has a router.
         states: "untouched" (the routers read the untouched model's hidden states) or "routed" (those under hard routing
             at this k).
         block_length: tokens routed at once, the tokenizer's own opening included. A block never crosses a section or

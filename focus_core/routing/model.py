@@ -225,7 +225,7 @@ def retrofit(model: PreTrainedModel, config: FocusConfig | None = None, *, seed:
     """Freeze a decoder and attach one untrained router to each attention layer.
 
     Args:
-        model: any Transformers causal language model whose attention goes through the attention interface.
+        model: any causal language model of Transformers that uses the attention interface.
         config: settings; the defaults of `FocusConfig` when None.
         seed: of the routers' initial values.
 

@@ -72,7 +72,7 @@ class Rule:
 
     Attributes:
         attend: computes the call.
-        encode: the groups of the new tokens to store beside their keys; the soft weights by default.
+        encode: gives the weights or groups of the new tokens to store beside their keys; soft weights by default.
     """
 
     attend: Callable[[AttentionCall], AttentionOutput]

@@ -1,4 +1,4 @@
-"""Soft routing: causal attention whose distant logits pass through a gate (arXiv 2604.03260, eq. 2).
+"""Soft routing: causal attention with a gate on distant logits (arXiv 2604.03260, eq. 2).
 
 Training materialises (T, T) logits on purpose: every distant pair needs a gradient. Hard routing does not use this
 file; see `focus_core.attention`.
@@ -63,7 +63,7 @@ def gated_attention(
     sliding_window: int | None = None,
     dropout: float = 0.0,
 ) -> AttentionOutput:
-    """Causal attention whose distant, non-sink logits pass through the gate; differentiable.
+    """Causal attention with the gate on distant logits, sinks excepted; differentiable.
 
     Args:
         query: the last Tq of T tokens.

@@ -94,7 +94,7 @@ def scratch_model(architecture: str | Path, vocabulary: int, *, seed: int, dtype
 
 
 class TrainingTask(nn.Module):
-    """A model with routers and an objective, as one module whose forward is a training loss.
+    """A model with routers and an objective, as one module; its forward returns the training loss.
 
     DistributedDataParallel and FSDP synchronise around the forward of the module they wrap, so the objective must run
     inside it.
@@ -111,7 +111,7 @@ class TrainingTask(nn.Module):
         self.objective = objective
         self.everything = everything
         self.largest_group_share = 0.0
-        self._no_split_modules = getattr(focus.model, "_no_split_modules", None)  # what FSDP wraps
+        self._no_split_modules = getattr(focus.model, "_no_split_modules", None)  # the modules that FSDP wraps
         for parameter in focus.model.parameters():
             parameter.requires_grad_(everything)
 

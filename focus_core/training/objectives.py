@@ -140,7 +140,7 @@ class Objective:
         loss: from a model with routers and token ids (B, T) to a loss in nats to differentiate.
         label: its name where people choose.
         measures: the loss in words, for the title of its curve.
-        hint: one sentence on what it rewards.
+        hint: one sentence on the behaviour that it rewards.
     """
 
     loss: Callable[[FocusModel, Tensor], Tensor]

@@ -22,8 +22,7 @@ class Cell:
         start: first character.
         end: one past the last character.
         tokens: indices of the tokens that cover it, usually one. Several where they share a character or belong to one
-            visible character (an emoji sequence, a letter with its accents); none for characters that the tokenizer
-            dropped.
+            visible character, such as a letter with its accents. None for characters that the tokenizer dropped.
     """
 
     start: int

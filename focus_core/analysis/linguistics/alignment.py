@@ -272,7 +272,7 @@ def _folds(sample: WordSample) -> np.ndarray:
 
 
 def _unseen(types: np.ndarray, folds: np.ndarray) -> float:
-    """Share of words whose type occurs in no other fold."""
+    """Share of words of a type that occurs in no other fold."""
     pairs = np.unique(np.stack((types, folds), axis=1), axis=0)
     return float((np.bincount(pairs[:, 0], minlength=int(types.max()) + 1)[types] < 2).mean())
 

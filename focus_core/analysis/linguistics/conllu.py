@@ -19,7 +19,7 @@ SENTENCES_PER_DOCUMENT = 20
 
 @dataclass
 class _Sentence:
-    """One sentence as it is read.
+    """A sentence while the file is parsed.
 
     Attributes:
         document: name of its document; empty where the file has none.
@@ -36,7 +36,7 @@ def read_conllu(path: str | Path) -> list[TaggedText]:
     """The documents of a treebank, each as its running text with gold words.
 
     Sentences are joined by a space, paragraphs by an empty line. Empty nodes are left out. Words of a multiword token
-    ("do" and "n't" in "don't") get the characters that they spell, or all of its span if these do not add up to it. A
+    ("do" and "n't" in "don't") get the characters that they spell; if these do not add up, each gets the whole span. A
     file without `# newdoc` lines is cut into documents of 20 sentences.
 
     Args:

@@ -85,8 +85,8 @@ def within_type_scores(
 def identity_groups(groups: np.ndarray, types: np.ndarray, folds: np.ndarray, num_groups: int) -> np.ndarray:
     """The token-identity baseline: each word gets the majority group of its type in the other folds.
 
-    A word of a type that no other fold has keeps its own group, and so leaves the gap between the two scores to the
-    other words. Where groups are a function of the type, the gap is 0.
+    A word of a type that no other fold has keeps its own group. It then contributes the same to both scores and nothing
+    to their gap. Where groups are a function of the type, the gap is 0.
 
     Args:
         groups: (L, n) codes.

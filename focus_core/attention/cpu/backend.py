@@ -56,7 +56,7 @@ def cpu(inputs: AttentionInputs) -> AttentionOutput:
 
     Every text of the batch is computed the cheaper of two ways, by an estimate from the lengths of its lists. One is
     sparse passes. The other is the kernel over all pairs under a bias, for short texts, routings that keep most pairs
-    and the model's own sliding window. float32 or bfloat16; log-sum-exp and merges in float32.
+    and the model's own sliding window. Inputs are float32 or bfloat16; log-sum-exp and merges are in float32.
     """
     torch.empty(KEPT_BYTES, dtype=torch.uint8)
     output = torch.empty_like(inputs.query, memory_format=torch.contiguous_format)

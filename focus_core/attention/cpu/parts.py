@@ -31,7 +31,7 @@ BIAS_ELEMENTS = 1 << 20
 def add_band(
     whole: AttentionOutput, heads: Heads, membership: Tensor, query_membership: Tensor, num_sinks: int, window: int
 ) -> None:
-    """Write the attention of local pairs that share no group and no sink.
+    """Write the attention of local pairs that have no group in common and no sink as key.
 
     Blocks of queries attend to strips of keys; both are views. The bias of a block is one matrix product: the number of
     groups that two tokens share, scaled by `FAR`.

@@ -22,7 +22,7 @@ BLOCK_ROWS = 1024
 """Rows of a block: four large tiles, which two or four threads share evenly."""
 
 SINK_QUERIES = 1 << 13
-"""Queries whose sinks are added at a time."""
+"""Number of queries that get their sinks at a time."""
 
 
 def reads_cost(membership: Tensor, reads: Tensor, num_sinks: int, heads: int) -> float:
@@ -102,7 +102,7 @@ def _span(query: Tensor, key: Tensor, value: Tensor, limits: Tensor, block: int,
     Args:
         query: (Hkv, n * G, D) of n readers.
         key: (Hkv, m, D) of all members.
-        value: likewise.
+        value: (Hkv, m, D) of all members.
         limits: (n,) members that each reader sees, ascending, at least 1.
         block: readers of a block.
         heads: for group and scale.

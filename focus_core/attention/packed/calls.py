@@ -36,7 +36,7 @@ class Packed(NamedTuple):
         query_starts: (L + 1,) int32 start of each sequence in the queries, and their end.
         key_starts: (L + 1,) int32.
         longest_query: tokens of the longest sequence.
-        longest_key: likewise.
+        longest_key: the same of the keys.
     """
 
     query: Tensor

@@ -11,7 +11,7 @@ from focus_core.evaluation import Evaluation, Leak, LengthRow
 
 
 def evaluation_table(rows: Sequence[Evaluation], title: str) -> Table:
-    """One line per setting: perplexity beside kept share and largest group, never alone."""
+    """One line per setting: perplexity, always with kept share and largest group."""
     names = ("routing", "k", "balance", "perplexity", "distant kept", "all removed", "largest group")
     table = plain_table(title, *names, left=("routing", "balance"))
     for row in rows:

@@ -10,7 +10,7 @@ from focus_core.commands.tables.plain import plain_table
 
 
 def harness_table(rows: list[dict[str, Any]]) -> Table:
-    """One line per task and routing: the score beside the gate's exposure and the difference from untouched.
+    """One line per task and routing: the score, the gate's exposure and the difference from untouched.
 
     Args:
         rows: from `focus_core.harness.scores.summary`.
