@@ -310,7 +310,7 @@ def _tokenize(tokenizer: Any, text: str) -> Any:
         return tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     except (UnicodeEncodeError, TypeError) as error:
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise FocusError("The text holds half of a surrogate pair, which is no character.") from error
+            raise FocusError("The text holds half of a surrogate pair, which is no character: remove it.") from error
         raise
 
 

@@ -82,7 +82,7 @@ class BaselineBenchSettings:
         if not all(size >= 1 for size in (*self.sizes, self.head_dim, self.repetitions, self.fitted_tokens)):
             raise FocusError("Sizes, repetitions and the size of a head must be at least 1.")
         if not all(0 < share < 1 for share in self.shares):
-            raise FocusError(f"A share is between 0 and 1, and these are {', '.join(map(str, self.shares))}.")
+            raise FocusError(f"The shares are {', '.join(map(str, self.shares))}: give numbers between 0 and 1.")
         unknown = sorted(set(self.baselines) - set(BASELINES))
         if unknown:
             raise FocusError(f"There is no baseline {unknown[0]!r}: choose from {', '.join(BASELINES)}.")

@@ -37,7 +37,8 @@ def load_gguf(path: Path, dtype: torch.dtype = torch.float32) -> tuple[PreTraine
             )
     except Exception as error:  # the readers raise errors of many types
         raise FocusError(
-            f"Cannot read {path}: it is damaged, or of a kind that Transformers cannot read ({first_line(error)})."
+            f"Cannot read {path}: it is damaged, or of a kind that Transformers cannot read ({first_line(error)}):"
+            " choose another file."
         ) from error
     _split_digits_where_the_file_says_so(tokenizer, path)
     # Both mark the model as quantised, which save_pretrained refuses; its weights are de-quantised now.

@@ -148,7 +148,9 @@ def _checked_entries(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     for info in infos:
         # orig_filename is the stored name; filename is cut at a null byte.
         if info.orig_filename not in (MANIFEST, SESSION, TEXT, *FILES) or info.filename != info.orig_filename:
-            raise FocusError(f"The session file holds {_name(info.orig_filename)}, which does not belong in one.")
+            raise FocusError(
+                f"The session file holds {_name(info.orig_filename)}, which does not belong in it: export it again."
+            )
         if info.filename in entries:
             raise FocusError(f"The session file holds {info.filename} twice: it was not made here.")
         if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
@@ -176,7 +178,7 @@ def _unpack(archive: zipfile.ZipFile, info: zipfile.ZipInfo, budget: list[int]) 
             content += chunk
             budget[0] -= len(chunk)
             if len(content) > _limit(info) or budget[0] < 0:
-                raise FocusError(f"{info.filename} in the session file unpacks to far more than it says.")
+                raise FocusError(f"{info.filename} in the session file unpacks to too many bytes: export it again.")
     return bytes(content)
 
 
@@ -189,9 +191,7 @@ def _promised(manifest: dict[str, Any], there: set[str]) -> dict[str, tuple[int,
     if manifest.get("format") != FORMAT:
         raise FocusError("The ZIP file is no session file: give one that the Report page exported.")
     if manifest.get("schema") != SCHEMA:
-        raise FocusError(
-            f"The session file has schema {_name(manifest.get('schema'))}, this version reads schema {SCHEMA}."
-        )
+        raise FocusError(f"The session file has schema {_name(manifest.get('schema'))}, not {SCHEMA}: export it again.")
     files = manifest.get("files")
     if not isinstance(files, dict) or set(files) != there:
         raise FocusError("The session file does not hold the files that its manifest lists: export it again.")

@@ -38,4 +38,4 @@ class SectionTagger:
 
     def __str__(self) -> str:
         """Name of the tagger, for the report's head."""
-        return f"{self.tagger} (a word goes where its last token goes; passages that are not English are left out)"
+        return f"{self.tagger} (a word counts for the group of its last token; only English passages)"

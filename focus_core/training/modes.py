@@ -84,7 +84,9 @@ def scratch_model(architecture: str | Path, vocabulary: int, *, seed: int, dtype
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     except (ValueError, KeyError, OSError, TypeError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160].rstrip(".")
-        raise FocusError(f"{path} does not describe a causal language model of Transformers ({reason}).") from error
+        raise FocusError(
+            f"{path} describes no causal language model of Transformers ({reason}): choose another."
+        ) from error
     if config.get_text_config().vocab_size < vocabulary:
         raise FocusError(
             f"The configuration has room for {config.get_text_config().vocab_size:,} tokens and the tokenizer has "

@@ -114,7 +114,7 @@ def test_other_settings_get_a_folder_of_their_own(context, runs, tmp_path):
     changed = replace(counted(calls), cells=lambda context: {n: {"value": n, "new": 1} for n in "abc"})
     run_experiment("count", changed, other, only=["a"])
     assert (runs / "reproduce-count-3" / "result.json").is_file()
-    with pytest.raises(FocusError, match="something else"):
+    with pytest.raises(FocusError, match="other files"):
         run_experiment("count", counted(calls), context, out=tmp_path)
     with pytest.raises(FocusError, match="no cell 'z'"):
         run_experiment("count", counted(calls), context, only=["z"])
