@@ -1,7 +1,7 @@
-"""Records: one JSON envelope for everything that is measured.
+"""Records: one JSON envelope for all measurements.
 
-Every record has `schema` (kind and version), `made` (date and machine), `settings`, and `results` or `points`.
-Older records describe the machine in other ways; `made_of` and `machine_of` read them all.
+Every record has `schema` (kind and version), `made` (date and machine), `settings`, and `results` or `points`. Older
+records have other descriptions of the machine; `made_of` and `machine_of` read all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VERSIONS = ("python", "torch", "transformers")
 
 
 def text_records(files: Iterable[Path]) -> list[dict[str, Any]]:
-    """Name, size and SHA-256 of text files, so that others can tell whether theirs are the same."""
+    """Name, size and SHA-256 of text files, so that others can compare theirs."""
     return [
         {
             "name": file.name,
@@ -38,14 +38,14 @@ def text_records(files: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def describe_machine(device: str = "cpu") -> dict[str, Any]:
-    """The machine that measures: hardware and versions, nothing that identifies its owner.
+    """The machine of a measurement: hardware and versions, without anything that identifies its owner.
 
     Args:
-        device: "cpu" or "cuda" that was used.
+        device: "cpu" or "cuda", the device in use.
 
     Returns:
-        ``device`` (name of the GPU or CPU that was used), ``processor``, ``cores``, ``threads``, ``instructions``,
-        ``system`` and ``versions`` of Python, PyTorch and Transformers; None for a package that is not installed.
+        ``device`` (name of the GPU or CPU in use), ``processor``, ``cores``, ``threads``, ``instructions``, ``system``
+        and ``versions`` of Python, PyTorch and Transformers; None for a package that is not installed.
     """
     processor = _processor()
     return {
@@ -69,10 +69,10 @@ def made_now(device: str = "cpu") -> dict[str, Any]:
 
 
 def made_of(record: dict[str, Any]) -> dict[str, Any]:
-    """`made` of a record in the present form, also of records with an older description of the machine.
+    """`made` of a record in the current form, also of records with an older description of the machine.
 
     Raises:
-        KeyError: the record does not say how it was made.
+        KeyError: the record has no description of the machine.
     """
     machine: dict[str, Any] = record.get("machine") or {}
     made: dict[str, Any] = record["made"] if not machine else record.get("made") or {}
@@ -84,14 +84,14 @@ def machine_of(record: dict[str, Any]) -> dict[str, Any]:
     """The machine of a record as one flat table, versions by package; older forms lack some entries.
 
     Raises:
-        KeyError: the record does not say how it was made.
+        KeyError: the record has no description of the machine.
     """
     made = made_of(record)
     return {name: made[name] for name in made if name not in ("date", "versions")} | made["versions"]
 
 
 def plain(value: Any) -> Any:
-    """The value as a JSON file gives it back: dataclasses become objects, tuples become lists."""
+    """The value after a round trip through JSON: dataclasses become objects, tuples become lists."""
     return json.loads(json.dumps(value, default=_fields))
 
 
@@ -145,7 +145,7 @@ def stored_or_run(
             stored = json.loads(path.read_text(encoding="utf-8"))
             same = stored["settings"] == wanted
         except (ValueError, KeyError, TypeError) as error:
-            raise FocusError(f"{path} is damaged: delete it, and the command measures it again.") from error
+            raise FocusError(f"{path} is damaged: delete it and repeat the command.") from error
         if not same:
             raise FocusError(f"{path} holds a result of other settings: choose another folder with --out.")
         return stored
@@ -160,14 +160,14 @@ def resume_record(
     older: dict[str, Any] | None = None,
     device: str | None = None,
 ) -> dict[str, Any]:
-    """A record that grows point by point: that of the file, or a fresh one if there is no file.
+    """A record that grows point by point: that of the file, or a new one if there is no file.
 
     Args:
         path: the JSON file.
         report: `schema`, `settings` and inputs of the run. A stored record must have the same.
         free: names of settings that may differ, such as lists of points, which may grow.
         older: settings that older files lack, with the values they had then.
-        device: "cpu" or "cuda" if points of different machines must not be mixed; None if they may.
+        device: "cpu" or "cuda" if points of different machines must not be mixed; None if they may be.
 
     Returns:
         The report with `points`, and `made` if there is a file.
@@ -197,7 +197,7 @@ def resume_record(
 
 
 def _is_here(machine: dict[str, Any], device: str) -> bool:
-    """Whether a record's machine is this one, in everything that the record says about it."""
+    """Whether a record's machine is this one, by all of its entries."""
     here = machine_of({"made": describe_machine(device)})
     return all(here[name] == value for name, value in machine.items() if name in here)
 

@@ -1,4 +1,4 @@
-"""The backends by name, what each can do, and which one `auto` takes. A new one is a file and a line in `BACKENDS`."""
+"""The backends by name, their abilities, and the choice of `auto`. A new one is a file and a line in `BACKENDS`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Backend:
     Attributes:
         run: computes it, exactly.
         differentiable: whether gradients flow through `run`.
-        obstacle: why `run` cannot take these inputs ("needs a CUDA device"), None when it can.
+        obstacle: gives the reason why `run` does not support inputs ("needs a CUDA device"); None if it does.
         devices: types of device on which `auto` considers it, before the backends that run everywhere.
     """
 
@@ -51,17 +51,17 @@ BACKENDS: dict[str, Backend] = {
 """Backends by name. Of those for one device, `auto` takes the first that can run."""
 
 DENSE_LIMIT = 1 << 22
-"""Largest number of logits (batch x heads x Tq x T) for which `auto` takes the dense reference."""
+"""Largest number of logits (batch x heads x Tq x T) for which `auto` chooses the dense reference."""
 
 DECODE_QUERIES = 8
-"""Most queries at the end of a longer cache for which `auto` gathers their keys."""
+"""Largest number of queries at the end of a longer cache for which `auto` gathers their keys."""
 
 
 def resolve(name: str, inputs: AttentionInputs) -> tuple[str, Backend]:
-    """The backend that will run: the named one, or the quickest that can when the name is "auto".
+    """The backend to run: the named one, or the fastest that supports the inputs for "auto".
 
     Raises:
-        FocusError: unknown name, or a named backend that cannot take these inputs.
+        FocusError: unknown name, or a named backend that does not support these inputs.
     """
     if name == "auto":
         name = _quickest(inputs)
