@@ -16,7 +16,7 @@ from workbench.shell.frame import open_bare_page
 from workbench.views.quality.charts import BOUND, KEPT, frontier
 from workbench.views.quality.record_charts import KEPT as DISTANT_KEPT
 from workbench.views.quality.record_charts import draw
-from workbench.views.quality.record_verdicts import verdict
+from workbench.views.quality.record_verdicts import caution, verdict
 from workbench.views.quality.records import SPEEDS, VIEWS, Record, find_records, read, run_files
 from workbench.views.quality.tables import Found, find_results
 from workbench.views.quality.verdicts import quality_verdict
@@ -155,6 +155,8 @@ def _evidence(kind: str, records: list[Record]) -> None:
     table = read(record)
     against = _frontier_axis(table) if view.draw == "frontier" else None
     st.markdown(f"#### {plain(verdict(view.draw, table, view.metric, against))}")
+    if caution(record.content):
+        st.caption(caution(record.content))
     if len(table):
         chart(
             draw(view.draw, table, metric=view.metric, dark=is_dark(), against=against),

@@ -10,7 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import cards
-from cards import ROOT, Pages, read, table
+from cards import ROOT, Pages, table
+
+from focus_core.analysis.linguistics.alignment import Alignment
+from focus_core.analysis.linguistics.verdicts import verdicts as sentences_of
 
 TOOL = "alignment_card.py"
 RECORDS = {"books": "alignment-books.json", "treebank": "alignment-ewt-dev.json"}
@@ -25,20 +28,35 @@ REFERENCES = ("frequency buckets", "untrained routers", "balanced k-means")
 FILES = {"books": "alignment-books", "treebank": "alignment-ewt-dev"}
 
 
+def read(name: str) -> dict[str, Any]:
+    """A record with the verdicts of today, which are corrected over layers."""
+    record = cards.read(name)
+    found = {name: Alignment.from_dict(values) for name, values in record["alignment"].items()}
+    return record | {
+        "alignment": {name: each.to_dict() for name, each in found.items()},
+        "verdicts": {name: sentences_of(each) for name, each in found.items()},
+    }
+
+
 def setting(record: dict[str, Any]) -> str:
     """One sentence: on what, with what, where and when it was measured."""
     settings, sample, made, tagger = record["settings"], record["sample"], record["made"], record["tagger"]
     found = record["alignment"]["upos"]
-    blocks = f"{found['num_blocks']} {found['resampled']}"
+    treebank = tagger["gold"]
+    blocks = f"{found['num_blocks']} {found['resampled'] if treebank else 'passages'}"
     tags = f"gold, of {tagger['name']}" if tagger["gold"] else f"by {tagger['name']} {tagger['version']}"
     cut = ""
     if not tagger["gold"]:
-        cut = f"{settings['passages']} evenly spaced passages of {settings['length']} tokens from each, "
+        cut = f"{settings['passages']} evenly spaced passages of {settings['length']} tokens from each: "
     libraries = ", ".join(f"{name} {version}" for name, version in record["libraries"].items())
+    books = len(record["data"])
+    what = f"{sample['documents']} documents"
+    if not treebank:
+        what = f"{sample['documents']} passages of {books} books, not independent documents"
     return (
         f"{record['model']['name']} (revision {record['model']['revision']}), routers {settings['routers']}, "
         f"K = {settings['config']['num_groups']}, states of the {settings['states']} model. "
-        f"Text: {' and '.join(item['name'] for item in record['data'])}, {cut}{sample['documents']} documents. "
+        f"Text: {' and '.join(item['name'] for item in record['data'])}, {cut}{what}. "
         f"Words: n = {sample['units']:,} in every layer, by their {settings['rule']} subword. {sample['coverage']:.2%} "
         f"of all words have tokens, and {sample['exact_borders']:.1%} of these begin and end where tokens do. "
         f"Tags: {tags}. "
@@ -236,14 +254,14 @@ def answer() -> str:
     return (
         f"Groups of the routers per layer follow parts of speech beyond chance {chance}.\n"
         f"{none} follow them beyond a table from spelling to group, so most of it is spelling.\n"
-        f"They beat balanced groups that know no syntax in {balance} of {count} layers (books and treebank), not "
-        "corrected for the number of layers."
+        f"They beat balanced groups that know no syntax in {balance} of {count} layers (books and treebank), corrected "
+        "for the number of layers."
     )
 
 
 LEGEND = (
-    '"Beyond" lists C chance, B balance, I token identity, X context. C and X are corrected over layers (false '
-    "discovery rate 5%). B and I are 95% intervals for each layer alone, not corrected."
+    '"Beyond" lists C chance, B balance, I token identity, X context. All are corrected over layers (false discovery '
+    "rate 5%). Passages of one book share its author and subject, so intervals on books are too narrow."
 )
 ATTAINABLE = (
     '"Attainable purity" is the base rate over the group\'s share: a group larger than its class cannot be pure. Layer '

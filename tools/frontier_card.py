@@ -16,7 +16,7 @@ from cards import RESULTS, ROOT, Pages, read, records, table
 
 from focus_core.frontier.figure import figure
 from focus_core.frontier.speeds import Speeds
-from focus_core.frontier.table import Row, frontier_rows, title
+from focus_core.frontier.table import Row, frontier_rows, retention_cells, title, worth
 
 TOOL = "frontier_card.py"
 BOOKS, WEB = "frontier-2048.json", "frontier-2048-web.json"
@@ -40,30 +40,37 @@ METHODS = {
     "strided (Sparse Transformer)": "strided",
     "random blocks (BigBird)": "bigbird",
 }
-FEW = 16
-"""A percentile bootstrap over fewer blocks than this excludes a true zero too often."""
 
 
 def full_table(record: dict[str, Any]) -> str:
     """Every point of a record, the fewest pairs first."""
     rows = sorted(frontier_rows(record, Speeds()), key=lambda row: (row.kept_share is None, row.kept_share))
+    retained = any(row.kl is not None for row in rows)
     cells = [
         (
             f"**{row.label}**" if row.kind == "routers" else row.label,
             row.source if row.kind == "baseline" else "",
+            *(retention_cells(row) if retained else ()),
             *("approximate" if each is None else f"{each:.1%}" for each in (row.kept_share, row.causal_kept_share)),
             f"{row.perplexity:.2f}",
             f"{row.relative - 1:+.2%}",
-            "" if row.low is None or row.high is None else f"{row.low:+.2f} to {row.high:+.2f}",
+            interval(row),
             "" if row.largest_group_share is None else f"{row.largest_group_share:.1%}",
         )
         for row in rows
     ]
     columns = (
-        "method", "source", "distant pairs kept", "all pairs kept", "perplexity", "against untouched",
-        "difference in perplexity, 95%", "largest group",
+        "method", "source", *(("KL", "KL, last quarter", "top-1 same") if retained else ()), "distant pairs kept",
+        "all pairs kept", "perplexity", "against untouched", "difference in perplexity, 95%", "largest group",
     )  # fmt: skip
     return table(columns, cells)
+
+
+def interval(row: Row) -> str:
+    """The 95% interval, with a star where the difference is established."""
+    if row.low is None or row.high is None:
+        return ""
+    return f"{row.low:+.2f} to {row.high:+.2f}{' *' if row.established else ''}"
 
 
 def setting(record: dict[str, Any]) -> str:
@@ -71,16 +78,9 @@ def setting(record: dict[str, Any]) -> str:
     settings, made = record["settings"], record["made"]
     versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
     blocks = settings["blocks"]
-    worth = ""
-    if blocks < FEW:
-        worth = (
-            f" Over {blocks} blocks such an interval excludes a true zero in more than 5% of cases. The methods are "
-            "many and uncorrected. So a difference about as large as its interval is not established."
-        )
     return (
         f"{record['model']['name']}, {blocks} evenly spaced blocks, calibrated routing; {made['device']}, {versions}, "
-        f"{made['date'][:10]}.\n\nIntervals: 95% percentile bootstrap over blocks, paired with the untouched "
-        f"model.{worth}"
+        f"{made['date'][:10]}.\n\n{worth(blocks)}"
     )
 
 

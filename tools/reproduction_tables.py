@@ -6,6 +6,7 @@ from typing import Any
 
 from cards import table
 
+from focus_core.evaluation.compare import few_blocks
 from focus_core.harness.tasks import headline
 from focus_core.reproduce.experiments.adapters import LORA_TASKS
 from focus_core.reproduce.registry import EXPERIMENTS
@@ -16,6 +17,7 @@ HIDDEN = (
     "balance",
     "low",
     "high",
+    "established",
     "causal_kept_share",
     "tokens",
     "variant",
@@ -171,6 +173,11 @@ def interval_note(record: dict[str, Any]) -> str:
     blocks, length = record["settings"]["scale"]["blocks"], record["settings"]["scale"]["length"]
     if record["experiment"] == "lengths":
         return f"All lengths cut the same {length:,} tokens. So the intervals speak about this one stretch of text."
+    if any("established" in row for row in record["results"]):
+        few = few_blocks(blocks)
+        return f"Intervals: 95%, Student's t over {blocks} blocks, paired with the untouched model." + (
+            f" {few.capitalize()}." if few else ""
+        )
     if blocks >= FEW:
         return f"Intervals: 95% percentile bootstrap over {blocks} blocks, paired with the untouched model."
     return (

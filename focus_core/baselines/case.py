@@ -45,6 +45,7 @@ class Layout:
         device: of the masks.
         start: place of the first query in the text.
         queries: Tq, the number of queries from there.
+        sliding_window: the model's own window, in tokens: no pair is farther apart; None without.
     """
 
     length: int
@@ -53,6 +54,7 @@ class Layout:
     device: torch.device
     start: int
     queries: int
+    sliding_window: int | None = None
 
     @property
     def distance(self) -> Tensor:
@@ -62,13 +64,14 @@ class Layout:
 
     @property
     def causal(self) -> Tensor:
-        """(Tq, T) bool."""
-        return self.distance >= 0
+        """(Tq, T) bool: the key is not after the query, and inside the model's own window."""
+        causal = self.distance >= 0
+        return causal if self.sliding_window is None else causal & (self.distance < self.sliding_window)
 
     @property
     def distant(self) -> Tensor:
         """(Tq, T) bool: causal and farther than the window."""
-        return self.distance > self.window
+        return self.causal & (self.distance > self.window)
 
     @property
     def sink(self) -> Tensor:
@@ -83,7 +86,12 @@ class Layout:
     @property
     def distant_keys(self) -> Tensor:
         """(T,) int64: how many distant keys each query of the whole text has."""
-        return (torch.arange(self.length, device=self.device) - self.window).clamp(min=0)
+        return (torch.arange(self.length, device=self.device).clamp(max=self.farthest) - self.window).clamp(min=0)
+
+    @property
+    def farthest(self) -> int:
+        """The largest distance of a causal pair."""
+        return min(self.length, self.length if self.sliding_window is None else self.sliding_window) - 1
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,7 @@ class Case:
         seed: of anything random; one per layer.
         fitted: what the baseline's `fit` made of training text for this layer, None without.
         start: place of the first query in the text.
+        sliding_window: the model's own window, in tokens: no pair is farther apart; None without.
     """
 
     query: Tensor
@@ -115,11 +124,13 @@ class Case:
     seed: int = 0
     fitted: Any = None
     start: int = 0
+    sliding_window: int | None = None
 
     @property
     def layout(self) -> Layout:
         """What the places of tokens say."""
-        return Layout(self.key.shape[2], self.window, self.sinks, self.query.device, self.start, self.query.shape[2])
+        length, queries = self.key.shape[2], self.query.shape[2]
+        return Layout(length, self.window, self.sinks, self.query.device, self.start, queries, self.sliding_window)
 
     @cached_property
     def distance(self) -> Tensor:
@@ -262,7 +273,7 @@ def solve_share(
     Returns:
         (Tq, T) bool.
     """
-    far = torch.arange(layout.window + 1, layout.length, device=layout.device)
+    far = torch.arange(layout.window + 1, max(layout.window, layout.farthest) + 1, device=layout.device)
     pairs = layout.length - far  # as many pairs are at this distance
     without = pairs.clamp(max=layout.sinks) if sinks else torch.zeros_like(pairs)
     total = max(1, int(pairs.sum()))

@@ -64,13 +64,24 @@ class Tables(NamedTuple):
     center: Tensor
 
 
-def fit_tables(query: Tensor, key: Tensor, *, share: float, window: int, sinks: int, seed: int, **_: Any) -> Tables:
+def fit_tables(
+    query: Tensor,
+    key: Tensor,
+    *,
+    share: float,
+    window: int,
+    sinks: int,
+    seed: int,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> Tables:
     """The number of tables with which training text keeps `share` of its distant pairs."""
     center = key.float().mean((0, 2))
     if share >= 1:
         return Tables(None, center)
     repeats = query.shape[1] // key.shape[1]
-    case = Case(query[:1], key[:1].repeat_interleave(repeats, 1), key[:1], window, sinks, share, 1.0, seed=seed)
+    keys, pairs = key[:1].repeat_interleave(repeats, 1), (window, sinks, share)
+    case = Case(query[:1], keys, key[:1], *pairs, 1.0, seed=seed, sliding_window=sliding_window)
     codes = _codes(case, Tables(MAX_TABLES, center))
     total = max(1, int(case.distant.sum()) * query.shape[1])
 

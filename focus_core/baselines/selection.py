@@ -118,10 +118,18 @@ def sparq(case: Case) -> Result:
     weights = scores.masked_fill(~case.causal, float("-inf")).softmax(-1)
     alpha = (weights * kept).sum(-1, keepdim=True)
     result = case.exactly(kept)
-    counts = torch.arange(1, case.value.shape[2] + 1, device=case.value.device)[:, None]
-    mean = (case.value.float().cumsum(2) / counts)[:, :, case.start : case.start + case.query.shape[2]]
+    mean = _past_mean(case)[:, :, case.start : case.start + case.query.shape[2]]
     output = alpha * result.attention.output.float() + (1 - alpha) * mean
     return Result(AttentionOutput(output.to(case.value.dtype), result.attention.logsumexp), kept)
+
+
+def _past_mean(case: Case) -> Tensor:
+    """(B, H, T, Dv) float32: mean value of the tokens that each may see, itself included."""
+    length, seen = case.value.shape[2], case.layout.farthest + 1
+    total = case.value.float().cumsum(2)
+    if seen < length:
+        total = torch.cat([total[:, :, :seen], total[:, :, seen:] - total[:, :, :-seen]], 2)
+    return total / torch.arange(1, length + 1, device=total.device).clamp(max=seen)[:, None]
 
 
 def _sparq_scores(case: Case) -> Tensor:

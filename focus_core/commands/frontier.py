@@ -54,7 +54,7 @@ def frontier(
     from focus_core.commands.tables.frontier import frontier_table
     from focus_core.frontier.run import FrontierSettings, measure_frontier
     from focus_core.frontier.speeds import read_speeds, recorded_speeds
-    from focus_core.frontier.table import frontier_rows
+    from focus_core.frontier.table import frontier_rows, worth
     from focus_core.progress import terminal_progress
 
     settings = FrontierSettings(
@@ -75,4 +75,5 @@ def frontier(
     else:
         title = f"{record['model']['name']}, T={length}, w={window}, {sinks} sinks"
         rich.print(frontier_table(frontier_rows(record, known), title))
+        rich.print(worth(record["settings"]["blocks"]))
         rich.print(f"Written to {out}, {out.with_suffix('.md').name} and {out.with_suffix('.svg').name}.")

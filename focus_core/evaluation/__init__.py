@@ -3,15 +3,18 @@
 from focus_core.evaluation.compare import Difference, Leak, leaks, perplexity_difference
 from focus_core.evaluation.lengths import LengthRow, length_transfer
 from focus_core.evaluation.perplexity import Evaluation, evaluate, standard_settings
+from focus_core.evaluation.retention import Retention, retention
 
 __all__ = [
     "Difference",
     "Evaluation",
     "Leak",
     "LengthRow",
+    "Retention",
     "evaluate",
     "leaks",
     "length_transfer",
     "perplexity_difference",
+    "retention",
     "standard_settings",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from focus_core.attention import kept_pairs
@@ -19,15 +18,15 @@ class Exposure:
 
     Attributes:
         tokens: length of the text.
-        causal: pairs that full attention computes.
+        causal: pairs that the untouched model computes, inside its own sliding window where it has one.
         distant: of these, pairs further apart than the window: all that routing could drop.
         removed: of these, pairs that routing dropped, mean over layers. 0 unless routing is hard: the soft gate drops
             none.
     """
 
     tokens: int
-    causal: int
-    distant: int
+    causal: float
+    distant: float
     removed: float
 
     @property
@@ -41,26 +40,52 @@ class Exposure:
         return self.removed / self.causal
 
 
-def exposure(num_tokens: int, config: FocusConfig, layers: Sequence[Tensor] = ()) -> Exposure:
+def exposure(
+    num_tokens: int,
+    config: FocusConfig,
+    layers: Sequence[Tensor] = (),
+    *,
+    sliding_windows: Sequence[int | None] = (None,),
+) -> Exposure:
     """Count the pairs of one text.
-
-    Shares are of full causal attention, even where the model has a sliding window of its own.
 
     Args:
         num_tokens: T, at least 1.
         config: window and sinks in force.
         layers: for each layer (T, 2 H K) bool, for the H heads of its router: groups of tokens as keys, then groups
             that they read as queries. Empty where nothing is removed.
+        sliding_windows: the model's own, see `FocusModel.sliding_windows`; one for each layer, or one for all.
     """
-    beyond = max(0, num_tokens - 1 - config.window)
-    causal, distant = num_tokens * (num_tokens + 1) // 2, beyond * (beyond + 1) // 2
+    pairs = [_pairs(num_tokens, config.window, own) for own in sliding_windows]
+    causal, distant = (sum(each) / len(pairs) for each in zip(*pairs))
     removed = 0.0
     if distant and len(layers):
-        keys, queries = (
-            heads_in_batch(part, part.shape[-1] // config.num_groups)
-            for part in torch.stack(list(layers)).chunk(2, dim=-1)
-        )
-        window, sink_tokens = config.window, config.sink_tokens
-        counts = kept_pairs(keys, query_membership=queries, window=window, sink_tokens=sink_tokens)
-        removed = float((counts.distant - counts.distant_kept).double().mean())
+        every = sliding_windows if len(sliding_windows) > 1 else [*sliding_windows] * len(layers)
+        removed = sum(_removed(part, config, own) for part, own in zip(layers, every, strict=True)) / len(layers)
     return Exposure(num_tokens, causal, distant, removed)
+
+
+def _pairs(num_tokens: int, window: int, sliding_window: int | None) -> tuple[int, int]:
+    """Causal pairs inside the model's own window, and those of them that are farther apart than w."""
+    reach = num_tokens if sliding_window is None else min(sliding_window, num_tokens)
+    beyond = max(0, num_tokens - 1 - window)
+    outside, far_outside = num_tokens - reach, max(0, num_tokens - max(reach, window + 1))
+    return (
+        num_tokens * (num_tokens + 1) // 2 - outside * (outside + 1) // 2,
+        beyond * (beyond + 1) // 2 - far_outside * (far_outside + 1) // 2,
+    )
+
+
+def _removed(membership: Tensor, config: FocusConfig, sliding_window: int | None) -> float:
+    """Distant pairs that one layer dropped, mean over its heads."""
+    keys, queries = (
+        heads_in_batch(part[None], part.shape[-1] // config.num_groups) for part in membership.chunk(2, dim=-1)
+    )
+    counts = kept_pairs(
+        keys,
+        query_membership=queries,
+        window=config.window,
+        sink_tokens=config.sink_tokens,
+        sliding_window=sliding_window,
+    )
+    return float((counts.distant - counts.distant_kept).double().mean())

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
+from focus_core.evaluation.exposure import exposure
 from focus_core.evaluation.likelihood import token_losses
+from focus_core.evaluation.retention import RETENTION, Compared, Retention, Untouched, compare_tokens, retention_of
 from focus_core.progress import Progress, silent
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel, Mode
@@ -29,7 +32,8 @@ class Evaluation:
         balance: "none" when routing is off, else "calibrated" or "sequence" (which sees the future).
         perplexity: exp of the mean negative log-likelihood of the predicted tokens.
         tokens: predicted tokens.
-        exposure: share of causal pairs that are distant: the pairs that routing could drop.
+        exposure: share of causal pairs that are distant: the pairs that routing could drop. Here and below, pairs are
+            those inside the model's own sliding window, where it has one.
         kept_share: share of distant pairs that are kept, sinks included; 1 when off. Mean over layers, and over
             key/value heads where each has a router.
         causal_kept_share: share of all causal pairs that are computed, mean over layers.
@@ -38,6 +42,11 @@ class Evaluation:
         largest_group_layer: that layer.
         removed_share: share of all causal pairs that routing removed, 1 - causal_kept_share; at most `exposure`.
         block_nll: mean negative log-likelihood of each block in nats, for paired comparisons over the same blocks.
+        kl: mean KL(untouched || this routing) in nats per token, see `Retention`; None where it was not asked for.
+        kl_last_quarter: the same over the last quarter of positions.
+        top1_agreement: share of tokens with the untouched model's most likely token.
+        block_kl: `kl` of each block.
+        block_kl_last_quarter: `kl_last_quarter` of each block.
     """
 
     routing: str
@@ -52,6 +61,11 @@ class Evaluation:
     largest_group_layer: int | None
     removed_share: float = 0.0
     block_nll: tuple[float, ...] = ()
+    kl: float | None = None
+    kl_last_quarter: float | None = None
+    top1_agreement: float | None = None
+    block_kl: tuple[float, ...] = ()
+    block_kl_last_quarter: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The row as plain values."""
@@ -94,6 +108,7 @@ def evaluate(
     stride: int | None = None,
     progress: Progress = silent,
     on_losses: Callable[[np.ndarray], None] | None = None,
+    untouched: Untouched | None = None,
     **changes: Any,
 ) -> Evaluation:
     """Measure perplexity on blocks of T tokens: context length T, with the last `stride` tokens of each block scored.
@@ -109,6 +124,8 @@ def evaluate(
             but the first are scored.
         progress: called with the share done.
         on_losses: called with (B, T - 1) float32 losses of every token, batch by batch.
+        untouched: states of the untouched model for the same blocks; None to leave retention out. A routing is compared
+            with them, and an untouched run adds to them.
         changes: other settings of `FocusConfig`, such as `window`.
 
     Returns:
@@ -125,6 +142,7 @@ def evaluate(
     length = blocks.shape[1]
     scored = min(stride or length, length - 1)
     block_nll: list[float] = []
+    compared: list[Compared] = []
     batch_size = max(1, min(batch_size, MAX_TOKENS // length))
     with focus.routing(routing, **overrides):
         config = focus.current.config
@@ -132,13 +150,17 @@ def evaluate(
         with focus.observe(shares):
             for start in range(0, len(blocks), batch_size):
                 rows = torch.from_numpy(blocks[start : start + batch_size]).to(focus.model.device)
-                losses = token_losses(focus, rows)
+                if untouched is None:
+                    losses = token_losses(focus, rows)
+                elif routing == "off":
+                    losses = token_losses(focus, rows, on_states=partial(untouched.keep, start))
+                else:
+                    compared.append(compare_tokens(focus, rows, untouched.states(focus, start, start + len(rows))))
+                    losses = compared[-1].losses
                 block_nll += losses[:, -scored:].double().mean(1).tolist()
                 if on_losses is not None:
                     on_losses(losses.cpu().numpy())
                 progress(f"Evaluating {routing}", min(1.0, (start + batch_size) / len(blocks)))
-    causal = length * (length + 1) // 2
-    beyond = max(0, length - 1 - config.window)
     hard, off = routing == "hard", routing == "off"
     largest, layer = (None, None) if off else shares.largest()
     return Evaluation(
@@ -147,14 +169,20 @@ def evaluate(
         balance="none" if off else config.balance,
         perplexity=math.exp(sum(block_nll) / len(block_nll)),
         tokens=scored * len(blocks),
-        exposure=beyond * (beyond + 1) / 2 / causal,
+        exposure=exposure(length, config, sliding_windows=focus.sliding_windows).distant_share,
         kept_share=shares.kept / max(1, shares.distant) if hard else 1.0,
         causal_kept_share=shares.computed / max(1, shares.causal) if hard else 1.0,
         largest_group_share=largest,
         largest_group_layer=layer,
         removed_share=1 - shares.computed / max(1, shares.causal) if hard else 0.0,
         block_nll=tuple(block_nll),
+        **_retained(retention_of(compared, length, scored) if compared else None),
     )
+
+
+def _retained(found: Retention | None) -> dict[str, Any]:
+    """What a row says of retention."""
+    return {} if found is None else {name: getattr(found, name) for name in RETENTION}
 
 
 def standard_settings(

@@ -10,6 +10,7 @@ from typing import Any
 from focus_core.evaluation.compare import Leak, leaks
 from focus_core.evaluation.lengths import LengthRow, length_transfer
 from focus_core.evaluation.perplexity import Evaluation, evaluate, standard_settings
+from focus_core.evaluation.retention import Untouched
 from focus_core.models import LoadedModel
 from focus_core.progress import Progress, silent
 from focus_core.results import record_run, stamp, text_records
@@ -55,7 +56,7 @@ def evaluate_texts(
     out: str | Path | None = None,
     progress: Progress = silent,
 ) -> TextEvaluation:
-    """Measure the perplexity of texts, untouched and routed, with the share of pairs that routing keeps.
+    """Measure retention and perplexity of texts, untouched and routed, with the share of pairs that routing keeps.
 
     Args:
         texts: text files and folders.
@@ -84,10 +85,13 @@ def evaluate_texts(
         with focus.routing("hard", **changes):
             config = focus.current.config
         plan = standard_settings(config.num_groups, tuple(top_k), planned=config.layer_top_k is not None)
-        results = []
+        results, untouched = [], Untouched(sample)
         for index, (mode, k, balance) in enumerate(plan):
             progress(f"Evaluating {mode}{f' k={k}' if k else ''} ({index + 1} of {len(plan)})", index / len(plan))
-            results.append(evaluate(focus, sample, routing=mode, top_k=k, balance=balance, stride=stride, **changes))
+            row = evaluate(
+                focus, sample, routing=mode, top_k=k, balance=balance, stride=stride, untouched=untouched, **changes
+            )
+            results.append(row)
         by_length, length_tokens = [], 0
         if lengths:
             longest = token_blocks(loaded.tokenizer, contents, max(lengths), max_blocks=length_blocks)

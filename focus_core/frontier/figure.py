@@ -11,6 +11,7 @@ from typing import Any
 
 from jinja2 import Environment
 
+from focus_core.evaluation.compare import few_blocks
 from focus_core.frontier.speeds import Speeds
 from focus_core.frontier.table import SIZES, Row, frontier_rows, title
 
@@ -20,7 +21,7 @@ COLORS = ("#0072B2", "#D55E00", "#117733", "#882255", "#A05A00", "#4B5AA8", "#00
 GREY = "#5F6570"
 NOTES = (
     "Filled: routers. Open: baselines.",
-    "Lines through points: 95% intervals.",
+    "Lines through points: 95% t intervals.",
     "At the upper edge: worse, with its value.",
 )
 SPEED_NOTES = (
@@ -91,6 +92,8 @@ def figure(record: dict[str, Any], speeds: Speeds) -> str:
         for number, (name, value, text) in enumerate(ways)
     ]
     made, blocks = record["made"], record["settings"]["blocks"]
+    few = ("Intervals: fewer than 16 blocks,", "so differences are not established.") if few_blocks(blocks) else ()
+    notes = NOTES + few + (SPEED_NOTES if speeds.points else ())
     template = Environment(autoescape=True, trim_blocks=True).from_string(
         Path(__file__).with_name("figure_template.svg").read_text(encoding="utf-8")
     )
@@ -99,9 +102,9 @@ def figure(record: dict[str, Any], speeds: Speeds) -> str:
         subtitle=f"{record['model']['name']}, {blocks} blocks; {made['device']}, {made['date'][:10]}",
         panels=panels,
         legend=list(legend.values()),
-        notes=NOTES + (SPEED_NOTES if speeds.points else ()),
+        notes=notes,
         width=WIDTH,
-        height=TOP + max(len(panels) * APART, 21 * len(legend) + 17 * len(NOTES) + 40),
+        height=TOP + max(len(panels) * APART, 21 * len(legend) + 17 * len(notes) + 40),
         left=LEFT,
         panel_width=PANEL_WIDTH,
         panel_height=PANEL_HEIGHT,

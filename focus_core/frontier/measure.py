@@ -14,8 +14,8 @@ from torch import Tensor
 
 from focus_core.attention import AttentionOutput
 from focus_core.baselines import BASELINES, Baseline, Case
-from focus_core.evaluation.likelihood import token_losses
 from focus_core.evaluation.perplexity import Evaluation
+from focus_core.evaluation.retention import RETENTION, Untouched, compare_tokens, retention_of
 from focus_core.routing.model import FocusModel
 from focus_core.routing.rules import AttentionCall, Rule
 
@@ -42,6 +42,11 @@ class Point:
         router: of routers: "layer" or "head", see `FocusConfig`.
         num_groups: of routers: K.
         layer_top_k: of planned routers: k of every layer.
+        kl: mean KL(untouched || this) in nats per token, see `Retention`; None for the untouched model.
+        kl_last_quarter: the same over the last quarter of positions.
+        top1_agreement: share of tokens with the untouched model's most likely token.
+        block_kl: `kl` of every block.
+        block_kl_last_quarter: `kl_last_quarter` of every block.
     """
 
     method: str
@@ -59,6 +64,11 @@ class Point:
     router: str | None = None
     num_groups: int | None = None
     layer_top_k: tuple[int, ...] | None = None
+    kl: float | None = None
+    kl_last_quarter: float | None = None
+    top1_agreement: float | None = None
+    block_kl: tuple[float, ...] = ()
+    block_kl_last_quarter: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The point as plain values."""
@@ -97,6 +107,7 @@ def routed_point(
         router=router,
         num_groups=num_groups,
         layer_top_k=layer_top_k if row.top_k is None else None,
+        **{name: getattr(row, name) for name in RETENTION},
     )
 
 
@@ -111,8 +122,9 @@ def baseline_point(
     sinks: int,
     training_text: Tensor,
     seed: int = 0,
+    untouched: Untouched | None = None,
 ) -> Point:
-    """Perplexity with every layer's attention replaced by a baseline at a wanted share of distant pairs.
+    """Retention and perplexity with every layer's attention replaced by a baseline at a wanted share of distant pairs.
 
     Args:
         focus: the model; its routers play no part.
@@ -123,6 +135,7 @@ def baseline_point(
         sinks: leading tokens that all keep, likewise.
         training_text: (n, T) int64, other text, for baselines that are fitted.
         seed: of random ones.
+        untouched: states of the untouched model for the same blocks, to use and to add to; fresh ones when None.
 
     Returns:
         The point. Shares are counted on the text itself. Builds (T, T) masks, one layer at a time.
@@ -134,11 +147,14 @@ def baseline_point(
         with _attending(focus, _fitting(baseline, fitted, seed=seed, **settings)):
             focus.model.base_model(input_ids=training_text.to(focus.model.device), use_cache=False)
     tally = _Tally()
-    block_nll: list[float] = []
+    untouched = Untouched(blocks) if untouched is None else untouched
+    compared = []
     with _attending(focus, _replacing(baseline, fitted, tally, seed=seed, **settings)):
-        for block in blocks:
-            losses = token_losses(focus, torch.from_numpy(block)[None].to(focus.model.device))
-            block_nll += losses.double().mean(1).tolist()
+        for number, block in enumerate(blocks):
+            rows = torch.from_numpy(block)[None].to(focus.model.device)
+            compared.append(compare_tokens(focus, rows, untouched.states(focus, number, number + 1)))
+    block_nll = [float(each.losses.double().mean()) for each in compared]
+    retained = retention_of(compared, blocks.shape[1])
     return Point(
         method=name,
         kind="baseline",
@@ -152,6 +168,7 @@ def baseline_point(
         largest_group_share=None,
         tokens=blocks.size - len(blocks),
         block_nll=tuple(block_nll),
+        **{name: getattr(retained, name) for name in RETENTION},
     )
 
 
@@ -180,7 +197,8 @@ def _fitting(baseline: Baseline, fitted: dict[int, Any], *, seed: int, **setting
 
     def attend(call: AttentionCall) -> AttentionOutput:
         assert baseline.fit is not None
-        fitted[call.layer] = baseline.fit(call.query, call.key, seed=seed + call.layer, **settings)
+        own = {"seed": seed + call.layer, "sliding_window": call.geometry.sliding_window}
+        fitted[call.layer] = baseline.fit(call.query, call.key, **own, **settings)
         case = _case(call, seed=seed + call.layer, **settings)
         return case.exactly(case.causal).attention
 
@@ -213,5 +231,6 @@ def _case(call: AttentionCall, **settings: Any) -> Case:
         call.value.repeat_interleave(repeats, 1),
         scale=call.geometry.scale,
         softcap=call.geometry.softcap,
+        sliding_window=call.geometry.sliding_window,
         **settings,
     )

@@ -13,6 +13,7 @@ from torch import Tensor
 from focus_core.baselines import BASELINES
 from focus_core.errors import FocusError
 from focus_core.evaluation import evaluate
+from focus_core.evaluation.retention import Untouched
 from focus_core.frontier.files import write_beside
 from focus_core.frontier.measure import SCHEMA, Point, baseline_point, routed_point
 from focus_core.frontier.speeds import Speeds, recorded_speeds
@@ -103,7 +104,7 @@ def measure_frontier(
         "training_text": text_records(train_files),
     }
     record = resume_record(out, report)
-    points = [Point(**{**point, "block_nll": tuple(point["block_nll"])}) for point in record["points"]]
+    points = [Point(**{name: _frozen(value) for name, value in point.items()}) for point in record["points"]]
     plan = _Plan(loaded, held, calibration_blocks(pool, settings.seed), settings, points)
     for done, point in enumerate(plan.run(), 1):
         points.append(point)
@@ -113,6 +114,10 @@ def measure_frontier(
     return record
 
 
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
 class _Plan:
     """The points still to measure, routers first, because they set the budgets of the baselines."""
 
@@ -120,6 +125,7 @@ class _Plan:
         self, loaded: LoadedModel, held: np.ndarray, pool: Tensor, settings: FrontierSettings, points: list[Point]
     ) -> None:
         self.loaded, self.held, self.pool, self.settings, self.points = loaded, held, pool, settings, points
+        self.untouched = Untouched(held)
         self.total = 1 + (len(settings.routers) + 1 + len(settings.baselines)) * len(settings.top_k)
 
     def _missing(self, *key: Any) -> bool:
@@ -165,17 +171,20 @@ class _Plan:
                         sinks=self.settings.sink_tokens,
                         training_text=self.pool[:2],
                         seed=self.settings.seed,
+                        untouched=self.untouched,
                     )
         focus.detach()
 
     def _routed(self, focus: FocusModel, name: str, source: str) -> Iterator[Point]:
         if self._missing("untouched", None, None):
-            yield routed_point("untouched", "untouched model", "", evaluate(focus, self.held, routing="off"))
-        changes: dict[str, Any] = {"window": self.settings.window, "sink_tokens": self.settings.sink_tokens}
+            row = evaluate(focus, self.held, routing="off", untouched=self.untouched)
+            yield routed_point("untouched", "untouched model", "", row)
+        sizes = {"window": self.settings.window, "sink_tokens": self.settings.sink_tokens}
+        changes: dict[str, Any] = {**sizes, "balance": "calibrated", "untouched": self.untouched}
         config = focus.config
         planned = config.layer_top_k or None
         for top_k in (None,) if planned else self.settings.top_k:
             if self._missing(name, top_k, None):
-                row = evaluate(focus, self.held, routing="hard", top_k=top_k, balance="calibrated", **changes)
+                row = evaluate(focus, self.held, routing="hard", top_k=top_k, **changes)
                 label = f"{name}, as planned" if top_k is None else f"{name}, k={top_k}"
                 yield routed_point(name, label, source, row, config.router, config.num_groups, planned)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from focus_core.evaluation.compare import perplexity_difference
+from focus_core.evaluation.compare import LEVEL, Difference, few_blocks, holm, perplexity_difference
 from focus_core.frontier.speeds import Speeds, joint_speedup
 
 SIZES = (8192, 32768)
@@ -29,11 +29,17 @@ class Row:
         perplexity: exp of the mean negative log-likelihood.
         relative: perplexity over that of the untouched model.
         difference: perplexity minus that of the untouched model.
-        low: lower end of its 95% interval, paired bootstrap over blocks; None without.
+        low: lower end of its 95% interval, Student's t over blocks, paired; None without.
         high: upper end.
+        p_value: of no difference, adjusted by Holm's method for all rows of the record; None without.
+        established: whether blocks are enough and the adjusted p-value is below 5%.
+        mark: what to write where blocks are too few; empty otherwise.
         largest_group_share: of routers.
         speedups: of one attention call over full attention, by tokens; for a plan, of all layers' calls together,
             each with equal groups.
+        kl: mean KL(untouched || this) in nats per token; None in records that do not have it.
+        kl_last_quarter: the same over the last quarter of positions.
+        top1_agreement: share of tokens with the untouched model's most likely token.
     """
 
     label: str
@@ -47,8 +53,14 @@ class Row:
     difference: float
     low: float | None
     high: float | None
+    p_value: float | None
+    established: bool
+    mark: str
     largest_group_share: float | None
     speedups: dict[int, float]
+    kl: float | None = None
+    kl_last_quarter: float | None = None
+    top1_agreement: float | None = None
 
 
 def frontier_rows(record: dict[str, Any], speeds: Speeds) -> list[Row]:
@@ -60,9 +72,10 @@ def frontier_rows(record: dict[str, Any], speeds: Speeds) -> list[Row]:
     """
     points = record["points"]
     untouched = next(point for point in points if point["kind"] == "untouched")
+    gaps = [perplexity_difference(point["block_nll"], untouched["block_nll"]) for point in points]
+    p_values = holm([None if point is untouched else gap.p_value for point, gap in zip(points, gaps)])
     rows = []
-    for point in points:
-        gap = perplexity_difference(point["block_nll"], untouched["block_nll"])
+    for point, gap, p_value in zip(points, gaps, p_values):
         rows.append(
             Row(
                 label=point["label"],
@@ -76,11 +89,19 @@ def frontier_rows(record: dict[str, Any], speeds: Speeds) -> list[Row]:
                 difference=gap.difference,
                 low=gap.low,
                 high=gap.high,
+                p_value=p_value,
+                established=_established(gap, p_value),
+                mark=gap.mark,
                 largest_group_share=point["largest_group_share"],
                 speedups=_speedups(point, speeds),
+                **{name: point.get(name) for name in ("kl", "kl_last_quarter", "top1_agreement")},
             )
         )
     return rows
+
+
+def _established(gap: Difference, p_value: float | None) -> bool:
+    return not gap.mark and p_value is not None and p_value < 1 - LEVEL
 
 
 def _speedups(point: dict[str, Any], speeds: Speeds) -> dict[int, float]:
@@ -108,14 +129,15 @@ def markdown(record: dict[str, Any], speeds: Speeds) -> str:
         "",
         f"{record['model']['name']}, {settings['blocks']} evenly spaced blocks; untouched perplexity "
         f"{untouched.perplexity:.2f}; {made['device']}, {versions}, {made['date'][:10]}. "
-        "Intervals: 95%, paired bootstrap over blocks.",
+        f"{worth(settings['blocks'])}",
         "",
-        "| method | distant pairs kept | all pairs kept | perplexity | against untouched (perplexity, 95%) "
-        "| largest group | attention at 8K | at 32K |",
-        "|" + "---|" * 8,
+        "| method | KL | KL, last quarter | top-1 same | distant pairs kept | all pairs kept | perplexity "
+        "| against untouched (perplexity, 95%) | largest group | attention at 8K | at 32K |",
+        "|" + "---|" * 11,
     ]
     for row in rows:
         interval = "" if row.low is None or row.high is None else f" ({row.low:+.2f} to {row.high:+.2f})"
+        interval += " *" if row.established else ""
         shares = [
             "approximate" if share is None else f"{share:.1%}" for share in (row.kept_share, row.causal_kept_share)
         ]
@@ -124,10 +146,28 @@ def markdown(record: dict[str, Any], speeds: Speeds) -> str:
         source = f" ({row.source})" if row.kind == "baseline" else ""
         speed = " | ".join(f"{row.speedups[size]:.2f}x" if size in row.speedups else "" for size in SIZES)
         lines.append(
-            f"| {label}{source} | {' | '.join(shares)} | {row.perplexity:.2f} | {row.relative - 1:+.1%}{interval} "
-            f"| {largest} | {speed} |"
+            f"| {label}{source} | {' | '.join((*retention_cells(row), *shares))} | {row.perplexity:.2f} "
+            f"| {row.relative - 1:+.1%}{interval} | {largest} | {speed} |"
         )
     return "\n".join(lines)
+
+
+def retention_cells(row: Row) -> tuple[str, str, str]:
+    """KL, KL over the last quarter and top-1 agreement; empty where a record does not have them."""
+    return (
+        "" if row.kl is None else f"{row.kl:.4f}",
+        "" if row.kl_last_quarter is None else f"{row.kl_last_quarter:.4f}",
+        "" if row.top1_agreement is None else f"{row.top1_agreement:.1%}",
+    )
+
+
+def worth(blocks: int) -> str:
+    """How intervals are made, and what they are worth over so many blocks."""
+    few = few_blocks(blocks)
+    text = "Intervals: 95%, Student's t over blocks, paired with the untouched model."
+    if few:
+        return f"{text} {few.capitalize()}."
+    return f"{text} * established: p below 5% after Holm's correction over all rows."
 
 
 def title(record: dict[str, Any]) -> str:

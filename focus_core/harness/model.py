@@ -193,7 +193,9 @@ class FocusLM(_HFLM):
         for layer, new in self._take_seen().items():
             old = self._members.get(layer, new[:1, :0])[0]
             members.append(torch.cat([old, new[longest, : len(tails[longest])]]))
-        pairs = exposure(len(rows[longest]) - 1, self.routing_config, members)
+        pairs = exposure(
+            len(rows[longest]) - 1, self.routing_config, members, sliding_windows=self.focus.sliding_windows
+        )
         scored = [
             self._answer(logits, row, size, len(tail))
             for logits, row, size, tail in zip(output.logits, rows, sizes, tails)
@@ -233,8 +235,12 @@ class FocusLM(_HFLM):
         for index, (row, size) in enumerate(zip(rows, sizes)):
             scored.append(self._answer(output.logits[index], row, size, len(row) - 1 - first))
             members = [new[index, : len(row) - 1] for new in seen.values()]
-            pairs.append(exposure(len(row) - 1, self.routing_config, members))
+            pairs.append(self._exposure(len(row) - 1, members))
         return scored, pairs
+
+    def _exposure(self, num_tokens: int, members: list[Tensor]) -> Exposure:
+        own = self.focus.sliding_windows
+        return exposure(num_tokens, self.routing_config, members, sliding_windows=own)
 
     def _padded(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
         """(N, T) int64 tokens and their mask, 0 at the right."""
@@ -260,7 +266,9 @@ class FocusLM(_HFLM):
             # Shorter answers of a batch are padded, so their last tokens are not text.
             members = [new[index, first:] for new in seen.values()]
             key = tuple(row[first:].tolist())
-            self._generated[key] = exposure(output.shape[1] - 1 - first, self.routing_config, members)
+            self._generated[key] = exposure(
+                output.shape[1] - 1 - first, self.routing_config, members, sliding_windows=self.focus.sliding_windows
+            )
         return output
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from focus_core.errors import FocusError
 from focus_core.evaluation import Evaluation, evaluate, perplexity_difference
+from focus_core.evaluation.retention import RETENTION
 from focus_core.models import LoadedModel, load_model
 from focus_core.progress import Progress, silent
 from focus_core.resources import data_dir
@@ -192,8 +193,8 @@ def row(found: Evaluation, untouched: Evaluation | None) -> dict[str, Any]:
         found: the evaluation.
         untouched: the untouched model on the same blocks; None to leave the difference out.
     """
-    values = {key: value for key, value in found.to_dict().items() if key != "block_nll"}
+    values = {key: value for key, value in found.to_dict().items() if key not in RETENTION and key != "block_nll"}
     if untouched is None:
         return values
     gap = perplexity_difference(found.block_nll, untouched.block_nll)
-    return {**values, "difference": gap.difference, "low": gap.low, "high": gap.high}
+    return {**values, **gap.to_dict()}

@@ -41,6 +41,7 @@ class LayerRouting:
         top_k: k of this layer, the groups that a token reads.
         hidden_states: (B, T, d) that enter the attention block.
         valid: (N, T) bool, False for padding; None if every token is real.
+        sliding_window: the model's own window in this layer, in tokens; None without.
     """
 
     layer: int
@@ -49,6 +50,7 @@ class LayerRouting:
     top_k: int
     hidden_states: Float[Tensor, "B T d"]
     valid: Bool[Tensor, "N T"] | None = None
+    sliding_window: int | None = None
 
     @cached_property
     def scores(self) -> Float[Tensor, "N T K"]:
@@ -83,7 +85,7 @@ class LayerRouting:
         return KeyQuery(keys, top_k_membership(self.query_weights, top_k))
 
     def pair_counts(self, config: FocusConfig | None = None, top_k: int | None = None) -> PairCounts:
-        """Pairs that hard routing keeps, one count for each of the N rows.
+        """Pairs that hard routing keeps inside the model's own window, one count for each of the N rows.
 
         Args:
             config: window and sinks; those in force when None.
@@ -91,7 +93,13 @@ class LayerRouting:
         """
         config = self.config if config is None else config
         keys, queries = self.membership(top_k)
-        return kept_pairs(keys, query_membership=queries, window=config.window, sink_tokens=config.sink_tokens)
+        return kept_pairs(
+            keys,
+            query_membership=queries,
+            window=config.window,
+            sink_tokens=config.sink_tokens,
+            sliding_window=self.sliding_window,
+        )
 
     def group_sizes(self) -> Int[Tensor, "H K"]:
         """Number of tokens with each group as their first, for every head of the router."""

@@ -67,6 +67,7 @@ class FocusModel(nn.Module):
         trained: False for routers that were only initialised.
         name: "untrained", or the folder the routers came from.
         base_matches: False if the routers were trained on other weights of the same architecture.
+        sliding_windows: the base model's own window in each routed layer, None where it has none.
     """
 
     def __init__(self, model: PreTrainedModel, config: FocusConfig, seed: int) -> None:
@@ -100,6 +101,7 @@ class FocusModel(nn.Module):
         self._handles: list[Any] = []
         self._observer: Observer | None = None
         self._routing = Routing("hard", config)
+        self.sliding_windows = tuple(own_window(modules[i]) for i in chosen)
         self._attach({i: modules[i] for i in chosen})
 
     def _attach(self, modules: dict[int, nn.Module]) -> None:
@@ -286,6 +288,7 @@ class _Before:
             routing.config.top_k_of(self.place),
             hidden_states,
             None if valid is None else valid.repeat_interleave(router.num_heads, 0),
+            own_window(module),
         )
         if focus._observer is not None:
             focus._observer(layer_routing)
@@ -299,6 +302,16 @@ def _after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             f"{type(module).__name__} does not send its attention through the Transformers attention interface, "
             "so Focus cannot route it: choose a model that does."
         )
+
+
+def own_window(module: nn.Module) -> int | None:
+    """The sliding window of an attention module, in tokens; None without.
+
+    Most modules say it themselves, layer by layer; the others (Mistral, Phi-3) read it from their settings.
+    """
+    if "sliding_window" in module.__dict__:
+        return module.__dict__["sliding_window"]
+    return getattr(getattr(module, "config", None), "sliding_window", None)
 
 
 def _attention_modules(model: PreTrainedModel) -> dict[int, nn.Module]:

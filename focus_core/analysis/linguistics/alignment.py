@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import false_discovery_control
+from scipy.stats import false_discovery_control, norm
 
 from focus_core.analysis.agreement import (
     Agreement,
@@ -65,6 +65,8 @@ class LayerAlignment:
         selectivity: AMI less the mean of `control`.
         references: AMI of each reference grouping with the tags, by name.
         gaps: AMI less that of the reference, from the same resamples, by name.
+        identity_q: p-value of no gap to the token-identity baseline, two-sided, adjusted over layers.
+        balance_q: the largest such p-value for the balanced groupings that were never trained, adjusted likewise.
         sharing_lift: lift of same-tag pairs sharing a group; None at k = 1.
         sharing_band: the lift of shuffled groups.
     """
@@ -82,6 +84,8 @@ class LayerAlignment:
     gaps: dict[str, Interval] | None
     sharing_lift: float | None
     sharing_band: Band | None
+    identity_q: float | None = None
+    balance_q: float | None = None
 
     @property
     def beyond_chance(self) -> bool:
@@ -90,8 +94,8 @@ class LayerAlignment:
 
     @property
     def beyond_identity(self) -> bool:
-        """The 95% interval of the gap to the token-identity baseline lies above 0."""
-        return self.gaps is not None and self.gaps[IDENTITY].low > _ROUNDING
+        """More than the token-identity baseline, at a false discovery rate of 5% over layers."""
+        return self.identity_q is not None and self.identity_q < LEVEL and self._above(IDENTITY)
 
     @property
     def beyond_context(self) -> bool:
@@ -100,8 +104,16 @@ class LayerAlignment:
 
     @property
     def beyond_balance(self) -> bool:
-        """The 95% intervals of the gaps to all balanced groupings without training lie above 0."""
-        return self.gaps is not None and all(self.gaps[name].low > _ROUNDING for name in BALANCED if name in self.gaps)
+        """More than every balanced grouping that was never trained, at a false discovery rate of 5% over layers."""
+        return self.balance_q is not None and self.balance_q < LEVEL and all(map(self._above, self.balanced))
+
+    @property
+    def balanced(self) -> tuple[str, ...]:
+        """The balanced groupings that were computed and never trained."""
+        return tuple(name for name in BALANCED if name in self.references)
+
+    def _above(self, name: str) -> bool:
+        return self.gaps is not None and self.gaps[name].low > _ROUNDING
 
 
 @dataclass(frozen=True)
@@ -144,6 +156,22 @@ class Alignment:
             for layer in self.layers
         ]
         return {**asdict(self), "layers": layers}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Alignment:
+        """An alignment from a record, its verdicts on gaps as now: earlier records did not correct them over layers."""
+
+        def layer(row: Mapping[str, Any]) -> LayerAlignment:
+            known = {name: row[name] for name in LayerAlignment.__dataclass_fields__ if name in row}
+            for name in ("chance", "within_type", "control", "sharing_band"):
+                known[name] = None if row[name] is None else Band(*row[name])
+            known["measures"] = Agreement(**row["measures"])
+            known["interval"] = None if row["interval"] is None else Interval(*row["interval"])
+            known["gaps"] = row["gaps"] and {name: Interval(*gap) for name, gap in row["gaps"].items()}
+            return LayerAlignment(**known)
+
+        layers = [layer(row) for row in values["layers"]]
+        return cls(**{**values, "layers": tuple(layers if values["descriptive"] else _gaps_over_layers(layers))})
 
 
 def align(
@@ -249,12 +277,41 @@ def align(
     )
 
 
-def _over_layers(layers: list[LayerAlignment]) -> list[LayerAlignment]:
-    """The layers with their p-values replaced by ones adjusted over all of them."""
+def _over_layers(layers: Sequence[LayerAlignment]) -> list[LayerAlignment]:
+    """The layers with p-values of shuffles replaced by ones adjusted over all layers, and those of gaps added."""
     chance, within = (
         false_discovery_control([getattr(layer, name) for layer in layers]) for name in ("chance_q", "within_type_q")
     )
-    return [replace(layer, chance_q=float(a), within_type_q=float(b)) for layer, a, b in zip(layers, chance, within)]
+    return _gaps_over_layers(
+        [replace(layer, chance_q=float(a), within_type_q=float(b)) for layer, a, b in zip(layers, chance, within)]
+    )
+
+
+def _gaps_over_layers(layers: Sequence[LayerAlignment]) -> list[LayerAlignment]:
+    identity, balance = (
+        false_discovery_control(column)
+        for column in zip(
+            *(
+                (_gap_p_value(layer, IDENTITY), max(_gap_p_value(layer, name) for name in layer.balanced))
+                for layer in layers
+            )
+        )
+    )
+    return [replace(layer, identity_q=float(a), balance_q=float(b)) for layer, a, b in zip(layers, identity, balance)]
+
+
+def _gap_p_value(layer: LayerAlignment, name: str) -> float:
+    """Two-sided, of no gap to a reference, before any correction.
+
+    The end of the 95% interval towards 0 lies 1.96 standard errors from the gap. So the p-value is below 5% exactly
+    where the interval leaves 0 out, and that of an earlier record follows from its intervals.
+    """
+    assert layer.gaps is not None
+    gap = layer.measures.ami - layer.references[name]
+    towards = abs(gap - (layer.gaps[name].low if gap > 0 else layer.gaps[name].high))
+    if min(abs(gap), towards) <= _ROUNDING:
+        return float(abs(gap) <= _ROUNDING)
+    return float(2 * norm.sf(norm.ppf(0.975) * abs(gap) / towards))
 
 
 def _blocks(sample: WordSample) -> tuple[str, np.ndarray]:

@@ -12,8 +12,8 @@ TAGS = {"upos": "universal parts of speech", "coarse": "five coarse word classes
 def verdicts(found: Alignment) -> list[str]:
     """One sentence for each question, the answer to the main one first.
 
-    Layers are judged one by one. A layer is beyond a reference grouping if the 95% interval of the gap lies above 0. It
-    is beyond shuffles if its permutation test is significant at a false discovery rate of 5% over layers.
+    A layer is beyond shuffles or a reference grouping if its test is significant at a false discovery rate of 5% over
+    layers. The comparison with k-means is by 95% intervals, layer by layer.
     """
     best = max(found.layers, key=lambda layer: layer.measures.ami)
     tags = TAGS[found.tag_set]
@@ -53,7 +53,7 @@ def verdicts(found: Alignment) -> list[str]:
         worse = _layers(found, lambda layer: layer.gaps is not None and layer.gaps[KMEANS].high < 0)
         sentences.append(
             f"Against balanced k-means of the same hidden states the routers align better in {len(better)} and worse "
-            f"in {len(worse)} of {total} layers."
+            f"in {len(worse)} of {total} layers, not corrected over layers."
         )
     return sentences
 

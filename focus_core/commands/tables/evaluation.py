@@ -11,8 +11,11 @@ from focus_core.evaluation import Evaluation, Leak, LengthRow
 
 
 def evaluation_table(rows: Sequence[Evaluation], title: str) -> Table:
-    """One line per setting: perplexity, always with kept share and largest group."""
-    names = ("routing", "k", "balance", "perplexity", "distant kept", "all removed", "largest group")
+    """One line per setting: retention first, perplexity always with kept share and largest group."""
+    names = (
+        "routing", "k", "balance", "KL", "KL, last quarter", "top-1 same", "perplexity", "distant kept", "all removed",
+        "largest group",
+    )  # fmt: skip
     table = plain_table(title, *names, left=("routing", "balance"))
     for row in rows:
         largest = "" if row.largest_group_share is None else f"{row.largest_group_share:.1%}"
@@ -20,6 +23,9 @@ def evaluation_table(rows: Sequence[Evaluation], title: str) -> Table:
             row.routing,
             "" if row.top_k is None else str(row.top_k),
             row.balance,
+            "" if row.kl is None else f"{row.kl:.4f}",
+            "" if row.kl_last_quarter is None else f"{row.kl_last_quarter:.4f}",
+            "" if row.top1_agreement is None else f"{row.top1_agreement:.1%}",
             f"{row.perplexity:.2f}",
             f"{row.kept_share:.1%}",
             f"{1 - row.causal_kept_share:.1%}",
@@ -43,6 +49,8 @@ def leak_lines(leaks: Sequence[Leak]) -> list[str]:
 def length_table(rows: Sequence[LengthRow], title: str) -> Table:
     """One line per length and setting, beside the difference from the untouched model at that length."""
     names = ("T", "routing", "k", "balance", "perplexity", "above untouched", "95%", "distant kept", "last bin")
+    few = next((row.above_untouched.mark for row in rows if row.above_untouched and row.above_untouched.mark), "")
+    title += f" ({few})" if few else ""
     table = plain_table(title, *names, left=("routing", "balance"))
     for row in rows:
         result, gap, last = row.evaluation, row.above_untouched, row.positions[-1]

@@ -97,7 +97,7 @@ def run(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
             context.load, context.stream, [settings], yardstick, inputs, folder, progress=context.progress
         )["results"][0]
         gap = found["perplexity_difference"]
-        more = {"difference": gap.difference, "low": gap.low, "high": gap.high, "benchmarks": found["benchmarks"]}
+        more = {**gap.to_dict(), "benchmarks": found["benchmarks"]}
         shares = {"kept_share": 1.0, "largest_group_share": None, "parameters": found["trainable_parameters"]}
         return {"rows": [{"perplexity": found["perplexity"], **shares, **more}]}
     grid = run_grid(context.load, context.stream, [], yardstick, inputs, folder, progress=context.progress)

@@ -125,7 +125,7 @@ def _baseline(context: Context, values: dict[str, Any]) -> dict[str, Any]:
         focus.detach()
     gap = perplexity_difference(found.block_nll, context.untouched.block_nll)
     shares = {name: getattr(found, name) for name in ("perplexity", "kept_share", "causal_kept_share", "tokens")}
-    return {"routing": found.label, **shares, "difference": gap.difference, "low": gap.low, "high": gap.high}
+    return {"routing": found.label, **shares, **gap.to_dict()}
 
 
 # Scale

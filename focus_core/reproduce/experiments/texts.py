@@ -70,7 +70,7 @@ def run_length(context: Context, cell: str, values: dict[str, Any]) -> dict[str,
     rows, positions = [], []
     for each in found:
         gap = each.above_untouched
-        more = {} if gap is None else {"difference": gap.difference, "low": gap.low, "high": gap.high}
+        more = {} if gap is None else gap.to_dict()
         rows.append({"length": each.length, **row(each.evaluation, None), **more})
         positions.append({"routing": each.evaluation.routing, "top_k": each.evaluation.top_k, "bins": each.positions})
     return {"rows": rows, "positions": positions}

@@ -4,6 +4,7 @@ import json
 import math
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -154,10 +155,10 @@ def test_a_damaged_record_of_speeds_is_named(tmp_path, damaged):
 def test_the_table_never_has_a_perplexity_without_its_share():
     lines = markdown(RECORD, SPEEDS).splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")][1:]
-    assert len(cells) == 8 and all(len(row) == 8 and row[1] and row[3] for row in cells)
+    assert len(cells) == 8 and all(len(row) == 11 and row[4] and row[6] for row in cells)
     by_name = {row[0]: row for row in cells}
-    assert by_name["**a<b>, k=1**"][5:] == ["20.0%", "3.00x", ""]
-    assert by_name["SparQ (a paper)"][1] == "18.0%" and by_name["random features (a paper)"][1] == "approximate"
+    assert by_name["**a<b>, k=1**"][8:] == ["20.0%", "3.00x", ""]
+    assert by_name["SparQ (a paper)"][4] == "18.0%" and by_name["random features (a paper)"][4] == "approximate"
 
 
 def test_the_figure_is_one_drawing_without_scripts_and_with_every_point():
@@ -194,3 +195,46 @@ def test_both_are_written_beside_the_record(tmp_path):
 def test_recorded_speeds_cover_routers_and_baselines():
     kinds = {kind[0] for kind, *_ in recorded_speeds().points}
     assert {"layer", "head"} <= kinds
+
+
+def over(blocks, shifts):
+    """The record with so many blocks, each point's losses shifted from the untouched model's, with noise."""
+    hardness = np.random.default_rng(0).normal(4, 0.3, blocks)
+    points = []
+    for number, shift in enumerate(shifts):
+        noise = np.random.default_rng(1 + number).normal(0, 0.01, blocks) if number else 0.0
+        kind = "baseline" if number else "untouched"
+        points.append(point("moba", kind, f"{number}", 0.2, 50.0, block_nll=(hardness + shift + noise).tolist()))
+    return RECORD | {"settings": RECORD["settings"] | {"blocks": blocks}, "points": points}
+
+
+def test_no_difference_over_few_blocks_is_established():
+    record = over(8, [0.0, 0.5])
+    row = frontier_rows(record, SPEEDS)[1]
+    assert row.low > 0 and not row.established and row.mark == "fewer than 16 blocks: not established"
+    assert "fewer than 16 blocks: not established" in markdown(record, SPEEDS)
+    assert "fewer than 16 blocks" in " ".join(ElementTree.fromstring(figure(record, SPEEDS)).itertext())
+
+
+def test_many_rows_are_corrected_by_holms_method():
+    record = over(24, [0.0, 0.5, *[0.0043] * 9])
+    first, *rows = frontier_rows(record, SPEEDS)
+    assert first.p_value is None and not first.established
+    alone = [
+        frontier_rows(record | {"points": [record["points"][0], each]}, SPEEDS)[1] for each in record["points"][1:]
+    ]
+    order = sorted(range(10), key=lambda number: alone[number].p_value)
+    least = 0.0
+    for rank, number in enumerate(order):  # Holm: the smallest times 10, the next times 9, never falling
+        least = min(1.0, max(least, (10 - rank) * alone[number].p_value))
+        assert rows[number].p_value == pytest.approx(least)
+    assert rows[0].established
+    assert sum(row.established for row in rows) < sum(row.established for row in alone)
+    assert "fewer than" not in markdown(record, SPEEDS) and "Holm" in markdown(record, SPEEDS)
+
+
+def test_a_record_with_retention_shows_it_before_perplexity():
+    measured = [each | {"kl": 0.0123, "kl_last_quarter": 0.0456, "top1_agreement": 0.9} for each in RECORD["points"]]
+    lines = markdown(RECORD | {"points": measured}, SPEEDS).splitlines()
+    head, row = (next(line for line in lines if line.startswith(start)) for start in ("| method", "| SparQ"))
+    assert head.index("KL") < head.index("perplexity") and "| 0.0123 | 0.0456 | 90.0% |" in row

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
+from focus_core.evaluation.compare import few_blocks
 from workbench.views.quality.records import SPEEDS
 
 
@@ -23,6 +26,16 @@ def verdict(draw: str, table: pd.DataFrame, metric: str, against: str | None = N
     return {"path": _sweep, "lengths": _lengths, "curves": _curves, "frontier": _frontier}.get(
         draw, lambda rows: _counted(rows, metric)
     )(table)
+
+
+def caution(content: dict[str, Any]) -> str:
+    """A sentence for records whose differences come from too few blocks; empty for the others."""
+    settings = content.get("settings") or {}
+    blocks = (settings.get("scale") or settings).get("blocks")
+    if not isinstance(blocks, int) or content.get("experiment") == "lengths":  # lengths compare pieces of one block
+        return ""
+    few = few_blocks(blocks)
+    return f"Differences come from {blocks} blocks; {few}." if few else ""
 
 
 def _counted(table: pd.DataFrame, metric: str) -> str:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn import metrics
 
 from focus_core.analysis.agreement import ami, contingency, grouped_contingency
-from focus_core.analysis.intervals import bootstrap_ami, bootstrap_weights, interval
+from focus_core.analysis.intervals import Interval, bootstrap_ami, bootstrap_weights, interval
 from focus_core.analysis.linguistics import references as ref
-from focus_core.analysis.linguistics.alignment import FREQUENCY, IDENTITY, POSITION, UNTRAINED, align
+from focus_core.analysis.linguistics.alignment import FREQUENCY, IDENTITY, POSITION, UNTRAINED, Alignment, align
 from focus_core.analysis.linguistics.cells import cell_tests
 from focus_core.analysis.linguistics.group_profile import published_table, top_words
 from focus_core.analysis.linguistics.sample import WordSample
+from focus_core.analysis.linguistics.verdicts import verdicts
 from focus_core.analysis.linguistics.words import Tagger
 from focus_core.analysis.states import balanced_kmeans
 
@@ -139,6 +143,43 @@ def test_one_text_is_resampled_by_sentence_and_a_short_one_is_only_described(pla
     assert all(layer.interval is None and layer.chance_q is None and layer.gaps is None for layer in short.layers)
     assert short.layers[0].measures.ami == pytest.approx(1)
     assert "beyond_chance" not in short.to_dict()["layers"][0]
+
+
+def test_verdicts_on_gaps_are_corrected_over_layers(found):
+    """30 layers whose intervals just leave 0 out prove less than one does."""
+    _, result = found
+    layer = result.layers[0]
+    score, half = layer.measures.ami, 0.1
+    barely, clearly = (Interval(part * half, (2 + part) * half) for part in (0.02, 1.5))
+
+    def as_far_as(gap):
+        references = {name: score - (gap.low + gap.high) / 2 for name in layer.gaps}
+        return replace(layer, gaps=dict.fromkeys(layer.gaps, gap), references=references)
+
+    def judged(layers):
+        return Alignment.from_dict(replace(result, layers=tuple(layers)).to_dict()).layers
+
+    (alone,) = judged([as_far_as(barely)])
+    assert alone.beyond_identity and alone.beyond_balance
+    assert alone.identity_q == pytest.approx(2 * stats.norm.sf(1.02 * stats.norm.ppf(0.975)))
+    nothing = as_far_as(Interval(-half, half))
+    many = judged([as_far_as(barely), *[nothing] * 29])
+    assert not any(each.beyond_identity or each.beyond_balance for each in many)
+    strong = judged([as_far_as(clearly), *[nothing] * 29])
+    assert [each.beyond_identity for each in strong] == [True] + [False] * 29
+    q_values = stats.false_discovery_control([2 * stats.norm.sf(2.5 * stats.norm.ppf(0.975)), *[1.0] * 29])
+    assert [each.identity_q for each in strong] == pytest.approx(q_values.tolist())
+
+
+def test_an_alignment_is_read_from_its_record(found):
+    _, result = found
+    plain = json.loads(json.dumps(result.to_dict()))
+    again = Alignment.from_dict(plain)
+    assert json.loads(json.dumps(again.to_dict())) == plain
+    for name in ("identity_q", "balance_q", "beyond_identity", "beyond_balance"):  # as records were before
+        for layer in plain["layers"]:
+            layer.pop(name)
+    assert verdicts(Alignment.from_dict(plain)) == verdicts(result)
 
 
 def test_same_seed_same_numbers(planted):
