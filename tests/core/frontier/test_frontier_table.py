@@ -212,7 +212,7 @@ def test_no_difference_over_few_blocks_is_established():
     record = over(8, [0.0, 0.5])
     row = frontier_rows(record, SPEEDS)[1]
     assert row.low > 0 and not row.established and row.mark == "fewer than 16 blocks: not established"
-    assert "fewer than 16 blocks: not established" in markdown(record, SPEEDS)
+    assert "Fewer than 16 blocks: not established" in markdown(record, SPEEDS)
     assert "fewer than 16 blocks" in " ".join(ElementTree.fromstring(figure(record, SPEEDS)).itertext())
 
 
