@@ -129,7 +129,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     from statsmodels.stats.multitest import multipletests
 
     known = [value for value in p_values if value is not None]
-    adjusted = iter(multipletests(known, method="holm")[1].tolist() if known else ())
+    adjusted = iter(np.asarray(multipletests(known, method="holm")[1]).tolist() if known else ())
     return [None if value is None else next(adjusted) for value in p_values]
 
 

@@ -121,8 +121,8 @@ def retention_of(blocks: Sequence[Compared], length: int, scored: int | None = N
         return tuple(value for part in parts for value in part[:, -tokens:].double().mean(1).tolist())
 
     kl, agrees = [each.kl for each in blocks], [each.agrees for each in blocks]
-    by_block = means(kl, scored), means(kl, last), means(agrees, scored)
-    return Retention(*(float(np.mean(each)) for each in by_block), *by_block)
+    every, late, same = means(kl, scored), means(kl, last), means(agrees, scored)
+    return Retention(float(np.mean(every)), float(np.mean(late)), float(np.mean(same)), every, late, same)
 
 
 def retention(
