@@ -109,7 +109,7 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0) -> T
             trained=focus.trained,
             base_matches=focus.base_matches,
         ),
-        head=head if kind.per_head else None,
+        head=config.head_of(head),
         query_weights=weights if kind.reads_own_groups else query_weights.numpy(),
         token_bytes=tuple(token_bytes(tokenizer, encoding.input_ids)),
     )

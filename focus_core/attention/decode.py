@@ -10,7 +10,7 @@ from focus_core.attention.inputs import AttentionInputs, AttentionOutput, kept_m
 from focus_core.attention.reference import attention_logits, masked_softmax
 
 MOST_QUERIES = 32
-"""Largest number of queries: the mask has Tq * T entries."""
+"""Largest number of queries, since the mask has Tq * T entries."""
 
 
 def decode_obstacle(inputs: AttentionInputs) -> str | None:

@@ -337,7 +337,7 @@ def _errors(inputs: AttentionInputs, result: Any) -> dict[str, float]:
             inputs.key[:, :, end].float(),
             inputs.value[:, :, end].float(),
             inputs.membership[:, end],
-            query_membership=None if inputs.reads_own_groups else inputs.query_membership[:, query : query + 1],
+            query_membership=inputs.query_membership[:, query : query + 1],
             window=inputs.window,
             sink_tokens=inputs.sink_tokens,
             backend="dense",

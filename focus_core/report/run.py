@@ -26,7 +26,6 @@ from focus_core.report.stream import StreamSettings, chosen_layers, collect, for
 from focus_core.report.tags import TAGS, SectionTagger
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
-from focus_core.routing.routers import ROUTERS
 from focus_core.routing.storage import routers_hash, weights_fingerprint
 from focus_core.text import read_text, token_bytes
 
@@ -112,7 +111,7 @@ def write_report(
             origin={
                 **described(provenance, config, f"{settings.states} model", corpus.sha256),
                 "dtype": str(dtype),
-                "head": settings.head if ROUTERS[config.router].per_head else None,
+                "head": config.head_of(settings.head),
             },
             title=title or f"Groups in {Path(texts[0]).name if len(texts) == 1 else f'{len(texts)} texts'}",
             block_length=settings.block_length,

@@ -115,6 +115,10 @@ class FocusConfig:
         """Groups that a token is in, in one layer: k where it reads the groups it is in, else one."""
         return ROUTERS[self.router].key_top_k(self.top_k_of(place))
 
+    def head_of(self, head: int) -> int | None:
+        """The head that a record of one head names; None where all heads of a layer share the groups."""
+        return head if ROUTERS[self.router].per_head else None
+
     def new_router(self, hidden_size: int, num_kv_heads: int, generator: torch.Generator) -> Router:
         """An untrained router of this kind for one layer.
 

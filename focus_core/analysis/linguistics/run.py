@@ -25,7 +25,6 @@ from focus_core.progress import Progress, silent
 from focus_core.results import record_run, stamp, text_records
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
-from focus_core.routing.routers import ROUTERS
 from focus_core.text import find_texts, read_text
 
 SCHEMA = "focus-align/1"
@@ -119,7 +118,7 @@ def align_texts(
             "settings": {
                 "config": config,
                 "routers": focus.name,
-                "head": settings.head if ROUTERS[config.router].per_head else None,
+                "head": config.head_of(settings.head),
                 "trained": focus.trained,
                 "states": settings.states,
                 "rule": settings.rule,
