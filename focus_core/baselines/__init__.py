@@ -15,7 +15,7 @@ from focus_core.baselines.selection import fit_kmeans, kmeans_routing, lsh, moba
 
 
 def exact(label: str, source: str, keep: Callable[[Case], Tensor], **more: Any) -> Baseline:
-    """A baseline that is softmax attention over the pairs it keeps and nothing else.
+    """A baseline that is exact softmax attention over the pairs it keeps.
 
     Args:
         label: name in tables.

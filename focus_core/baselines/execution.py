@@ -1,7 +1,7 @@
-"""Exact attention over given pairs of one head, for timing the baselines: ways to leave out what nobody keeps.
+"""Exact attention over given pairs of one head, for timing the baselines: executions that skip unused pairs.
 
-None is a kernel of the papers. Whatever a query keeps, dense products are only saved where its neighbours leave out
-the same keys (`tiles`), or where few queries keep any key of a block (`key_blocks`, the order of MoBA's algorithm 1).
+None is a kernel of the papers. Dense products skip a pair only where neighbouring queries leave out the same keys
+(`tiles`), or where few queries keep any key of a block (`key_blocks`, the order of MoBA's algorithm 1).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from focus_core.attention import focus_attention
 
 NEARLY_ALL = 0.9
-"""Above this share, gathering the wanted keys costs more than computing the others."""
+"""Share of kept keys above which gathering them costs more than computing all."""
 
 
 class Part(NamedTuple):
@@ -23,7 +23,7 @@ class Part(NamedTuple):
 
     Attributes:
         queries: a slice, or int64 indices.
-        keys: likewise.
+        keys: a slice, or int64 indices.
         kept: (queries, keys) bool.
     """
 
@@ -83,7 +83,7 @@ def key_blocks(kept: Tensor, size: int) -> list[Part]:
 
 
 def attend_key_blocks(query: Tensor, key: Tensor, value: Tensor, parts: list[Part], scale: float) -> Tensor:
-    """Attention (T, Dv) of one head over `key_blocks`, each merged into what its queries have so far.
+    """Attention (T, Dv) of one head over `key_blocks`, each merged into the earlier result of its queries.
 
     Args as of `attend_tiles`; every query in at least one block.
     """

@@ -1,4 +1,4 @@
-"""Patterns that do not look at the tokens: windows, strides and random blocks. Each says which pairs it keeps."""
+"""Fixed patterns, independent of the tokens: windows, strides and random blocks. Each returns the pairs it keeps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from focus_core.baselines.case import Case, solve_share
 
 
 def sliding_window(case: Case) -> Tensor:
-    """A wider window and nothing else: Longformer, arXiv 2004.05150, section 3.1, without its global tokens.
+    """A wider window alone: Longformer, arXiv 2004.05150, section 3.1, without its global tokens.
 
     No sinks, as published: the only baseline that does not get them.
     """
@@ -42,7 +42,7 @@ def _strides(distance: Tensor, window: int, density: float) -> Tensor:
 def random_blocks(case: Case) -> Tensor:
     """Each block of queries keeps random earlier blocks: BigBird, arXiv 2007.14062, section 2.
 
-    Blocks of 16; a draw for each head and layer; the number of blocks per query block is what the budget pays for.
+    Blocks of 16, drawn for each head and layer; the budget sets the number of blocks per query block.
     """
     heads, length, block = case.query.shape[1], case.layout.length, 16
     count = -(-length // block)
