@@ -1,7 +1,7 @@
-"""What a baseline is given, and the parts that all of them share: distant pairs, sinks, budgets.
+"""The input of a baseline, and the parts that all of them use: distant pairs, sinks, budgets.
 
-This is reference code for evaluation: it builds a mask of every pair, so that what is kept can be counted. A case may
-hold some consecutive queries of a text only, for which the mask is (Tq, T).
+This is reference code for evaluation: it builds a mask of every pair, so that kept pairs can be counted. A case may
+hold some consecutive queries of a text alone; its mask is then (Tq, T).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """What a pair may be, from the places of its two tokens alone; layers and texts of one length share it.
+    """Masks of pairs by the places of their tokens; layers and texts of one length share them.
 
     Attributes:
         length: T, the number of keys.
@@ -108,7 +108,7 @@ class Case:
         scale: factor of the dot products.
         softcap: cap of the logits, None without.
         seed: of anything random; one per layer.
-        fitted: what the baseline's `fit` made of training text for this layer, None without.
+        fitted: result of the baseline's `fit` on training text for this layer; None without.
         start: place of the first query in the text.
         sliding_window: the model's own window, in tokens: no pair is farther apart; None without.
     """
@@ -128,7 +128,7 @@ class Case:
 
     @property
     def layout(self) -> Layout:
-        """What the places of tokens say."""
+        """Masks of pairs by the places of their tokens."""
         length, queries = self.key.shape[2], self.query.shape[2]
         return Layout(length, self.window, self.sinks, self.query.device, self.start, queries, self.sliding_window)
 
@@ -153,7 +153,7 @@ class Case:
         return self.layout.open
 
     def generator(self) -> torch.Generator:
-        """A fresh generator of this layer's seed."""
+        """A new generator with this layer's seed."""
         return torch.Generator().manual_seed(self.seed)
 
     def logits(self) -> Tensor:
@@ -161,7 +161,7 @@ class Case:
         return attention_logits(self.query.float(), self.key.float(), self.scale, self.softcap)
 
     def exactly(self, kept: Tensor) -> Result:
-        """Softmax attention over the kept pairs alone, of which every query must have one, such as itself."""
+        """Softmax attention over the kept pairs alone; every query must have one, such as itself."""
         logits = self.logits().masked_fill_(~kept, float("-inf"))
         weights = logits.softmax(-1)
         # Of the largest weight e^(l - lse), which spares a pass of exponentials.
@@ -169,13 +169,13 @@ class Case:
         return Result(AttentionOutput((weights @ self.value.float()).to(self.value.dtype), logsumexp), kept)
 
     def select(self, scores: Tensor) -> Tensor:
-        """Of each query's distant keys keep those with the highest scores, as many as the share pays for.
+        """Keep the distant keys of each query with the highest scores, within the budget of the share.
 
         Every query has the same budget, as in SparQ, Quest and MoBA; sinks are kept first and count. Scores of keys
         that are not distant have no influence, so causal scores give a causal mask.
 
         Args:
-            scores: (B, H, Tq, T) or (H, Tq, T); ties are broken arbitrarily, but the same way every time.
+            scores: (B, H, Tq, T) or (H, Tq, T); ties are broken arbitrarily but reproducibly.
 
         Returns:
             bool, all kept pairs.
@@ -226,7 +226,7 @@ class Baseline:
 
     @property
     def tunable(self) -> bool:
-        """Whether a share of kept pairs can be asked for."""
+        """Whether its share of kept pairs can be set."""
         return self.keep is not None
 
     @property
@@ -258,13 +258,13 @@ def per_query_budget(distant: Tensor, share: float) -> int:
 def solve_share(
     pattern: Callable[[Tensor, int, float], Tensor], layout: Layout, share: float, high: float, sinks: bool = True
 ) -> Tensor:
-    """The mask whose kept share of distant pairs comes nearest to `share`, by bisection over a growing setting.
+    """The mask with the kept share of distant pairs nearest to `share`, by bisection over a growing setting.
 
-    Kept from layer to layer and text to text, since it depends on neither. The share is that of the whole text.
+    Cached for all layers and texts, since it depends on neither. The share is that of the whole text.
 
     Args:
-        pattern: distances, window and setting in [0, high] to which of these distances are kept, bool; more are kept as
-            the setting grows. A plain function.
+        pattern: maps distances, window and a setting in [0, high] to bool: the distances that are kept. A larger
+            setting keeps more. A plain function.
         layout: of the pairs.
         share: 0 to 1.
         high: upper end of the setting, which must keep everything.

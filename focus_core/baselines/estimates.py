@@ -1,4 +1,4 @@
-"""Baselines that estimate softmax instead of leaving pairs out: random features and weighted samples."""
+"""Baselines that estimate softmax over all pairs: random features and weighted samples."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ def magicpig_keys(case: Case) -> Tensor:
 def magicpig(case: Case) -> Result:
     """Keys sampled by hash collisions and weighted by their chance: MagicPIG, arXiv 2410.16179, section 4.
 
-    Keys are centred; 4 sign bits a table; a key is sampled if it collides in at least two of L tables, which has chance
-    u = 1 - (1 - p^4)^L - L p^4 (1 - p^4)^(L - 1), p = 1 - angle / pi; its logit becomes logit - log u. Local pairs and
-    sinks are exact. L is fitted on training text (the paper has 8 to 10 bits for shares of a few per cent).
+    Keys are centred, with 4 sign bits per table. A key is sampled if it collides in at least two of L tables. This has
+    probability u = 1 - (1 - p^4)^L - L p^4 (1 - p^4)^(L - 1) with p = 1 - angle / pi; its logit becomes logit - log u.
+    Local pairs and sinks are exact. L is fitted on training text; the paper has 8 to 10 bits, for smaller shares.
     """
     tables: Tables = case.fitted
     kept = magicpig_keys(case)
@@ -143,7 +143,7 @@ def _codes(case: Case, tables: Tables) -> tuple[Tensor, Tensor]:
 
 
 def _collisions(codes: tuple[Tensor, Tensor], count: int) -> Tensor:
-    """(B, H, Tq, T) float32: in how many of the first tables query and key have the same sign bits.
+    """(B, H, Tq, T) float32: number of the first `count` tables in which query and key have the same sign bits.
 
     A product of one-hot rows counts in how many tables the codes are equal.
     """

@@ -1,4 +1,4 @@
-"""Patterns that select keys by their content: clusters, hashes, blocks, query components. Each says what it keeps."""
+"""Patterns that select keys by their content: clusters, hashes, blocks, query components."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def fit_kmeans(query: Tensor, key: Tensor, *, share: float, seed: int, **_: Any)
 def kmeans_routing(case: Case) -> Tensor:
     """Keys of the query's nearest clusters: Routing Transformer, arXiv 2003.05997, section 4.1 (eq. 8 to 10).
 
-    Queries and keys are projected to the unit ball and compared with centroids fitted beforehand (a frozen model has
-    no shared queries and keys, and its centroids no running average). The paper fills each cluster with its top w
-    tokens, which looks into the future; here a query takes the keys of its nearest cluster, then of the next, until
-    its budget is spent, and every key belongs to its nearest centroid.
+    Queries and keys are projected to the unit ball and compared with centroids fitted beforehand. (A frozen model has
+    no shared queries and keys, and no running average of centroids.) Every key belongs to its nearest centroid. The
+    paper fills each cluster with its top w tokens, which looks into the future. Here a query takes the keys of its
+    nearest cluster, then of the next, up to its budget.
     """
     heads = case.query.shape[1]
     centroids = F.normalize(case.fitted.to(case.query), dim=-1)
@@ -55,8 +55,8 @@ def lsh(case: Case) -> Tensor:
     """Keys that share a bucket with the query in the most rounds: Reformer, arXiv 2001.04451, section 2.
 
     h(x) = argmax([xR; -xR]) in each round. Queries and keys are normalised and hashed with the same rotations (Reformer
-    shares them); 8 rounds of about 1 / share buckets. Colliding in any round is the published set; the budget cuts it
-    by the number of collisions, and where too few collide it is filled up with keys that do not.
+    shares them); 8 rounds of about 1 / share buckets. The published set is all keys that collide in any round. The
+    budget cuts it by the number of collisions; where too few keys collide, others fill the budget.
     """
     generator, size = case.generator(), case.query.shape[-1]
     buckets = 2 * max(1, round(0.5 / max(case.share, 1e-2)))
@@ -92,7 +92,7 @@ def _block_size(case: Case) -> int:
 
 
 def _blocks(case: Case, fill: float) -> Tensor:
-    """(B, H, N, block, D) float32 keys in blocks, the last one filled up."""
+    """(B, H, N, block, D) float32 keys in blocks, the last one padded."""
     size = _block_size(case)
     missing = -case.key.shape[2] % size
     return F.pad(case.key.float(), (0, 0, 0, missing), value=fill).unflatten(2, (-1, size))

@@ -44,7 +44,7 @@ class Difference:
 
     @property
     def mark(self) -> str:
-        """What to write beside the interval where blocks are too few; empty otherwise."""
+        """The remark beside the interval where blocks are too few; empty otherwise."""
         return few_blocks(self.blocks)
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def mean_difference(differences: ArrayLike, *, method: Method = "t", seed: int =
 def perplexity_difference(first: ArrayLike, second: ArrayLike, *, method: Method = "t", seed: int = 0) -> Difference:
     """Perplexity of the first minus the second, with a 95% interval paired over blocks.
 
-    Both perplexities are read over the same blocks, so what makes a block hard for any model cancels. The interval is
+    Both perplexities are read over the same blocks, so the difficulty of a block for any model cancels. The interval is
     that of the mean of ``P1 n1 - P2 n2`` over blocks, with the losses n of a block: the first-order change of P1 - P2
     (delta method).
 
@@ -135,7 +135,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 @dataclass(frozen=True)
 class Leak:
-    """What sequence Sinkhorn gains by seeing the whole text, at one k.
+    """The gain of sequence Sinkhorn from seeing the whole text, at one k.
 
     Attributes:
         top_k: k.
@@ -162,8 +162,8 @@ class Leak:
 def leaks(rows: Sequence[Evaluation]) -> list[Leak]:
     """The leak at every k that was evaluated with both balances.
 
-    Sequence Sinkhorn normalises each group over all tokens, later ones included, so a token's groups carry news of the
-    future; calibrated potentials are frozen and cannot.
+    Sequence Sinkhorn normalises each group over all tokens, later ones included, so a token's groups depend on the
+    future. Calibrated potentials are frozen and do not.
     """
     hard = {(row.top_k, row.balance): row for row in rows if row.routing == "hard"}
     found = []

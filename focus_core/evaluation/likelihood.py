@@ -1,4 +1,4 @@
-"""Log-likelihood of every token, without ever holding the logits of a long text."""
+"""Log-likelihood of every token, in memory that never holds the logits of a whole long text."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def evaluate(
 
 
 def _retained(found: Retention | None) -> dict[str, Any]:
-    """What a row says of retention."""
+    """The fields of a row for its retention; none without it."""
     return {} if found is None else {name: getattr(found, name) for name in RETENTION}
 
 

@@ -1,4 +1,4 @@
-"""How much of the untouched model's next-token distributions a sparse attention retains.
+"""Retention: agreement of a sparse attention with the untouched model's next-token distributions.
 
 Perplexity can fall because routers have learnt the text. The divergence from the untouched model cannot.
 """
@@ -133,7 +133,7 @@ def retention(
     untouched: Untouched | None = None,
     **settings: Any,
 ) -> Retention:
-    """What a routing retains of the untouched model, one block at a time.
+    """Measure the retention of a routing, one block at a time.
 
     Args:
         focus: model with routers.

@@ -1,4 +1,4 @@
-"""What attention may leave out and at what price: routings and published baselines on the same text and budget."""
+"""Quality against kept pairs: routings and published baselines on the same text and budget."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Point:
         method: key of the method: "untouched", the name of routers, or a key of `focus_core.baselines.BASELINES`.
         kind: "untouched", "routers" or "baseline".
         label: name in tables.
-        source: paper of a baseline, how routers were made otherwise.
+        source: paper of a baseline; for routers, their origin.
         top_k: k of routers.
         wanted_share: share of distant pairs a baseline was asked to keep; that of the routers it is compared with.
         kept_share: share of distant pairs kept, sinks included, mean over layers and heads; None if none is left out.
-        causal_kept_share: share of all causal pairs computed, likewise.
+        causal_kept_share: share of all causal pairs computed, mean over layers and heads.
         perplexity: exp of the mean negative log-likelihood.
         largest_group_share: of routers: share of tokens in the largest group, worst layer.
         tokens: predicted tokens.
@@ -76,7 +76,7 @@ class Point:
 
     @property
     def key(self) -> tuple[str, int | None, float | None]:
-        """What makes a point a different one, for going on with an interrupted run."""
+        """Identity of the point, for resuming an interrupted run."""
         return self.method, self.top_k, self.wanted_share
 
 
@@ -127,12 +127,12 @@ def baseline_point(
     """Retention and perplexity with every layer's attention replaced by a baseline at a wanted share of distant pairs.
 
     Args:
-        focus: the model; its routers play no part.
+        focus: the model; its routers are not used.
         name: key of `BASELINES`.
         blocks: (N, T) int64 token ids.
         share: of distant pairs, sinks included.
         window: w, the same as that of the routers it is compared with.
-        sinks: leading tokens that all keep, likewise.
+        sinks: number of first tokens that every query keeps, the same as that of these routers.
         training_text: (n, T) int64, other text, for baselines that are fitted.
         seed: of random ones.
         untouched: states of the untouched model for the same blocks, to use and to add to; fresh ones when None.

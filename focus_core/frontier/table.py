@@ -33,7 +33,7 @@ class Row:
         high: upper end.
         p_value: of no difference, adjusted by Holm's method for all rows of the record; None without.
         established: whether blocks are enough and the adjusted p-value is below 5%.
-        mark: what to write where blocks are too few; empty otherwise.
+        mark: the remark where blocks are too few; empty otherwise.
         largest_group_share: of routers.
         speedups: of one attention call over full attention, by tokens; for a plan, of all layers' calls together,
             each with equal groups.
@@ -162,7 +162,7 @@ def retention_cells(row: Row) -> tuple[str, str, str]:
 
 
 def worth(blocks: int) -> str:
-    """How intervals are made, and what they are worth over so many blocks."""
+    """The method of the intervals, and a remark where blocks are too few."""
     few = few_blocks(blocks)
     text = "Intervals: 95%, Student's t over blocks, paired with the untouched model."
     if few:

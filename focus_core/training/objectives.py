@@ -154,7 +154,7 @@ OBJECTIVES: dict[str, Objective] = {
         attention_mass,
         "attention mass",
         "−log of the distant attention kept",
-        "Attention mass: keep what the untouched model attends to; no gradient through the model, so quick.",
+        "Attention mass: keep the pairs that the untouched model attends to; no gradient through the model, so fast.",
     ),
     "lm": Objective(
         language_model,

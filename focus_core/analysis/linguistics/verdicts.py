@@ -80,7 +80,9 @@ def layer_sentence(found: Alignment, row: int) -> str:
         text += f", beyond {_and(beaten)}"
     if missed:
         text += f", {'but ' if beaten else ''}not beyond {_or(missed)}"
-    return f"{text}; {layer.measures.ami / found.ceiling:.0%} of what {found.num_groups} equal groups could reach."
+    return (
+        f"{text}; {layer.measures.ami / found.ceiling:.0%} of the AMI that {found.num_groups} equal groups could reach."
+    )
 
 
 def _layers(found: Alignment, test: Callable[[LayerAlignment], bool]) -> list[int]:
