@@ -11,27 +11,31 @@ from focus_core.evaluation import Evaluation, Leak, LengthRow
 
 
 def evaluation_table(rows: Sequence[Evaluation], title: str) -> Table:
-    """One line per setting: retention first, perplexity always with kept share and largest group."""
-    names = (
-        "routing", "k", "balance", "KL", "KL, last quarter", "top-1 same", "perplexity", "distant kept", "all removed",
-        "largest group",
-    )  # fmt: skip
-    table = plain_table(title, *names, left=("routing", "balance"))
+    """One line per setting: retention first where it was measured; perplexity always with kept share, largest group."""
+    retained = any(row.kl is not None for row in rows)
+    first = ("KL", "KL, last quarter", "top-1 same") if retained else ()
+    beside = ("distant kept",) if retained else ("distant kept", "all removed")  # as many as fit
+    table = plain_table(
+        title, "routing", "k", "balance", *first, "perplexity", *beside, "largest group", left=("routing", "balance")
+    )
     for row in rows:
-        largest = "" if row.largest_group_share is None else f"{row.largest_group_share:.1%}"
+        retention = (_number(row.kl, ".4f"), _number(row.kl_last_quarter, ".4f"), _number(row.top1_agreement, ".1%"))
         table.add_row(
             row.routing,
-            "" if row.top_k is None else str(row.top_k),
+            _number(row.top_k, "d"),
             row.balance,
-            "" if row.kl is None else f"{row.kl:.4f}",
-            "" if row.kl_last_quarter is None else f"{row.kl_last_quarter:.4f}",
-            "" if row.top1_agreement is None else f"{row.top1_agreement:.1%}",
+            *(retention if retained else ()),
             f"{row.perplexity:.2f}",
             f"{row.kept_share:.1%}",
-            f"{1 - row.causal_kept_share:.1%}",
-            largest,
+            *(() if retained else (f"{1 - row.causal_kept_share:.1%}",)),
+            _number(row.largest_group_share, ".1%"),
         )
     return table
+
+
+def _number(value: float | None, form: str) -> str:
+    """A value in a format, empty where there is none."""
+    return "" if value is None else format(value, form)
 
 
 def leak_lines(leaks: Sequence[Leak]) -> list[str]:

@@ -11,21 +11,22 @@ from focus_core.frontier.table import SIZES, Row, retention_cells
 
 
 def frontier_table(rows: Sequence[Row], title: str) -> Table:
-    """One line per method and budget, the fewest pairs first; speed-ups of one attention call where measured."""
-    sizes = [f"{size // 1024}K" for size in SIZES]
-    retained = ("KL", "KL, last quarter", "top-1 same")
-    beside = ("distant kept", "all kept", "largest group")
-    names = ("method", *retained, "perplexity", "against untouched", *beside, *sizes)
+    """One line per method and budget, the fewest pairs first: retention where measured, speed-ups of attention else."""
+    retained = any(row.kl is not None for row in rows)
+    first = ("KL", "KL, last quarter", "top-1 same") if retained else ()
+    last = () if retained else ("all kept", *(f"{size // 1024}K" for size in SIZES))  # as many as fit
+    names = ("method", *first, "perplexity", "against untouched", "distant kept", "largest group", *last)
     table = plain_table(title, *names, left=("method",))
     for row in sorted(rows, key=lambda row: (row.kept_share is None, row.kept_share)):
+        speeds = (f"{row.speedups[size]:.2f}x" if size in row.speedups else "" for size in SIZES)
+        share = "" if row.causal_kept_share is None else f"{row.causal_kept_share:.1%}"
         table.add_row(
             row.label,
-            *retention_cells(row),
+            *(retention_cells(row) if retained else ()),
             f"{row.perplexity:.2f}",
             f"{row.relative - 1:+.1%}{' *' if row.established else ''}",
             "approximate" if row.kept_share is None else f"{row.kept_share:.1%}",
-            "" if row.causal_kept_share is None else f"{row.causal_kept_share:.1%}",
             "" if row.largest_group_share is None else f"{row.largest_group_share:.1%}",
-            *(f"{row.speedups[size]:.2f}x" if size in row.speedups else "" for size in SIZES),
+            *(() if retained else (share, *speeds)),
         )
     return table

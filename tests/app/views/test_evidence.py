@@ -23,7 +23,7 @@ from focus_core.reproduce.registry import EXPERIMENTS
 from focus_core.reproduce.runner import run_experiment
 from focus_core.results import made_now, plain, record_run
 from workbench.views.quality.record_charts import draw
-from workbench.views.quality.record_verdicts import verdict
+from workbench.views.quality.record_verdicts import caution, verdict
 from workbench.views.quality.records import VIEWS, find_records, read, run_files
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "dog", "run", "past", "it", "then", "slept"]
@@ -133,6 +133,13 @@ def harness_records(runs, tiny):
     )
     former = plain({"model": model, "settings": {"steps": 2}, **grid, "made": made_now()})
     write_atomic(runs / "lora" / "summary.json", json.dumps(former))
+
+
+def test_differences_over_few_blocks_come_with_a_caution():
+    few = "Differences come from 8 blocks; fewer than 16 blocks: not established."
+    assert caution({"settings": {"blocks": 8}}) == caution({"settings": {"scale": {"blocks": 8}}}) == few
+    assert caution({"settings": {"blocks": 16}}) == caution({"settings": {}}) == caution({}) == ""
+    assert caution({"experiment": "lengths", "settings": {"scale": {"blocks": 1}}}) == ""
 
 
 def test_every_record_is_found_read_and_drawn(records, tiny):
