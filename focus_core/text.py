@@ -127,9 +127,7 @@ def encode(tokenizer: Any, text: str, *, max_tokens: int | None = None, opening:
     before = opening_tokens(tokenizer) if opening else []
     if ids[: len(before)].tolist() == before:
         before = []
-    count = len(before) + len(ids)
-    if max_tokens is not None and count > max_tokens:
-        raise FocusError(f"The text has {count:,} tokens and the limit here is {max_tokens:,}: shorten or split it.")
+    check_length(len(before) + len(ids), max_tokens)
     if len(ids) == 0:
         raise FocusError("The text has no tokens: it holds nothing but characters that the tokenizer drops.")
     offsets = tidy_offsets(np.asarray(batch["offset_mapping"], dtype=np.int64), len(text))
@@ -138,6 +136,20 @@ def encode(tokenizer: Any, text: str, *, max_tokens: int | None = None, opening:
         np.concatenate([np.zeros((len(before), 2), dtype=np.int64), offsets]),
         (*tokenizer.convert_ids_to_tokens(before), *batch.tokens()),
     )
+
+
+def check_length(count: int, max_tokens: int | None) -> None:
+    """Refuse a text of more tokens than are accepted.
+
+    Args:
+        count: tokens of the text, the opening included.
+        max_tokens: the most that are accepted; None for any number.
+
+    Raises:
+        FocusError: too many.
+    """
+    if max_tokens is not None and count > max_tokens:
+        raise FocusError(f"The text has {count:,} tokens and the limit here is {max_tokens:,}: shorten or split it.")
 
 
 def tidy_offsets(offsets: np.ndarray, length: int) -> np.ndarray:

@@ -15,9 +15,9 @@ from workbench.views.balance.charts import flip_lines, future_line, largest_line
 from workbench.views.balance.tables import (
     balance_table,
     flip_table,
-    future_verdict,
+    future_sentence,
     has_potentials,
-    layer_verdict,
+    layer_sentence,
     round_table,
     verdict,
 )
@@ -54,7 +54,7 @@ def _balance(analysis: Analysis) -> None:
             trace,
             "The layer of the sentence below, and of the charts of rounds and of the future.",
         )
-        st.markdown(layer_verdict(trace, row))
+        st.markdown(layer_sentence(trace, row))
         layer = trace.layers[row]
         shares = {"largest group": SHARE, "smallest group": SHARE, "entropy": THREE, "effective groups": THREE}
         left, right = st.columns(2, gap="medium")
@@ -104,7 +104,7 @@ def _balance(analysis: Analysis) -> None:
             )
         st.divider()
         future = future_table(analysis, row)
-        st.markdown(future_verdict(trace, row, future))
+        st.markdown(future_sentence(trace, row, future))
         if len(future) > 1:
             chart(
                 future_line(future, layer, dark=dark),

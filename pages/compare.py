@@ -17,8 +17,8 @@ from workbench.engine import service
 from workbench.engine.service import Analysis
 from workbench.shell import state
 from workbench.shell.frame import open_page
-from workbench.tokens.reach import pair_shares
-from workbench.views.compare import side as b_side
+from workbench.tokens.reads import pair_shares
+from workbench.views.compare import controls
 from workbench.views.compare.tables import (
     FEW_TOKENS,
     Side,
@@ -62,7 +62,7 @@ def _compare(analysis: Analysis) -> None:
     with guarded():
         answer = st.container()  # the verdict stands above the controls it depends on
         try:
-            settings, text, text_name, differs = b_side.draw(analysis)
+            settings, text, text_name, differs = controls.draw(analysis)
             if "text" in differs and text is None:
                 st.info("Paste or upload a text for B.", icon=":material/edit_note:")
                 return
@@ -73,7 +73,7 @@ def _compare(analysis: Analysis) -> None:
                 "The layer of A that is compared; B's is the same unless it differs in the layer.",
                 label="Layer of A",
             )
-            other = b_side.layer(analysis.trace.layers[row], second.trace, differs="layer" in differs)
+            other = controls.layer(analysis.trace.layers[row], second.trace, differs="layer" in differs)
         finally:
             state.publish()
         a = Side(analysis, row)
@@ -122,7 +122,7 @@ def _strips(a: Side, b: Side, renumbered: Trace) -> None:
     pages = paginate(a.analysis.cells, 400)
     number = st.pagination(len(pages), key=f"compare_page_{len(pages)}") - 1 if len(pages) > 1 else 0
     first, last = pages[number]
-    cells, raw = a.analysis.cells[first:last], a.analysis.token_bytes
+    cells, raw = a.analysis.cells[first:last], a.trace.token_bytes
     left, right = st.columns(2, gap="medium")
     for place, name, trace, row in ((left, "A", a.trace, a.row), (right, "B", renumbered, 0)):
         with place:

@@ -13,11 +13,11 @@ from workbench.charts.theme import is_dark
 from workbench.engine.service import Analysis
 from workbench.shell import state
 from workbench.shell.frame import open_page
-from workbench.tokens.reach import PairShares, pair_shares, partners, relations, repeated_words
+from workbench.tokens.reads import PairShares, pair_shares, partners, relations, repeated_words
 from workbench.tokens.tables import ambiguous, groups_by_layer, token_table
 from workbench.views.explore.pairs import pair_bar
 from workbench.views.explore.token_map import token_map
-from workbench.views.explore.verdicts import layer_verdict, reach_verdict, repeats_verdict
+from workbench.views.explore.verdicts import layer_verdict, repeats_sentence, token_sentence
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
@@ -87,9 +87,9 @@ def _select(token: int) -> None:
 def _strip(analysis: Analysis, row: int) -> None:
     selected = _selected()
     pages = paginate(analysis.cells)
-    show_reach = st.toggle(
+    fade_unread = st.toggle(
         "Show only what the selected token reads",
-        key="show_reach",
+        key="fade_unread",
         disabled=selected is None,
         help="Fade every token that the selected one cannot read in this layer. Click a token to select it.",
     )
@@ -97,11 +97,11 @@ def _strip(analysis: Analysis, row: int) -> None:
     first, last = pages[number]
     data = strip_data(
         analysis.trace,
-        analysis.token_bytes,
+        analysis.trace.token_bytes,
         analysis.cells[first:last],
         row,
         selected,
-        show_reach=show_reach and selected is not None,
+        fade_unread=fade_unread and selected is not None,
     )
     with st.container(height=640 if last - first > 250 else "content", border=True, key="strip_frame"):
         token_strip(data, key="strip", on_pick=_select)
@@ -147,7 +147,7 @@ def _token_detail(analysis: Analysis, row: int, shares: PairShares) -> None:
         return
     st.text(context(trace, selected, 60))
     codes = relations(trace, row, selected)
-    st.markdown(reach_verdict(codes, selected, layer, chosen=trace.head is not None))
+    st.markdown(token_sentence(codes, selected, layer, chosen=trace.head is not None))
     far = partners(trace, row, selected)
     if len(far):
         st.dataframe(
@@ -189,7 +189,7 @@ def _views(analysis: Analysis, row: int) -> None:
     )
     if view == "repeats":
         table = repeated_words(trace, row)
-        st.markdown(repeats_verdict(trace, row, table))
+        st.markdown(repeats_sentence(trace, row, table))
         if len(table):
             st.dataframe(
                 table,
@@ -212,7 +212,7 @@ def _views(analysis: Analysis, row: int) -> None:
         figure = token_map(trace, dark=dark, layer=row, token=_selected())
         chart(
             figure,
-            lambda: token_table(trace, analysis.token_bytes),
+            lambda: token_table(trace, trace.token_bytes),
             analysis.origin,
             name="token-layer-map",
             alt=f"First group of each of {len(trace.tokens)} tokens in each of {len(trace.layers)} layers.",
@@ -268,7 +268,7 @@ def _views(analysis: Analysis, row: int) -> None:
 def _token_table(analysis: Analysis, row: int) -> None:
     trace = analysis.trace
     layer = trace.layers[row]
-    shown = token_table(trace, analysis.token_bytes, [row])
+    shown = token_table(trace, trace.token_bytes, [row])
     st.markdown(f"Every token with its groups in layer {layer}. The download holds all {len(trace.layers)} layers.")
     st.dataframe(
         shown,
@@ -279,7 +279,7 @@ def _token_table(analysis: Analysis, row: int) -> None:
             *(f"layer_{layer}_{name}" for name in ("groups", "weight", "margin")),
         ],
     )
-    downloads(lambda: token_table(trace, analysis.token_bytes), analysis.origin, name="tokens")
+    downloads(lambda: token_table(trace, trace.token_bytes), analysis.origin, name="tokens")
 
 
 def _select_row(table: str, tokens: list[int]) -> None:

@@ -16,8 +16,8 @@ from workbench.views.layers.charts import agreement_map, churn_line, flow_map
 from workbench.views.layers.tables import (
     agreement_table,
     churn_order,
+    flow_sentence,
     flow_table,
-    flow_verdict,
     step_table,
     token_churn,
     verdict,
@@ -54,7 +54,7 @@ def _layers(analysis: Analysis) -> None:
         if len(trace.layers) > 1:
             row, other = _two_layers(trace)
             band = chance_band(trace.groups[row], trace.groups[other], trace.config.num_groups)
-            st.markdown(flow_verdict(trace, row, other, band, float(agreement[row, other])))
+            st.markdown(flow_sentence(trace, row, other, band, float(agreement[row, other])))
             _maps(analysis, agreement, row, other)
             st.divider()
             steps = step_table(trace, churn, agreement)

@@ -19,7 +19,7 @@ from workbench.shell import state
 from workbench.shell.frame import open_page
 from workbench.views.linguistics import cached as kept
 from workbench.views.linguistics.charts import ami_by_layer, residual_map
-from workbench.views.linguistics.tables import cell_table, layer_table, word_lists
+from workbench.views.linguistics.tables import layer_table, residual_table, word_lists
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
@@ -65,7 +65,7 @@ def _linguistics(analysis: Analysis) -> None:
         _layers(analysis, found, row)
         left, right = st.columns(2, gap="medium")
         with left:
-            _cells(analysis, words, row, tag_set)
+            _residuals(analysis, words, row, tag_set)
         with right:
             _purity(analysis, words, row, found)
         _words(analysis, words, row)
@@ -112,12 +112,12 @@ def _choices() -> tuple[str, str, bool]:
 def _clusterings(analysis: Analysis, words: WordSample, place: DeltaGenerator) -> StateGroups:
     """The clusterings, with a progress bar in a place of the page if they have to be made."""
 
-    def show(message: str, share: float) -> None:
+    def report_progress(message: str, share: float) -> None:
         place.progress(share, text=f"Clusterings of the same hidden states: {message.lower()} …")
 
     chosen = st.session_state
     try:
-        return kept.clusterings(analysis, words, chosen["model"], chosen["routers"], show)
+        return kept.clusterings(analysis, words, chosen["model"], chosen["routers"], report_progress)
     finally:
         place.empty()
 
@@ -176,9 +176,9 @@ def _layers(analysis: Analysis, found: Alignment, row: int) -> None:
     )
 
 
-def _cells(analysis: Analysis, words: WordSample, row: int, tag_set: str) -> None:
-    tests = kept.cells(analysis, words, tag_set)
-    table = cell_table(tests, words, row, tag_set)
+def _residuals(analysis: Analysis, words: WordSample, row: int, tag_set: str) -> None:
+    tests = kept.tag_tests(analysis, words, tag_set)
+    table = residual_table(tests, words, row, tag_set)
     chart(
         residual_map(table, dark=is_dark(), tag_set=tag_set),
         table,

@@ -15,16 +15,16 @@ from workbench.engine.plans import chosen_k
 from workbench.engine.service import Analysis
 from workbench.shell import state
 from workbench.shell.frame import open_page
-from workbench.views.sparsity import mass
+from workbench.views.sparsity.cached import attention_shares
 from workbench.views.sparsity.charts import frontier, mask_image, share_bars
 from workbench.views.sparsity.tables import (
     MAX_QUERIES,
     Swept,
+    attention_sentence,
+    attention_table,
     key_memberships,
-    layer_verdict,
+    layer_sentence,
     mask_table,
-    mass_table,
-    mass_verdict,
     verdict,
 )
 from workbench.widgets.export import chart
@@ -58,7 +58,7 @@ def _sparsity(analysis: Analysis) -> None:
             pairs = cached.pair_table(analysis)
         st.markdown(f"#### {verdict(trace, pairs)}")
         row = layer_slider(trace, "The layer whose pattern is drawn; framed in the other charts.")
-        st.markdown(layer_verdict(trace, row, pairs))
+        st.markdown(layer_sentence(trace, row, pairs))
         state.choose("computed", list(VIEWS))
         view = st.segmented_control(
             "View",
@@ -75,7 +75,7 @@ def _sparsity(analysis: Analysis) -> None:
         elif view == "layers":
             _pairs(analysis, row, pairs)
         else:
-            _mass(analysis, row, pairs)
+            _attention(analysis, row, pairs)
         state.publish()
 
 
@@ -121,14 +121,14 @@ def _pairs(analysis: Analysis, row: int, pairs: pd.DataFrame) -> None:
     )
 
 
-def _mass(analysis: Analysis, row: int, pairs: pd.DataFrame) -> None:
+def _attention(analysis: Analysis, row: int, pairs: pd.DataFrame) -> None:
     trace, dark = analysis.trace, is_dark()
     with st.spinner("Measuring the untouched model's attention …", show_time=True):
-        swept, shares = mass.measured(analysis, st.session_state["model"], st.session_state["routers"])
+        swept, shares = attention_shares(analysis, st.session_state["model"], st.session_state["routers"])
         points = _frontier(analysis, swept)
-    table = mass_table(trace, swept, shares)
+    table = attention_table(trace, swept, shares)
     points["mass kept"] = 1 - shares[..., -1].mean(1)
-    st.markdown(mass_verdict(trace, row, swept, shares, pairs))
+    st.markdown(attention_sentence(trace, row, swept, shares, pairs))
     left, right = st.columns(2, gap="medium")
     with left:
         chart(

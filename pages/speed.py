@@ -75,10 +75,10 @@ def main() -> None:
             st.info("Upload a file of **focus bench**, from this machine or another.", icon=":material/upload:")
         else:
             with guarded():
-                _show_file(file.getvalue(), file.name)
+                _draw_file(file.getvalue(), file.name)
     else:
         with guarded():
-            _show_file(shipped[source].read_bytes(), source)
+            _draw_file(shipped[source].read_bytes(), source)
     with st.expander("Measure this machine", icon=":material/timer:"):
         _measure()
 
@@ -118,7 +118,7 @@ def _watch(name: str, seen: str) -> None:
             )
         _buttons(job)
         if record is not None:
-            _show(record)
+            _draw_attention(record)
 
 
 def _buttons(job: Job) -> None:
@@ -148,14 +148,14 @@ def _buttons(job: Job) -> None:
             st.rerun()
 
 
-def _show_file(data: bytes, name: str) -> None:
+def _draw_file(data: bytes, name: str) -> None:
     if is_whole_model(data):
-        _show_model(read_model_speed(data, name))
+        _draw_model(read_model_speed(data, name))
     else:
-        _show(read_speed(data, name))
+        _draw_attention(read_speed(data, name))
 
 
-def _show_model(record: SpeedRecord) -> None:
+def _draw_model(record: SpeedRecord) -> None:
     points = record.points
     st.markdown(f"#### {plain(model_speed_verdict(points, record.settings['model']))}")
     said = " · ".join(f"{name} **{plain(value)}**" for name, value in (record.machine | record.settings).items())
@@ -177,7 +177,7 @@ def _show_model(record: SpeedRecord) -> None:
     )
 
 
-def _show(record: SpeedRecord) -> None:
+def _draw_attention(record: SpeedRecord) -> None:
     every = record.points
     if not len(every):
         st.info("No point has been measured yet: the first one takes a moment.", icon=":material/hourglass:")

@@ -39,7 +39,7 @@ page = st.navigation(
 if not hasattr(sys.modules.get("workbench.shell.frame"), "open_page"):
     with st.spinner("Starting: loading PyTorch and Transformers …", show_time=True):
         import workbench.shell.frame  # noqa: F401
-        from workbench.engine.lasting import keep
+        from workbench.engine.garbage import freeze_loaded
 
-        keep()
+        freeze_loaded()
 page.run()

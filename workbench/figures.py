@@ -27,7 +27,7 @@ Every figure takes `dark=True` for a dark page. The app's tables that feed figur
 from __future__ import annotations
 
 from workbench.charts.group_sizes import all_sizes, layer_sizes, size_table
-from workbench.tokens.reach import pair_shares
+from workbench.tokens.reads import pair_shares
 from workbench.views.balance.charts import flip_lines, future_line, largest_lines, round_lines
 from workbench.views.balance.tables import balance_table, flip_table, future_table
 from workbench.views.explore.pairs import pair_bar
@@ -35,7 +35,7 @@ from workbench.views.explore.token_map import token_map
 from workbench.views.layers.charts import agreement_map, churn_line, flow_map
 from workbench.views.layers.tables import step_table
 from workbench.views.linguistics.charts import ami_by_layer, residual_map
-from workbench.views.linguistics.tables import cell_table, layer_table
+from workbench.views.linguistics.tables import layer_table, residual_table
 from workbench.views.quality.charts import frontier as perplexity_frontier
 from workbench.views.quality.record_charts import difference_chart, frontier_lines, k_path, length_lines
 from workbench.views.quality.records import find_records
@@ -51,7 +51,6 @@ __all__ = [
     "all_sizes",
     "ami_by_layer",
     "balance_table",
-    "cell_table",
     "churn_line",
     "difference_chart",
     "error_curves",
@@ -78,6 +77,7 @@ __all__ = [
     "read_record",
     "read_speed",
     "residual_map",
+    "residual_table",
     "round_lines",
     "share_bars",
     "shipped_speeds",

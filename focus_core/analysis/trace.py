@@ -15,7 +15,7 @@ from focus_core.errors import FocusError
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.routers import ROUTERS
 from focus_core.routing.storage import routers_hash, weights_fingerprint
-from focus_core.text import encode, token_bytes
+from focus_core.text import Encoding, check_length, encode, token_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +54,7 @@ class Trace(RoutedText):
         return f"Trace({len(self.tokens)} tokens, {len(self.layers)} layers, {self.config.num_groups} groups)"
 
 
-def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0) -> Trace:
+def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0, encoding: Encoding | None = None) -> Trace:
     """Route a text and return scores, assignments and groups of every token in every layer with a router.
 
     Runs one forward pass under the routing in force, so later layers read the output of routed earlier ones.
@@ -64,6 +64,8 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0) -> T
         tokenizer: its tokenizer.
         text: the text; the model reads it after the tokenizer's own opening, if that has one.
         head: the key/value head to trace where each has a router.
+        encoding: the text's tokens if they are known, from `focus_core.text.encode` with `opening=True`; the text is
+            tokenised here otherwise.
 
     Returns:
         CPU arrays; nothing is kept on the model.
@@ -77,14 +79,16 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0) -> T
     if not 0 <= head < num_heads:
         raise FocusError(f"Head {head} has no router: choose 0 to {num_heads - 1}.")
     limit = getattr(focus.model.config.get_text_config(), "max_position_embeddings", None)
-    encoding = encode(tokenizer, text, max_tokens=limit, opening=True)
+    if encoding is None:
+        encoding = encode(tokenizer, text, max_tokens=limit, opening=True)
+    check_length(len(encoding.input_ids), limit)
     seen: dict[int, tuple[Tensor, ...]] = {}
 
     def record(routing: LayerRouting) -> None:
         parts = routing.scores, routing.key_weights, routing.query_weights
         seen[routing.layer] = tuple(part[head].float().cpu() for part in parts)
 
-    input_ids = torch.from_numpy(encoding.input_ids)[None].to(focus.model.device)
+    input_ids = torch.tensor(encoding.input_ids)[None].to(focus.model.device)
     with torch.inference_mode(), focus.observe(record):
         # The logits are not needed; without them a long text costs no (T, vocabulary) array.
         focus.model.base_model(input_ids=input_ids, use_cache=False)

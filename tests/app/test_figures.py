@@ -73,7 +73,7 @@ def test_figures_of_parts_of_speech(trace):
     found = align(words, tag_set="coarse", repeats=20)
     tests = cell_tests(contingency(words.codes("coarse"), words.groups, len(TAG_SETS["coarse"]), words.num_groups))
     assert is_drawn(figures.ami_by_layer(found))
-    assert is_drawn(figures.residual_map(figures.cell_table(tests, words, 0, "coarse"), tag_set="coarse"))
+    assert is_drawn(figures.residual_map(figures.residual_table(tests, words, 0, "coarse"), tag_set="coarse"))
     assert len(figures.layer_table(found)) == len(trace.layers)
 
 

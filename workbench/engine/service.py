@@ -1,8 +1,8 @@
 """Cached, locked calls into the engine. Inputs in, CPU arrays out; nothing is stored on a model.
 
-One base model is shared by all sessions. Routers are attached for the length of one analysis, under the
-model's lock, and taken off again. Results are kept in a bounded cache under everything they depend on, the
-text's SHA-256 among it, so a session can only ever get back what belongs to the text it sent.
+All sessions share one base model. An analysis attaches routers under the model's lock and detaches them at its end.
+A bounded cache keeps results under everything they depend on, the text's SHA-256 included. So a session only gets
+results of the text it sent.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from focus_core.progress import Progress
 from focus_core.routing.routers import ROUTERS
 from focus_core.routing.storage import saved_config, saved_heads
 from focus_core.shipped import routers_folder
-from focus_core.text import encode, token_bytes
+from focus_core.text import Encoding, encode
 from workbench.runs import jobs
 
 UNTRAINED = "untrained"
 STATES = {"untouched": "untouched model", "routed": "routed model"}
 """Whose hidden states are routed, by the name in links.
 
-The untouched model's do not depend on k, w or the sinks, so those change at once; hard routing with k = K is
-that model exactly. The routed model's are what it computes at the chosen setting, each layer seeing what the
-layers before it kept, and every change of k, w or the sinks runs the model again.
+Hidden states of the untouched model do not depend on k, w or the sinks: hard routing with k = K is that model exactly.
+So these settings change without a forward pass. Hidden states of the routed model depend on the chosen setting,
+because every layer sees what earlier layers kept. There every change of k, w or the sinks runs the model again.
 """
 MAX_TOKENS = 16_384
 """Longest text the workbench takes, if the model's own positions allow it."""
@@ -103,18 +103,16 @@ class Base:
 
 @dataclass(frozen=True)
 class Analysis:
-    """A trace with what its views need.
+    """A trace and all else that the pages need of a text.
 
     Attributes:
         trace: the routing.
-        token_bytes: bytes of each token.
-        cells: the text cut into drawn cells.
+        cells: the text cut into the characters that the token strip draws, see `focus_core.analysis.display.cells`.
         states: a key of `STATES`, whose hidden states were routed.
         text_name: what this session calls the text; the same text may have another name in another session.
     """
 
     trace: Trace
-    token_bytes: list[bytes]
     cells: list[Cell]
     states: str
     text_name: str = ""
@@ -169,7 +167,7 @@ def needs_fetch(model: str) -> bool:
 
 
 def fetch(progress: Progress) -> None:
-    """Download the default model; sessions that ask at the same time wait for the first."""
+    """Download the default model; other sessions that ask meanwhile wait for this download."""
     with _fetching:
         default_model.fetch_default_model(progress)
 
@@ -185,19 +183,23 @@ def load_base(model: str) -> Base:
     return Base(loaded.model, loaded.tokenizer, loaded.info, threading.Lock())
 
 
-def check_length(base: Base, text: str) -> int:
-    """Tokens of a text, the tokenizer's own opening included.
+def encoding(model: str, text: str) -> Encoding:
+    """The tokens of a text with the tokenizer's own opening, computed once for all pages, routers and sessions.
+
+    Args:
+        model: as in `Settings`.
+        text: the text.
 
     Raises:
         FocusError: empty, or longer than this model takes here.
     """
-    limit = base.max_tokens
+    limit = load_base(model).max_tokens
     if len(text) > limit * _MAX_CHARACTERS_PER_TOKEN:
         raise FocusError(
             f"The text has {len(text):,} characters, far more than the {limit:,} tokens that fit: "
             "shorten it or cut it up."
         )
-    return len(encode(base.tokenizer, text, max_tokens=limit, opening=True).input_ids)
+    return _encoding(model, text_hash(text), text)
 
 
 def analysis(settings: Settings, text: str) -> Analysis:
@@ -244,22 +246,31 @@ def _at_setting(found: Analysis, settings: Settings) -> Analysis:
 
 
 @st.cache_resource(max_entries=32, show_spinner=False)
+def _encoding(model: str, text_sha256: str, _text: str) -> Encoding:
+    base = load_base(model)
+    found = encode(base.tokenizer, _text, max_tokens=base.max_tokens, opening=True)
+    for array in (found.input_ids, found.offsets):
+        array.setflags(write=False)
+    return found
+
+
+@st.cache_resource(max_entries=32, show_spinner=False)
 def _analysis(settings: Settings, routers_hash: str, text_sha256: str, _text: str) -> Analysis:
-    base = load_base(settings.model)
-    check_length(base, _text)
+    base, tokens = load_base(settings.model), encoding(settings.model, _text)
     with base.lock:
-        trace = routed(base, settings, lambda focus: analyze(focus, base.tokenizer, _text, head=settings.head))
-    # The name a person knows it by, not the folder of the cache it was loaded from.
+        trace = routed(
+            base, settings, lambda focus: analyze(focus, base.tokenizer, _text, head=settings.head, encoding=tokens)
+        )
+    # The model's usual name, not the folder of the cache it was loaded from.
     provenance = dataclasses.replace(trace.provenance, model=base.info.name)
     trace = dataclasses.replace(trace, provenance=provenance)
-    for array in (trace.input_ids, trace.offsets, trace.scores, trace.assignment, trace.membership):
+    for array in (trace.scores, trace.assignment, trace.membership):
         array.setflags(write=False)
-    raw = token_bytes(base.tokenizer, trace.input_ids)
-    return Analysis(trace, raw, build_cells(_text, np.asarray(trace.offsets)), settings.states)
+    return Analysis(trace, build_cells(_text, np.asarray(trace.offsets)), settings.states)
 
 
 def routed(base: Base, settings: Settings, work: Callable[[FocusModel], Result]) -> Result:
-    """Attach routers, work, take them off again. The caller holds the model's lock."""
+    """Attach routers, do the work, detach them. The caller holds the model's lock."""
     config = router_config(settings.routers, settings.num_groups)
     if settings.routers == UNTRAINED:
         focus = retrofit(base.model, config, seed=0)

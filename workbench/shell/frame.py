@@ -73,10 +73,10 @@ def _prepare(model: str) -> None:
         ) as status:
             bar = st.progress(0.0, text="Starting …")
 
-            def show(message: str, fraction: float) -> None:
+            def report_progress(message: str, fraction: float) -> None:
                 bar.progress(min(max(fraction, 0.0), 1.0), text=message)
 
-            service.fetch(show)
+            service.fetch(report_progress)
             status.update(label=f"{default_model.NAME} is ready.", state="complete", expanded=False)
     with st.spinner("Loading the model …", show_time=True):
         service.load_base(model)

@@ -15,7 +15,7 @@ from streamlit.components.v2 import component
 from focus_core.analysis import Trace
 from focus_core.analysis.display.cells import Cell
 from focus_core.analysis.display.strip import asset, drawn_groups, legend, token_facts, token_groups
-from workbench.tokens.reach import DROPPED, LATER, RELATIONS, SELF, relations
+from workbench.tokens.reads import DROPPED, LATER, RELATIONS, SELF, relations
 
 _FOLDER = Path(__file__).parent
 _component = component(
@@ -33,7 +33,7 @@ def strip_data(
     layer: int,
     selected: int | None = None,
     *,
-    show_reach: bool = False,
+    fade_unread: bool = False,
 ) -> dict[str, Any]:
     """What the strip's script draws, JSON-ready.
 
@@ -47,9 +47,9 @@ def strip_data(
         cells: the cells of the page.
         layer: row of the trace.
         selected: token drawn with a frame.
-        show_reach: fade what the selected token does not read.
+        fade_unread: fade what the selected token does not read.
     """
-    codes = relations(trace, layer, selected) if selected is not None and show_reach else None
+    codes = relations(trace, layer, selected) if selected is not None and fade_unread else None
     shown = [token for cell in cells for token in cell.tokens]
     said = dict(zip(shown, token_groups(trace, layer, shown)))
     drawn_here = drawn_groups(trace.config, layer)

@@ -22,7 +22,7 @@ from workbench.engine import service
 from workbench.engine.plans import PLANNED, chosen_k, k_name, plan_in_words
 from workbench.tokens.tables import ambiguous, groups_by_layer, token_table
 from workbench.views.sparsity.charts import frontier
-from workbench.views.sparsity.tables import key_memberships, mass_table, mass_verdict, swept_k
+from workbench.views.sparsity.tables import attention_sentence, attention_table, key_memberships, swept_k
 from workbench.widgets.strip import strip_data
 
 real_model = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
@@ -130,10 +130,10 @@ def test_a_plan_is_swept_beside_the_ks():
     assert swept == (1, 2, 3, 4, PLANNED)
     assert (key_memberships(trace, swept)[-1] == trace.membership).all()
     mass = np.random.default_rng(0).dirichlet(np.ones(4), (5, 3))
-    table = mass_table(trace, swept, mass)
+    table = attention_table(trace, swept, mass)
     assert (table["k"] == PLANNED).sum() == 3
     pairs = table.head(3).assign(kept=[0.1, 0.2, 0.3])
-    assert mass_verdict(trace, 1, swept, mass, pairs).startswith("At the planned k the kept pairs, 20% of all")
+    assert attention_sentence(trace, 1, swept, mass, pairs).startswith("At the planned k the kept pairs, 20% of all")
     points = table.head(5).assign(k=np.array(swept), **{"pairs kept": 0.2, "mass kept": 0.8})
     names = [part.name for part in frontier(points, PLANNED, dark=False).data]
     assert "the routers' plan" in names

@@ -18,8 +18,8 @@ from workbench.views.balance.tables import (
     SEQUENCE,
     balance_table,
     flip_table,
+    future_sentence,
     future_table,
-    future_verdict,
     has_potentials,
     round_table,
     verdict,
@@ -92,7 +92,7 @@ def test_a_balance_of_ones_own_is_a_third_routing(monkeypatch, causal, sight):
 
 def test_a_single_token_has_no_future():
     trace, _ = made(1)
-    assert "too short to have a future" in future_verdict(trace, 0, future_table(trace, 0))
+    assert "too short to have a future" in future_sentence(trace, 0, future_table(trace, 0))
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -82,14 +82,14 @@ def test_wrong_routers_of_b_are_refused_with_a_sentence():
 
 def side(seed: int, row: int = 0, tokens: int = 300) -> Side:
     trace = synthetic_trace("w " * (tokens - 1) + "w", seed=seed)
-    return Side(Analysis(trace, [], [], "untouched", f"text {seed}"), row)
+    return Side(Analysis(trace, [], "untouched", f"text {seed}"), row)
 
 
 def test_the_same_layer_under_other_numbers_is_no_difference():
     a = side(0)
     order = np.array([2, 0, 3, 1])
     turned = synthetic_trace("w " * 299 + "w", assignment=a.trace.assignment[..., order])
-    b = Side(Analysis(turned, [], [], "untouched"), 0)
+    b = Side(Analysis(turned, [], "untouched"), 0)
     counts, columns, same = matched(a, b)
     assert np.trace(counts) == 300 and columns.tolist() == np.argsort(order).tolist()
     assert (same.groups[0] == a.trace.groups[0]).all()

@@ -14,7 +14,7 @@ from focus_core import FocusConfig, analyze, retrofit
 from focus_core.models import default_model
 from workbench.engine import service
 from workbench.shell import state
-from workbench.tokens.reach import pair_shares
+from workbench.tokens.reads import pair_shares
 from workbench.views.explore.verdicts import layer_verdict
 
 APP = Path(__file__).parents[3] / "workbench" / "app.py"

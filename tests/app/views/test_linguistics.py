@@ -117,7 +117,7 @@ def test_tables_and_charts_say_the_same(words):
     tests = cell_tests(
         np.stack([pd.crosstab(words.codes("coarse"), row).reindex(range(5), fill_value=0) for row in words.groups])
     )
-    cells = linguistics.cell_table(tests, words, 2, "coarse")
+    cells = linguistics.residual_table(tests, words, 2, "coarse")
     assert cells["observed"].sum() == len(words)
     heat = residual_map(cells, dark=True, tag_set="coarse").to_dict()["data"][0]
     assert len(heat["y"]) == cells["tag"].nunique()

@@ -13,7 +13,7 @@ from focus_core.analysis.display.cells import build_cells
 from focus_core.analysis.display.palette import PALETTE, contrast, ink, luminance
 from workbench.charts.group_sizes import all_sizes, layer_sizes, size_table
 from workbench.charts.theme import diverging
-from workbench.tokens.reach import pair_shares
+from workbench.tokens.reads import pair_shares
 from workbench.views.explore.pairs import pair_bar
 from workbench.views.explore.token_map import MAX_COLUMNS, pool_groups, token_map
 from workbench.widgets.markup import plain
@@ -70,7 +70,7 @@ def test_contrast_is_that_of_the_standard():
 def test_the_strip_draws_the_groups_of_the_trace(make_trace):
     trace = make_trace("one two <script>alert(1)</script> four five six")
     cells = build_cells(trace.text, trace.offsets)
-    data = strip_data(trace, [t.encode() for t in trace.tokens], cells, 1, selected=4, show_reach=True)
+    data = strip_data(trace, [t.encode() for t in trace.tokens], cells, 1, selected=4, fade_unread=True)
     assert json.loads(json.dumps(data)) == data
     assert "".join(cell["t"] for cell in data["cells"]) == trace.text
     for token, cell in enumerate(data["cells"]):

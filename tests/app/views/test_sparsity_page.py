@@ -10,7 +10,7 @@ from synthetic import synthetic_trace
 from focus_core.analysis.sparsity import CLASSES, pair_table, pooled_mask
 from focus_core.models import default_model
 from workbench.views.sparsity.charts import frontier, mask_image, share_bars
-from workbench.views.sparsity.tables import key_memberships, mask_table, mass_table, swept_k, verdict
+from workbench.views.sparsity.tables import attention_table, key_memberships, mask_table, swept_k, verdict
 
 real_model = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
 
@@ -68,7 +68,7 @@ def test_tables_hold_the_numbers():
     assert table["last query"].max() == table["last key"].max() == 30
     assert np.allclose(table[list(CLASSES)].sum(axis=1), 1, atol=1e-6)
     mass = np.random.default_rng(0).dirichlet(np.ones(4), (2, 3))
-    table = mass_table(trace, (1, 2), mass)
+    table = attention_table(trace, (1, 2), mass)
     assert table["k"].tolist() == [1, 1, 1, 2, 2, 2]
     assert table["mass kept"][4] == pytest.approx(1 - mass[1, 1, 3])
 

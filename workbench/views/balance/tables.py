@@ -119,7 +119,7 @@ def verdict(trace: Trace, table: pd.DataFrame) -> str:
     )
 
 
-def layer_verdict(trace: Trace, row: int) -> str:
+def layer_sentence(trace: Trace, row: int) -> str:
     """The load of one layer under the routing in force."""
     counts = group_counts(trace.groups[row], trace.config.num_groups)
     return (
@@ -130,7 +130,7 @@ def layer_verdict(trace: Trace, row: int) -> str:
     )
 
 
-def future_verdict(trace: Trace, row: int, table: pd.DataFrame) -> str:
+def future_sentence(trace: Trace, row: int, table: pd.DataFrame) -> str:
     """How often the future changes a group under sequence balance, in one layer.
 
     Args:

@@ -12,7 +12,7 @@ from focus_core.analysis import Trace
 from focus_core.analysis.matching import WithinText, match_groups, matched_share, overlap, renumbered
 from focus_core.analysis.tokens import context, token_text
 from workbench.engine.service import Analysis
-from workbench.tokens.reach import pair_shares
+from workbench.tokens.reads import pair_shares
 
 FEW_TOKENS = 100
 """Below this many tokens no agreement is claimed."""

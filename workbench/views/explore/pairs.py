@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from focus_core.analysis.display.palette import ink
 from workbench.charts.theme import style
-from workbench.tokens.reach import PairShares
+from workbench.tokens.reads import PairShares
 
 _COLORS = {"local": "#0072B2", "sink": "#E69F00", "same group": "#009E73", "dropped": "#BBBBBB"}
 

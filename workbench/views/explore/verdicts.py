@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from focus_core.analysis import Trace
-from workbench.tokens.reach import DROPPED, LOCAL, SAME_GROUP, SINK, PairShares
+from workbench.tokens.reads import DROPPED, LOCAL, SAME_GROUP, SINK, PairShares
 
 
 def layer_verdict(trace: Trace, layer: int, shares: PairShares) -> str:
@@ -24,11 +24,11 @@ def layer_verdict(trace: Trace, layer: int, shares: PairShares) -> str:
     return f"{start}; {shares.distant_sharing:.0%} of the distant pairs {way}."
 
 
-def reach_verdict(codes: np.ndarray, token: int, layer: int, *, chosen: bool = False) -> str:
+def token_sentence(codes: np.ndarray, token: int, layer: int, *, chosen: bool = False) -> str:
     """Whom one token reads in a layer.
 
     Args:
-        codes: from `workbench.tokens.reach.relations`.
+        codes: from `workbench.tokens.reads.relations`.
         token: its index.
         layer: the layer's number in the model.
         chosen: it reads other groups than the one it is in (routers per head).
@@ -45,7 +45,7 @@ def reach_verdict(codes: np.ndarray, token: int, layer: int, *, chosen: bool = F
     )
 
 
-def repeats_verdict(trace: Trace, layer: int, table: pd.DataFrame) -> str:
+def repeats_sentence(trace: Trace, layer: int, table: pd.DataFrame) -> str:
     """Whether words that return far apart keep sight of their first mention."""
     window = trace.config.window
     if not len(table):

@@ -112,7 +112,7 @@ def verdict(trace: Trace, churn: Churn, agreement: np.ndarray) -> str:
     )
 
 
-def flow_verdict(trace: Trace, row: int, other: int, band: tuple[float, float], agreement: float) -> str:
+def flow_sentence(trace: Trace, row: int, other: int, band: tuple[float, float], agreement: float) -> str:
     """How much two layers agree, beside what shuffled groups give."""
     counts, _ = flow(trace, row, other)
     matched = f"**{np.trace(counts) / counts.sum():.0%}** of the tokens are in matched groups"

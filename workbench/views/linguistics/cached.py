@@ -19,7 +19,7 @@ from focus_core.analysis.states import StateGroups, state_groups
 from focus_core.analysis.tables import text_hash
 from focus_core.progress import Progress, silent
 from workbench.engine import cached, service
-from workbench.engine.lasting import keep
+from workbench.engine.garbage import freeze_loaded
 from workbench.engine.service import Analysis, Settings
 
 _ENTRIES = 16
@@ -78,9 +78,9 @@ def alignment(analysis: Analysis, words: WordSample, tag_set: str, grouped: Stat
     return _alignment(cached.groups_key(analysis), words.rule, tag_set, grouped is not None, words, more)
 
 
-def cells(analysis: Analysis, words: WordSample, tag_set: str) -> CellTests:
-    """Tests of every cell of every layer."""
-    return _cells(cached.groups_key(analysis), words.rule, tag_set, words)
+def tag_tests(analysis: Analysis, words: WordSample, tag_set: str) -> CellTests:
+    """Tests of every pair of group and tag in every layer."""
+    return _tag_tests(cached.groups_key(analysis), words.rule, tag_set, words)
 
 
 @st.cache_resource(max_entries=_ENTRIES, show_spinner=False)
@@ -92,7 +92,7 @@ def _tagged(text_sha256: str, _text: str) -> TaggedText:
 @functools.cache
 def _load_tagger() -> None:
     load_tagger()
-    keep()
+    freeze_loaded()
 
 
 @dataclass
@@ -121,6 +121,6 @@ def _alignment(
 
 
 @st.cache_resource(max_entries=_ENTRIES, show_spinner=False)
-def _cells(key: str, rule: str, tag_set: str, _sample: WordSample) -> CellTests:
+def _tag_tests(key: str, rule: str, tag_set: str, _sample: WordSample) -> CellTests:
     tags, num_tags = _sample.codes(tag_set), len(TAG_SETS[tag_set])
     return cell_tests(contingency(tags, _sample.groups, num_tags, _sample.num_groups))

@@ -79,7 +79,7 @@ def residual_map(table: pd.DataFrame, *, dark: bool = False, tag_set: str) -> go
     """Adjusted residuals of one layer, groups across, tags down.
 
     Args:
-        table: from `workbench.views.linguistics.tables.cell_table`.
+        table: from `workbench.views.linguistics.tables.residual_table`.
         dark: for a dark page.
         tag_set: orders the tags.
     """
@@ -101,7 +101,7 @@ def residual_map(table: pd.DataFrame, *, dark: bool = False, tag_set: str) -> go
             colorscale=[[0, low], [0.5, middle], [1, high]],
             zmin=-span,
             zmax=span,
-            text=[[_cell(value, q) for value, q in zip(*rows)] for rows in zip(residual, q_value)],
+            text=[[_label(value, q) for value, q in zip(*rows)] for rows in zip(residual, q_value)],
             texttemplate="%{text}",
             textfont={"size": 11, **({"color": "#FFFFFF"} if dark else {})},
             customdata=np.stack((grid("observed"), grid("expected"), q_value), axis=-1),
@@ -120,7 +120,7 @@ def residual_map(table: pd.DataFrame, *, dark: bool = False, tag_set: str) -> go
     return style(figure, dark=dark, height=130 + 26 * len(tags))
 
 
-def _cell(value: float, q_value: float) -> str:
+def _label(value: float, q_value: float) -> str:
     if np.isnan(value):
         return ""
     return f"{value:+.0f}" if q_value < LEVEL else "·"

@@ -46,7 +46,7 @@ def layer_table(found: Alignment) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def cell_table(tests: CellTests, words: WordSample, row: int, tag_set: str) -> pd.DataFrame:
+def residual_table(tests: CellTests, words: WordSample, row: int, tag_set: str) -> pd.DataFrame:
     """One row per group and tag that occurs, of one layer."""
     used = np.flatnonzero(tests.observed[row].sum(1))
     names = TAG_SETS[tag_set]

@@ -58,7 +58,7 @@ def mask_table(mask: PooledMask, num_tokens: int) -> pd.DataFrame:
     return pd.DataFrame({**span(rows, "query"), **span(columns, "key"), **shares})
 
 
-def mass_table(trace: Trace, swept: Swept, mass: np.ndarray) -> pd.DataFrame:
+def attention_table(trace: Trace, swept: Swept, mass: np.ndarray) -> pd.DataFrame:
     """One row per k and layer: share of attention mass on each class of pairs, and on kept pairs.
 
     Args:
@@ -98,7 +98,7 @@ def _way(trace: Trace) -> str:
     return "sharing a group" if trace.reads_own_groups else "the groups that tokens read"
 
 
-def layer_verdict(trace: Trace, row: int, pairs: pd.DataFrame) -> str:
+def layer_sentence(trace: Trace, row: int, pairs: pd.DataFrame) -> str:
     """What is computed in one layer."""
     values = {name: float(pairs[name].to_numpy()[row]) for name in pairs.columns}
     return (
@@ -109,7 +109,7 @@ def layer_verdict(trace: Trace, row: int, pairs: pd.DataFrame) -> str:
     )
 
 
-def mass_verdict(trace: Trace, row: int, swept: Swept, mass: np.ndarray, pairs: pd.DataFrame) -> str:
+def attention_sentence(trace: Trace, row: int, swept: Swept, mass: np.ndarray, pairs: pd.DataFrame) -> str:
     """How much of the untouched model's attention the kept pairs hold."""
     chosen = chosen_k(trace.config)
     at, name = swept.index(chosen), "the planned k" if isinstance(chosen, str) else f"k = {chosen}"

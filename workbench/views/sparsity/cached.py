@@ -1,4 +1,4 @@
-"""Attention mass of an analysis: one more pass of the untouched model, kept between reruns."""
+"""Attention shares of an analysis, cached between reruns: one more forward pass of the untouched model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from workbench.engine.service import Analysis, Settings
 from workbench.views.sparsity.tables import MAX_QUERIES, Swept, key_memberships, query_memberships, swept_k
 
 
-def measured(analysis: Analysis, model: str, routers: str) -> tuple[Swept, np.ndarray]:
-    """Attention mass on each class of pairs at the window and sinks of an analysis.
+def attention_shares(analysis: Analysis, model: str, routers: str) -> tuple[Swept, np.ndarray]:
+    """Share of the untouched model's attention on each class of pairs, at the window and sinks of an analysis.
 
-    States of the untouched model give the groups of every k at once; those of the routed model only of its own.
+    Hidden states of the untouched model give the groups of every k at once; those of the routed model only at its k.
 
     Args:
         analysis: the routing.
@@ -29,11 +29,13 @@ def measured(analysis: Analysis, model: str, routers: str) -> tuple[Swept, np.nd
     untouched, chosen = analysis.states == "untouched", chosen_k(config)
     swept = swept_k(config.num_groups, chosen) if untouched else (chosen,)
     settings = service.settings_of(analysis, model, routers)
-    return swept, _measured(cached.groups_key(analysis), config.window, config.sink_tokens, swept, settings, analysis)
+    return swept, _attention_shares(
+        cached.groups_key(analysis), config.window, config.sink_tokens, swept, settings, analysis
+    )
 
 
 @st.cache_data(max_entries=16, show_spinner=False)
-def _measured(
+def _attention_shares(
     key: str, window: int, sink_tokens: int, swept: Swept, _settings: Settings, _analysis: Analysis
 ) -> np.ndarray:
     base, trace = service.load_base(_settings.model), _analysis.trace

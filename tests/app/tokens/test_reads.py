@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import synthetic_trace
 
-from workbench.tokens.reach import (
+from workbench.tokens.reads import (
     DROPPED,
     LATER,
     LOCAL,
@@ -18,7 +18,7 @@ from workbench.tokens.reach import (
     relations,
     repeated_words,
 )
-from workbench.views.explore.verdicts import layer_verdict, reach_verdict, repeats_verdict
+from workbench.views.explore.verdicts import layer_verdict, repeats_sentence, token_sentence
 
 
 def relation(trace, layer, i, j):
@@ -68,7 +68,7 @@ def test_repeated_words_pair_the_first_and_last_mention():
     assert table[["first", "last", "distance"]].values.tolist() == [[1, 9, 8], [4, 12, 8]]
     shared = (trace.membership[0, 1] & trace.membership[0, 9]).any()
     assert bool(table["kept"][0]) == bool(shared)
-    assert repeats_verdict(trace, 0, table).startswith("2 words return")
+    assert repeats_sentence(trace, 0, table).startswith("2 words return")
 
 
 def test_verdicts_are_the_numbers():
@@ -82,4 +82,4 @@ def test_verdicts_are_the_numbers():
     # 21 distant pairs: 10 among the first six tokens, none in the second group, 11 across.
     assert "48% of the distant pairs" in sentence
     assert "too short" in layer_verdict(synthetic_trace("a b"), 0, pair_shares(synthetic_trace("a b"), 0))
-    assert "reads **1 of the 7**" in reach_verdict(relations(trace, 0, 7), 7, 0)
+    assert "reads **1 of the 7**" in token_sentence(relations(trace, 0, 7), 7, 0)
