@@ -26,8 +26,8 @@ from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 
 QUESTION = (
-    "Groups save work only if none of them holds most of the text. Sinkhorn evens them out; this page shows how well, "
-    "at what price, and what is left when the routing may not see the future."
+    "Groups save work only if none of them holds most of the text. Sinkhorn balances them. This page shows how well, "
+    "which tokens change their group, and the balance of routing that does not depend on later tokens."
 )
 SHARE = st.column_config.NumberColumn(format="percent")
 THREE = st.column_config.NumberColumn(format="%.3f")
@@ -52,7 +52,7 @@ def _balance(analysis: Analysis) -> None:
         st.markdown(f"#### {verdict(trace, table)}")
         row = layer_slider(
             trace,
-            "The layer of the sentence below, and of the charts of rounds and of the future.",
+            "The layer of the sentence below, and of the charts of rounds and of later tokens.",
         )
         st.markdown(layer_sentence(trace, row))
         layer = trace.layers[row]
@@ -76,7 +76,7 @@ def _balance(analysis: Analysis) -> None:
                 alt="Share of the largest group in each layer: raw scores, sequence Sinkhorn, calibrated.",
                 column_config=shares,
             )
-            _what_the_routings_are(analysis, has_potentials(trace, balancing))
+            _routings_caption(analysis, has_potentials(trace, balancing))
         st.divider()
         left, right = st.columns(2, gap="medium")
         with left:
@@ -89,8 +89,8 @@ def _balance(analysis: Analysis) -> None:
                 column_config={"marginal error": st.column_config.NumberColumn(format="%.2e")},
             )
             st.caption(
-                f"Recomputed from the scores at temperature {trace.config.temperature:g}. The error is that of the "
-                "soft assignments, which is what Sinkhorn evens out; counts of first groups stay less even."
+                f"Computed from the scores at temperature {trace.config.temperature:g}. The error is that of soft "
+                "assignments, which Sinkhorn balances; counts of first groups stay less even."
             )
         with right:
             flips = flip_table(trace, balancing)
@@ -112,41 +112,41 @@ def _balance(analysis: Analysis) -> None:
                 analysis.origin,
                 name="future",
                 file=f"future-layer-{layer}",
-                alt=f"Share of tokens of a prefix whose group in layer {layer} the rest of the text changes.",
-                column_config={"changed by the future": SHARE},
+                alt=f"Share of tokens of a prefix whose group in layer {layer} depends on the rest of the text.",
+                column_config={"changed by later tokens": SHARE},
             )
         state.publish()
 
 
-def _what_the_routings_are(analysis: Analysis, has_own_potentials: bool) -> None:
+def _routings_caption(analysis: Analysis, has_own_potentials: bool) -> None:
     lines = [
-        "**Raw scores**: the best-scoring group, no balance.",
-        "**Sequence Sinkhorn**: balanced over the whole text, so each token's group depends on tokens after it.",
+        "**Raw scores**: the group of the highest score, without balance.",
+        "**Sequence Sinkhorn**: balanced over the whole text, so a token's group depends on later tokens.",
     ]
     if analysis.trace.config.balance == "calibrated":
         lines.append(
-            "**Calibrated**: Sinkhorn's column potentials, frozen from the training texts. No token sees the future, "
-            "but balance need not hold on a text unlike those."
+            "**Calibrated**: Sinkhorn's column potentials, frozen from the training texts. Groups do not depend on "
+            "later tokens, and a text unlike those may be less balanced."
             if has_own_potentials
-            else "**Calibrated**: these routers have no potentials of their own (they were never calibrated), "
-            "so this is the routing of the raw scores."
+            else "**Calibrated**: these routers have no potentials of their own, because they were never calibrated. "
+            "So this is the routing of the raw scores."
         )
     if analysis.states == "routed":
         lines.append(
-            "All three are computed from the scores of the routed model; under sequence routing its deeper layers "
-            "would see other states."
+            "All three are computed from the scores of the routed model. Under sequence routing its deeper layers "
+            "would have other hidden states."
         )
     st.caption("  \n".join(lines))
 
 
 def _empty_state() -> None:
-    st.info("**Paste or upload a text in the sidebar**, or take a sample.", icon=":material/edit_note:")
+    st.info("**Paste or upload a text in the sidebar**, or choose a sample.", icon=":material/edit_note:")
     st.markdown(
-        "What you will see:\n"
-        "1. **Load**: the share of tokens in each group of every layer, against the even split.\n"
-        "2. **Sinkhorn at work**: the error that is left after each round.\n"
-        "3. **What balancing changes**: tokens that end up in another group than their scores say.\n"
-        "4. **The future**: how often the rest of a text changes the group of a token before it."
+        "You will see:\n"
+        "1. **Group sizes**: the share of tokens in each group of every layer, beside the even split.\n"
+        "2. **Sinkhorn rounds**: the error after each round.\n"
+        "3. **Changes by balancing**: tokens that join another group than the one of their highest score.\n"
+        "4. **Later tokens**: how often the rest of a text changes the group of a token before it."
     )
 
 

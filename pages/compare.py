@@ -1,4 +1,4 @@
-"""Compare: two of anything, side by side."""
+"""Compare: do two routings agree?"""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from workbench.widgets.layer import layer_slider
 from workbench.widgets.strip import strip_data, token_strip
 
 QUESTION = (
-    "A is what the sidebar says. B differs from it in what you choose: another text, other routers, another layer, k, "
-    "window or number of sinks. Group numbers mean nothing across routers, so groups are matched first."
+    "A has the settings of the sidebar. B differs in what you choose: text, routers, layer, k, window or sinks. Group "
+    "numbers mean nothing across routers, so groups are matched first."
 )
 SHARE = st.column_config.NumberColumn(format="percent")
 THREE = st.column_config.NumberColumn(format="%.3f")
@@ -50,7 +50,7 @@ LISTED = 200
 
 def main() -> None:
     """Draw the page."""
-    analysis = open_page("Compare: two of anything, side by side", QUESTION)
+    analysis = open_page("Compare: do two routings agree?", QUESTION)
     if analysis is None:
         _empty_state()
         return
@@ -60,17 +60,17 @@ def main() -> None:
 @st.fragment
 def _compare(analysis: Analysis) -> None:
     with guarded():
-        answer = st.container()  # the verdict stands above the controls it depends on
+        answer = st.container()  # the sentence stands above the controls it depends on
         try:
             settings, text, text_name, differs = controls.draw(analysis)
             if "text" in differs and text is None:
-                st.info("Paste or upload a text for B.", icon=":material/edit_note:")
+                st.info("**Paste or upload a text for B.**", icon=":material/edit_note:")
                 return
             with st.spinner("Routing B …", show_time=True):
                 second = service.analysis(settings, analysis.trace.text if text is None else text)
             row = layer_slider(
                 analysis.trace,
-                "The layer of A that is compared; B's is the same unless it differs in the layer.",
+                "The layer of A. B has the same layer unless it differs in the layer.",
                 label="Layer of A",
             )
             other = controls.layer(analysis.trace.layers[row], second.trace, differs="layer" in differs)
@@ -92,7 +92,8 @@ def _same_text(a: Side, b: Side, answer: DeltaGenerator) -> None:
     if len(a.trace.tokens) >= FEW_TOKENS:
         st.caption(
             f"AMI: adjusted mutual information of first groups. Interval: bootstrap over {agreement.num_blocks} "
-            f"contiguous blocks of {agreement.block_tokens} tokens, 1,000 resamples, seed 0; other texts may differ."
+            f"contiguous blocks of {agreement.block_tokens} tokens, 1,000 resamples, seed 0. It says nothing about "
+            "other texts."
         )
     made_from = origin(a, b)
     left, right = st.columns(2, gap="medium")
@@ -116,8 +117,8 @@ def _same_text(a: Side, b: Side, answer: DeltaGenerator) -> None:
 def _strips(a: Side, b: Side, renumbered: Trace) -> None:
     st.divider()
     st.markdown(
-        "**The same tokens twice.** B's groups carry the number and colour of the group of A that they match; "
-        f"numbers from {a.trace.config.num_groups} on have no partner in A."
+        "**The same tokens twice.** A group of B has the number and colour of its matched group of A. "
+        f"Groups from {a.trace.config.num_groups} on have no match."
     )
     pages = paginate(a.analysis.cells, 400)
     number = st.pagination(len(pages), key=f"compare_page_{len(pages)}") - 1 if len(pages) > 1 else 0
@@ -137,8 +138,8 @@ def _differing(a: Side, renumbered: Trace, made_from: dict[str, Any]) -> None:
         st.markdown("No token is in another group.")
         return
     st.markdown(
-        f"**{len(moved):,} tokens differ**; the least alike first. Affinity is the dot product of the two soft "
-        "assignments: near 0, both are sure and disagree."
+        f"**{len(moved):,} tokens differ**, sorted by affinity: the dot product of the two soft assignments. Near 0, "
+        "both are sure and disagree."
     )
     shown = differing_table(a, renumbered, moved[:LISTED])
     st.dataframe(shown, hide_index=True, height=320, key="differing", column_config={"affinity": THREE})
@@ -148,8 +149,8 @@ def _differing(a: Side, renumbered: Trace, made_from: dict[str, Any]) -> None:
 def _different_texts(a: Side, b: Side, answer: DeltaGenerator) -> None:
     answer.markdown(f"#### {different_texts_verdict(a, b)}")
     st.info(
-        "The texts differ, so tokens are not compared one by one: agreement of groups is defined on the same tokens, "
-        "and matching groups by their sizes would pair them at random.",
+        "The texts differ, so tokens are not compared one by one. Agreement of groups is defined on the same tokens "
+        "only.",
         icon=":material/info:",
     )
     made_from = origin(a, b)
@@ -173,12 +174,12 @@ def _different_texts(a: Side, b: Side, answer: DeltaGenerator) -> None:
 
 
 def _empty_state() -> None:
-    st.info("**Paste or upload a text in the sidebar**, or take a sample: that is A.", icon=":material/edit_note:")
+    st.info("**Paste or upload a text in the sidebar**, or choose a sample: that is A.", icon=":material/edit_note:")
     st.markdown(
-        "Then choose how B differs from it:\n"
-        "1. **Same text, other routers, layer or k**: groups matched, agreement with an interval, both token strips, "
-        "and the tokens that differ most.\n"
-        "2. **Another text**: group sizes, kept share and verdict of both, side by side."
+        "Then choose how B differs:\n"
+        "1. **Same text, other routers, layer or k**: matched groups, their agreement with an interval, both texts "
+        "coloured, and the tokens that differ most.\n"
+        "2. **Another text**: group sizes and kept share of both, side by side."
     )
 
 

@@ -31,8 +31,7 @@ VIEWS = {
     "table": "Token table",
 }
 QUESTION = (
-    "Focus sorts tokens into learned groups. A token reads every token inside its window, the sink "
-    "tokens, and of all "
+    "Focus assigns tokens to learned groups. A token reads the tokens in its window, the sink tokens, and of all "
     "others only those that share a group with it. This page shows the groups of each token of your text."
 )
 PERCENT = st.column_config.NumberColumn(format="percent")
@@ -55,7 +54,7 @@ def _explore(analysis: Analysis) -> None:
         _keep_token_in_range(analysis)
         row = layer_slider(
             trace,
-            "Every layer has its own router and its own groups: group 3 here has nothing to do with group 3 elsewhere.",
+            "Every layer has its own router, so group 3 of one layer is unrelated to group 3 of another.",
         )
         shares = pair_shares(trace, row)
         st.markdown(f"#### {layer_verdict(trace, row, shares)}")
@@ -88,10 +87,10 @@ def _strip(analysis: Analysis, row: int) -> None:
     selected = _selected()
     pages = paginate(analysis.cells)
     fade_unread = st.toggle(
-        "Show only what the selected token reads",
+        "Fade tokens that the selected one does not read",
         key="fade_unread",
         disabled=selected is None,
-        help="Fade every token that the selected one cannot read in this layer. Click a token to select it.",
+        help="In this layer. Click a token to select it.",
     )
     number = _page_number(analysis, pages, selected)
     first, last = pages[number]
@@ -113,7 +112,7 @@ def _strip(analysis: Analysis, row: int) -> None:
 
 
 def _page_number(analysis: Analysis, pages: list[tuple[int, int]], selected: int | None) -> int:
-    """The page of the strip on show: the selected token's after a selection, else the user's choice."""
+    """The page of the strip: the selected token's after a selection, else the user's choice."""
     if len(pages) == 1:
         return 0
     jump = (len(pages), selected)
@@ -141,7 +140,7 @@ def _token_detail(analysis: Analysis, row: int, shares: PairShares) -> None:
     selected = _selected()
     if selected is None:
         st.info(
-            "Select a token to see whom it can read, its groups in every layer, and its far partners.",
+            "**Select a token** to see the tokens it reads, near and far, and its groups in every layer.",
             icon=":material/touch_app:",
         )
         return
@@ -184,7 +183,7 @@ def _views(analysis: Analysis, row: int) -> None:
         format_func=lambda name: VIEWS[name],
         key="view",
         required=True,
-        help="More on this text: words that return far apart, all layers at once, sizes, undecided tokens, raw table.",
+        help="Repeated words far apart, all layers at once, group sizes, tokens with close weights, or all tokens.",
         persist_state="session",
     )
     if view == "repeats":
@@ -244,12 +243,11 @@ def _views(analysis: Analysis, row: int) -> None:
         table = ambiguous(trace, row)
         if not len(table):
             every = "no" if trace.config.top_k_of(row) == 0 else "every"
-            st.markdown(f"Every token joins {every} group at this k, so there is nothing to decide.")
+            st.markdown(f"Every token joins {every} group at this k, so no call is close.")
             return
         st.markdown(
-            f"The {len(table)} closest calls in layer {trace.layers[row]}: here the weight of the last "
-            "group joined "
-            "barely beat that of the first group left out. Select a row to see the token."
+            f"The {len(table)} closest calls in layer {trace.layers[row]}. Margin: the weight of the last group joined "
+            "minus that of the first group not joined. Select a row to see the token."
         )
         st.dataframe(
             table,
@@ -269,7 +267,7 @@ def _token_table(analysis: Analysis, row: int) -> None:
     trace = analysis.trace
     layer = trace.layers[row]
     shown = token_table(trace, trace.token_bytes, [row])
-    st.markdown(f"Every token with its groups in layer {layer}. The download holds all {len(trace.layers)} layers.")
+    st.markdown(f"Every token and its groups in layer {layer}. The download has all {len(trace.layers)} layers.")
     st.dataframe(
         shown,
         hide_index=True,
@@ -291,17 +289,17 @@ def _select_row(table: str, tokens: list[int]) -> None:
 
 def _empty_state() -> None:
     st.info(
-        "**Paste or upload a text in the sidebar**, or take a sample.",
+        "**Paste or upload a text in the sidebar**, or choose a sample.",
         icon=":material/edit_note:",
     )
     st.markdown(
-        "What you will see:\n"
-        "1. **The text itself**, every token coloured and numbered by its group in the layer you choose.\n"
-        "2. **One token's view**: click a token to see which earlier ones it reads, near and far.\n"
-        "3. **Words that return**: does the last mention of a name still see the first?\n"
-        "4. **All layers at once**, group sizes against the even split, and undecided tokens."
+        "You will see:\n"
+        "1. **The text**, every token coloured and numbered by its group in one layer.\n"
+        "2. **One token**: click it to see the earlier tokens it reads, near and far.\n"
+        "3. **Words that return**: does the last mention of a name read the first?\n"
+        "4. **All layers at once**, group sizes beside the even split, and tokens with close weights."
     )
-    st.caption("Links hold the settings but never a text: a link to somebody's pasted text opens here.")
+    st.caption("A link holds the settings but never a text. A link to somebody's pasted text opens here.")
 
 
 with guarded():

@@ -27,8 +27,8 @@ from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 
 QUESTION = (
-    "Every layer has a router of its own, and its group numbers mean nothing elsewhere. This page asks whether tokens "
-    "that are together in one layer stay together in others."
+    "Every layer has its own router, and its group numbers mean nothing in other layers. This page shows whether "
+    "tokens that share a group in one layer share one in others."
 )
 SHARE = st.column_config.NumberColumn(format="percent")
 THREE = st.column_config.NumberColumn(format="%.3f")
@@ -73,11 +73,11 @@ def _layers(analysis: Analysis) -> None:
 def _two_layers(trace: Trace) -> tuple[int, int]:
     left, right = st.columns(2, gap="medium")
     with left:
-        first = layer_slider(trace, "The layer whose groups are followed; the rows of the flow chart.")
+        first = layer_slider(trace, "The layer whose groups are followed: rows of the flow chart.")
     with right:
         second = layer_slider(
             trace,
-            "The layer where their tokens are looked up; the columns of the flow chart.",
+            "The layer in which their tokens are looked up: columns of the flow chart.",
             label="Compared with layer",
             key="other",
             default=min(first + 1, len(trace.layers) - 1),
@@ -98,8 +98,8 @@ def _maps(analysis: Analysis, agreement: np.ndarray, row: int, other: int) -> No
             column_config={"AMI": THREE},
         )
         st.caption(
-            "AMI, adjusted mutual information: 0 is what independent groups of the same sizes give on average, "
-            "1 is the same groups whatever their numbers."
+            "AMI: adjusted mutual information. 0 is the mean of independent groups of the same sizes; 1 means the same "
+            "groups, whatever their numbers."
         )
     with right:
         chart(
@@ -112,8 +112,8 @@ def _maps(analysis: Analysis, agreement: np.ndarray, row: int, other: int) -> No
             column_config={"share of group": SHARE},
         )
         st.caption(
-            "Each row adds up to 100%. Columns are ordered so that matched groups lie on the diagonal: the pairing "
-            "that holds the most tokens (Hungarian method)."
+            "Each row adds up to 100%. Matched groups lie on the diagonal: the pairing that holds the most tokens "
+            "(Hungarian method)."
         )
 
 
@@ -138,12 +138,12 @@ def _tokens(analysis: Analysis, churn: Churn, row: int) -> None:
 
 
 def _empty_state() -> None:
-    st.info("**Paste or upload a text in the sidebar**, or take a sample.", icon=":material/edit_note:")
+    st.info("**Paste or upload a text in the sidebar**, or choose a sample.", icon=":material/edit_note:")
     st.markdown(
-        "What you will see:\n"
-        "1. **Agreement of layers**: every layer against every other, with the chance level.\n"
-        "2. **Flow**: where the tokens of each group of one layer are in another, groups matched.\n"
-        "3. **Churn**: how often tokens leave their group on the way up, and which ones do so most and least."
+        "You will see:\n"
+        "1. **Agreement of layers**: every layer against every other, beside chance.\n"
+        "2. **Flow**: the groups of one layer in another, groups matched.\n"
+        "3. **Churn**: how often tokens leave their matched group, and the tokens that do so most and least."
     )
 
 

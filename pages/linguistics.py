@@ -26,8 +26,8 @@ from workbench.widgets.layer import layer_slider
 from workbench.widgets.markup import plain
 
 QUESTION = (
-    "Groups that look like parts of speech may only follow spelling, or chance. This page compares the groups of your "
-    "text's words with their parts of speech, and every agreement with what it has to beat."
+    "Groups that look like parts of speech may follow spelling only, or agree by chance. This page compares the groups "
+    "of your text's words with their parts of speech. Beside each agreement stand the references it has to exceed."
 )
 SETS = {"upos": "Universal tags (17)", "coarse": "Five classes"}
 RULES = {"last": "last subword", "first": "first subword", "all": "every subword"}
@@ -59,7 +59,7 @@ def _linguistics(analysis: Analysis) -> None:
             found = kept.alignment(analysis, words, tag_set, grouped)
         _verdict(analysis, words, found, waiting=compare and not ready)
         row = layer_slider(
-            analysis.trace, "The layer whose groups are shown below; the verdict above is about all of them."
+            analysis.trace, "The layer whose groups are shown below. The sentence above is about all layers."
         )
         st.markdown(f"**{layer_sentence(found, row)}**{_lift(words, row, tag_set)}")
         _layers(analysis, found, row)
@@ -71,7 +71,7 @@ def _linguistics(analysis: Analysis) -> None:
         _words(analysis, words, row)
         _measures(analysis, found)
         state.publish()
-        if compare and not ready:  # the page above can be read meanwhile; then it is drawn again with two lines more
+        if compare and not ready:  # the page above can be read meanwhile; then it is drawn again with two more lines
             _clusterings(analysis, words, waiting)
             st.session_state[READY] = wanted
             st.rerun()
@@ -95,8 +95,8 @@ def _choices() -> tuple[str, str, bool]:
         list(RULES),
         format_func=lambda name: RULES[name],
         key="subword",
-        help="In a causal model only the last subword has seen the whole word. The others show whether it matters; "
-        "with every subword each of them counts as a word.",
+        help="In a causal model only the last subword has read the whole word. With every subword, each counts as a "
+        "word.",
         persist_state="session",
     )
     compare = right.toggle(
@@ -104,7 +104,7 @@ def _choices() -> tuple[str, str, bool]:
         value=True,
         key="compare_states",
         help="Balanced k-means and untrained routers on the hidden states that these routers read. Runs the model "
-        "once more; the rest of the page is drawn before.",
+        "again, after the rest of the page is drawn.",
     )
     return tag_set or "upos", rule, compare
 
@@ -128,19 +128,18 @@ def _verdict(analysis: Analysis, words: WordSample, found: Alignment, *, waiting
     if others:
         st.markdown("\n".join(f"- {sentence}" for sentence in others))
     if waiting:
-        st.caption("Untrained routers and k-means are on their way.")
+        st.caption("Untrained routers and k-means are being computed.")
     text = kept.tagged(analysis)
     share = english_share(text)
     if share < ENGLISH_SHARE:
         st.warning(
-            f"The tagger is English only, and this does not look like English prose ({share:.0%} of its words are "
-            "English function words; in novels 50% to 60% are): its tags, and all that follows, mean little here.",
+            f"The tagger is for English, and this text does not look like English prose: {share:.0%} of its words are "
+            "English function words, in novels 50% to 60%. Tags and agreements mean little here.",
             icon=":material/translate:",
         )
     if found.descriptive:
         st.info(
-            f"This text has {found.num_words} tagged words. Under {MIN_WORDS}, intervals and tests would say more "
-            "about luck than about the routers, so they are left out.",
+            f"This text has {found.num_words} tagged words. Below {MIN_WORDS} words, intervals and tests are left out.",
             icon=":material/info:",
         )
     drawn = ""
@@ -148,9 +147,9 @@ def _verdict(analysis: Analysis, words: WordSample, found: Alignment, *, waiting
         drawn = f" Intervals: bootstrap over {found.num_blocks} sentences, **within this text**."
     st.caption(
         f"n = {found.num_words:,} words ({words.coverage:.1%} of {words.num_words:,} have tokens; {words.exact:.0%} of "
-        f"them begin and end where tokens do), tags {plain(str(words.tagger))}, first group of the {RULES[words.rule]}."
-        f"{drawn} Token identity is learnt on the other half of the text; {found.unseen:.0%} of the words occur in "
-        "one half only."
+        f"them begin and end where tokens do). Tags: {plain(str(words.tagger))}. Group: first group of the "
+        f"{RULES[words.rule]}.{drawn} Token identity is learnt on the other half of the text; {found.unseen:.0%} of "
+        "the words occur in one half only."
     )
 
 
@@ -171,8 +170,8 @@ def _layers(analysis: Analysis, found: Alignment, row: int) -> None:
         analysis.origin | {"tags": found.tag_set},
         name="alignment",
         file=f"alignment-{found.tag_set}",
-        alt=f"AMI of groups with tags in {len(found.layers)} layers beside its references; highest "
-        f"{best.measures.ami:.2f} in layer {best.layer}, ceiling {found.ceiling:.2f}.",
+        alt=f"AMI of groups with tags in {len(found.layers)} layers beside its references. The highest is "
+        f"{best.measures.ami:.2f} in layer {best.layer}; the ceiling is {found.ceiling:.2f}.",
     )
 
 
@@ -189,7 +188,7 @@ def _residuals(analysis: Analysis, words: WordSample, row: int, tag_set: str) ->
         column_config={"expected": st.column_config.NumberColumn(format="%.1f"), "residual": THREE, "q": THREE},
     )
     st.caption(
-        "Adjusted Pearson residuals, standard normal by chance. A dot: not significant (exact permutation test, false "
+        "Adjusted Pearson residuals, standard normal by chance. Dot: not significant (exact permutation test, false "
         "discovery rate 5% over all layers, groups and tags). Blank: fewer than 5 words expected."
     )
 
@@ -206,7 +205,7 @@ def _purity(analysis: Analysis, words: WordSample, row: int, found: Alignment) -
             "group": st.column_config.NumberColumn(width=50),
             "words": st.column_config.NumberColumn(format="localized", width=58),
             "category": st.column_config.TextColumn(
-                width=130, help="The largest of the six classes that the paper reports."
+                width=130, help="The largest of the six word classes in the paper."
             ),
             "purity": st.column_config.NumberColumn(
                 format="percent", width=66, help="Share of the group's words in that class, with its 95% interval."
@@ -232,8 +231,8 @@ def _words(analysis: Analysis, words: WordSample, row: int) -> None:
         column_config={
             "group": st.column_config.NumberColumn(width="small"),
             "most associated (PMI)": st.column_config.TextColumn(
-                help="Highest log ratio of the frequency in the group over that in the text, of words that the group "
-                "has three times or more."
+                help="Highest log ratio of the frequency in the group over that in the text, of words that occur "
+                "three times or more in the group."
             ),
         },
     )
@@ -244,8 +243,8 @@ def _measures(analysis: Analysis, found: Alignment) -> None:
     table = layer_table(found)
     with st.expander("All measures of every layer"):
         st.markdown(
-            "Only AMI and ARI are corrected for chance. Homogeneity, V and many-to-one accuracy grow with the number "
-            "of groups: compare them between layers, not between routers of different K."
+            "Only AMI and ARI are corrected for chance. Homogeneity, V and many-to-one accuracy grow with K, so "
+            "compare them between layers only."
         )
         names = ["layer", "AMI", "ARI", "homogeneity", "completeness", "V", "many-to-one", "one-to-one", "selectivity"]
         shown = table[names]
@@ -256,14 +255,14 @@ def _measures(analysis: Analysis, found: Alignment) -> None:
 
 
 def _empty_state() -> None:
-    st.info("**Paste or upload an English text in the sidebar**, or take a sample.", icon=":material/edit_note:")
+    st.info("**Paste or upload an English text in the sidebar**, or choose a sample.", icon=":material/edit_note:")
     st.markdown(
-        "What you will see:\n"
-        "1. **A verdict**: in which layers do groups follow parts of speech, beyond chance, beyond balance, and beyond "
-        "what spelling alone would give?\n"
-        "2. **Every layer** beside its reference lines, with intervals.\n"
-        "3. **One layer's groups**: which tags each holds too many of, and its words.\n\n"
-        f"Intervals and tests need at least {MIN_WORDS} words. For a corpus or a treebank with gold tags, run "
+        "You will see:\n"
+        "1. **The answer**: the layers whose groups follow parts of speech beyond chance, beyond balance, and beyond "
+        "spelling.\n"
+        "2. **Every layer** beside its references, with intervals.\n"
+        "3. **One layer's groups**: the tags and words that each holds more of than by chance.\n\n"
+        f"Intervals and tests need at least {MIN_WORDS} words. For a corpus, or a treebank with gold tags, run "
         "`focus align`."
     )
 

@@ -16,7 +16,7 @@ from workbench.shell.frame import open_bare_page
 from workbench.views.quality.charts import BOUND, KEPT, frontier
 from workbench.views.quality.record_charts import KEPT as DISTANT_KEPT
 from workbench.views.quality.record_charts import draw
-from workbench.views.quality.record_verdicts import caution, verdict
+from workbench.views.quality.record_verdicts import num_blocks, verdict
 from workbench.views.quality.records import SPEEDS, VIEWS, Record, find_records, read, run_files
 from workbench.views.quality.tables import Found, find_results
 from workbench.views.quality.verdicts import quality_verdict
@@ -25,8 +25,8 @@ from workbench.widgets.guard import guarded
 from workbench.widgets.markup import plain
 
 QUESTION = (
-    "Dropping pairs can only lose information. This page shows what it lost in recorded runs: perplexity against the "
-    "untouched model, never without the share of pairs that was kept and the largest group."
+    "Routing drops pairs of tokens, so a model may predict worse. This page shows recorded perplexities against the "
+    "untouched model. Beside each stand the share of pairs kept and the largest group."
 )
 PERPLEXITY = "perplexity"
 SHARES = (
@@ -42,11 +42,11 @@ COLUMNS = {
     "relative": st.column_config.NumberColumn("× untouched", format="%.3f"),
     **{name: PERCENT for name in ("distant kept", "all kept", "largest group", "exposure")},
     "exposure": st.column_config.NumberColumn(
-        format="percent", help="Share of causal pairs beyond the window: what routing could drop."
+        format="percent", help="Share of causal pairs beyond the window, which routing may drop."
     ),
 }
 
-# What the open table shows; the folded one under the chart has everything.
+# Columns of the open table; the folded one under the chart has all.
 MAIN_COLUMNS = (
     *("routers", "kind", "routing", "k", "balance", "remark", "perplexity", "relative", "distant kept", "all kept"),
     *("largest group", "exposure", "model", "text", "T", "stride", "K", "w", "sinks", "date"),
@@ -65,7 +65,7 @@ def main() -> None:
         [PERPLEXITY, *VIEWS],
         format_func=lambda name: VIEWS[name].label if name in VIEWS else "Perplexity and kept pairs",
         key="evidence",
-        help="Which recorded runs to show. Every kind is made by one command, which is named where there is no record.",
+        help="The kind of recorded run. One command makes each kind; the page names it where there is no record.",
         persist_state="session",
     )
     found = find_results(files)
@@ -87,8 +87,8 @@ def _files() -> list[Path]:
         "More results",
         key="quality_folder",
         placeholder="a file or folder with results of focus eval --out",
-        help="Results that come with the workbench and finished runs of the Train page are found by themselves. "
-        "Here you can name a folder of your own; its .json files are read.",
+        help="A file or folder of your own, whose .json files are read. Results that come with the workbench and "
+        "finished runs of the Train page are listed without it.",
         persist_state="session",
     )
     if named:
@@ -109,8 +109,8 @@ def _quality(found: Found) -> None:
         format_func=lambda name: AXES[name],
         key="axis",
         required=True,
-        help="The share of distant pairs kept; or the bound that the share of all pairs computed sets on the speed-up "
-        "of attention. The bound is computed, not measured: measured speeds are on the page Speed.",
+        help="Share of distant pairs kept, or the bound on the speed-up of attention: 1 / share of all pairs computed. "
+        "The bound is not measured. The page Speed has measured speeds.",
         persist_state="session",
     )
     chart(
@@ -118,12 +118,12 @@ def _quality(found: Found) -> None:
         table,
         {"files": ", ".join(sorted(set(table["file"])))},
         name="quality",
-        alt=f"Perplexity against what was kept, {len(table)} recorded settings.",
+        alt=f"Perplexity against the share of pairs kept, {len(table)} recorded settings.",
         column_config=COLUMNS,
     )
     st.caption(
-        "Filled circles are causal. Open diamonds **see the future**: they balance groups over the whole text, as "
-        "published, so that a token's groups depend on later ones; no generating model can do that."
+        "Filled circles are causal. Open diamonds **see later tokens**: as published, their groups are balanced over "
+        "the whole text. A model that generates cannot do that."
     )
     st.dataframe(
         table,
@@ -135,11 +135,11 @@ def _quality(found: Found) -> None:
 
 
 def _evidence(kind: str, records: list[Record]) -> None:
-    """One kind of record beyond perplexity tables: its sentence, chart and table."""
+    """One kind of record beyond perplexity tables: sentence, chart and table."""
     view = VIEWS[kind]
     found = {f"{number}:{each.label}": each for number, each in enumerate(r for r in records if r.kind == kind)}
     if not found:
-        st.info(f"**No record of this kind was found.** {view.question}: `{view.command}` measures it.")
+        st.info(f"**No record of this kind was found.** {view.question}. `{view.command}` makes one.")
         return
     state.choose("record", list(found))
     name = st.selectbox(
@@ -147,16 +147,16 @@ def _evidence(kind: str, records: list[Record]) -> None:
         list(found),
         format_func=lambda key: found[key].label,
         key="record",
-        help="Runs of this kind, the newest first: those that come with the workbench, those in its folder of runs, "
-        "and those in the folder named above.",
+        help="Runs of this kind, newest first: shipped ones, those in the workbench's folder of runs, and those in the "
+        "folder named above.",
         persist_state="session",
     )
     record = found[name or next(iter(found))]
     table = read(record)
     against = _frontier_axis(table) if view.draw == "frontier" else None
-    st.markdown(f"#### {plain(verdict(view.draw, table, view.metric, against))}")
-    if caution(record.content):
-        st.caption(caution(record.content))
+    table = table.drop(columns=[name for name in SPEEDS if name in table and table[name].isna().all()])
+    blocks = num_blocks(record.content)
+    st.markdown(f"#### {plain(verdict(view.draw, table, view.metric, against, blocks=blocks))}")
     if len(table):
         chart(
             draw(view.draw, table, metric=view.metric, dark=is_dark(), against=against),
@@ -167,18 +167,16 @@ def _evidence(kind: str, records: list[Record]) -> None:
             column_config={column: PERCENT for column in table.columns if column in SHARES}
             | {column: TIMES for column in table.columns if column in SPEEDS},
         )
-    st.caption(
-        f"{view.question}. {plain(_origin(record))} Made by `{view.command}`; docs/reproduction.md has the rest."
-    )
+    st.caption(f"{view.question}. {plain(_origin(record))} Made by `{view.command}`; see docs/reproduction.md.")
     missing = record.content.get("missing")
     if missing:
         st.caption(f"Not measured in this run: {plain(', '.join(map(str, missing)))}.")
 
 
 def _frontier_axis(table: pd.DataFrame) -> str:
-    """What perplexity is drawn against: kept pairs, or a speed where one was measured."""
+    """The horizontal axis: the share of pairs kept, or a speed where one was measured at the record's length."""
     axes = {key: name for key, name in FRONTIER_AXES.items() if len(table) and bool(table[name].notna().any())}
-    if not axes:
+    if len(axes) < 2:
         return DISTANT_KEPT
     state.choose("frontier_axis", list(axes))
     axis = st.segmented_control(
@@ -187,10 +185,9 @@ def _frontier_axis(table: pd.DataFrame) -> str:
         format_func=lambda key: "share of distant pairs kept" if axes[key] == DISTANT_KEPT else f"{axes[key]} tokens",
         key="frontier_axis",
         required=True,
-        help="The share of distant pairs kept; or the speed-up of one attention call over full attention that `focus "
-        "bench` measured for the shipped records, the choice of pairs not included. Routers have random groups "
-        "that keep about the same share; baselines are executed exactly, not by the kernels of their papers, and those "
-        "that choose by content on heads of the default model while it reads a book.",
+        help="Share of distant pairs kept, or the measured speed-up of one attention call at this length, selection "
+        "time excluded. Speeds of routers are those of random groups that keep about the same share. Speeds of "
+        "baselines are understated until they are measured again.",
         persist_state="session",
     )
     return axes[axis or "kept"]
@@ -210,7 +207,7 @@ def _origin(record: Record) -> str:
 
 
 def _filtered(table: pd.DataFrame) -> pd.DataFrame:
-    """One model and text at a time: other rows cannot be compared."""
+    """The rows of one model and text; others cannot be compared with them."""
     columns = zip(table["model"], table["text"], table["T"], table["w"])
     setups = table.assign(
         setup=[f"{model} · {text} · T={length}, w={window}" for model, text, length, window in columns]
@@ -226,7 +223,7 @@ def _filtered(table: pd.DataFrame) -> pd.DataFrame:
         names,
         format_func=lambda name: f"{name} ({counts[name]} rows)",
         key="evaluated",
-        help="Model, text, context length, stride and window. Only rows that share these are drawn together.",
+        help="Model, text, context length and window. Only rows that share them can be compared.",
         persist_state="session",
     )
     return setups.loc[setups["setup"] == chosen].drop(columns="setup").reset_index(drop=True)
@@ -239,11 +236,11 @@ def _missing(found: Found, files: list[Path]) -> None:
         for kind, view in VIEWS.items()
         if kind not in have and not view.retired
     ]
-    with st.expander("What is not here", icon=":material/rule:"):
+    with st.expander("Evidence that is missing", icon=":material/rule:"):
         if lines:
             st.markdown("\n".join(f"- {line}" for line in lines))
-        st.markdown("More perplexities: `focus eval --data FILE --out results.json`, then name its folder above.")
-        st.markdown("Everything that is published, as one command each: `focus reproduce --list`.")
+        st.markdown("To add a perplexity, run `focus eval --data FILE --out results.json` and name its folder above.")
+        st.markdown("For the published experiments, one command each, run `focus reproduce --list`.")
         if found.skipped:
             st.markdown("Files without a table of perplexities:")
             st.dataframe(pd.DataFrame(found.skipped, columns=["file", "reason"]), hide_index=True, key="skipped")
@@ -252,8 +249,8 @@ def _missing(found: Found, files: list[Path]) -> None:
 def _empty_state() -> None:
     st.info("**No recorded evaluation was found.**", icon=":material/query_stats:")
     st.markdown(
-        "Measure one: `focus eval --data FILE --out results.json`, and name the file above; or train routers on the "
-        "page Train, which evaluates them at the end."
+        "Run `focus eval --data FILE --out results.json` and name the file above. Or train routers on the page Train, "
+        "which evaluates them at the end."
     )
 
 

@@ -1,4 +1,4 @@
-"""Report: what is in each group, to keep and to pass on."""
+"""Report: what is in each group?"""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from workbench.widgets.layer import layer_slider
 from workbench.widgets.markup import plain
 
 QUESTION = (
-    "A card for every group of every layer: how large and how sure it is, which tokens and parts of speech it holds, "
-    "random examples beside the strongest ones, and whether it persists. Take notes, export, and come back later."
+    "A card for every group of every layer: its size and confidence, its tokens and parts of speech, examples, and "
+    "whether it persists. You can take notes, export the report, and open the session again later."
 )
 RESTORED, REFUSED = "session_restored", "session_refused"
 MIME = {
@@ -43,7 +43,7 @@ def main() -> None:
         else:
             _restored(analysis)
             _report(analysis)
-    finally:  # a session that cannot be shown can be left for another
+    finally:  # after an error another session can still be opened
         _session_box()
 
 
@@ -64,8 +64,8 @@ def _report(analysis: Analysis) -> None:
         st.divider()
         row = layer_slider(
             analysis.trace,
-            "The layer of the preview and the notes; the files hold all chosen layers.",
-            label="Layer on show",
+            "The layer of the preview and of the notes. The files hold all chosen layers.",
+            label="Layer in the preview",
             among=report.layers,
         )
         layer = analysis.trace.layers[row]
@@ -80,7 +80,7 @@ def _report(analysis: Analysis) -> None:
 
 
 def _choices(layers: list[int]) -> tuple[list[int], list[str], int, int]:
-    """What the report shows: layers, sections, examples per card and seed."""
+    """The chosen layers, sections, examples per card and seed."""
     keys, session = sessions.CHOICES, st.session_state
     session[keys["layers"]] = [layer for layer in session.get(keys["layers"], layers) if layer in layers]
     session.setdefault(keys["sections"], list(SECTIONS))
@@ -93,7 +93,7 @@ def _choices(layers: list[int]) -> tuple[list[int], list[str], int, int]:
         selection_mode="multi",
         format_func=lambda name: SECTIONS[name],
         key=keys["sections"],
-        help="Parts of a card. Size and confidence always stay; what is left out is in none of the files.",
+        help="Parts of a card. Size and confidence are always there. Parts left out are in none of the files.",
         persist_state="session",
     )
     examples = middle.number_input(
@@ -109,7 +109,7 @@ def _choices(layers: list[int]) -> tuple[list[int], list[str], int, int]:
         0,
         999_999,
         key=keys["seed"],
-        help="Of the random examples and of the intervals. The same seed gives the same report.",
+        help="Seed of the random examples and of the intervals. The same seed gives the same report.",
         persist_state="session",
     )
     with st.expander(f"Layers: {len(session[keys['layers']])} of {len(layers)}"):
@@ -118,7 +118,7 @@ def _choices(layers: list[int]) -> tuple[list[int], list[str], int, int]:
             layers,
             key=keys["layers"],
             select_all=True,
-            help="Layers that get cards. Fewer layers make a shorter report.",
+            help="Layers whose groups have cards.",
             persist_state="session",
         )
     return chosen, list(sections), int(examples), int(seed)
@@ -141,8 +141,8 @@ def _notes(routers: str, report: Report, layer: int) -> None:
                 max_chars=MAX_NOTE,
                 height=80,
                 on_change=partial(_note_changed, key, routers, card.layer, card.group),
-                help="What you think this group is. The note goes into the report and the session file.",
-                placeholder="What is this group?",
+                help="Your note on this group. The report and the session file hold it.",
+                placeholder="Your note on this group",
             )
 
 
@@ -160,13 +160,13 @@ def _exports(report: Report, analysis: Analysis) -> None:
             "Session (ZIP)",
             lambda: write_bundle(report, session),
             "session.zip",
-            "Everything: the report in every format, your text, settings and notes. Open it below to go on later.",
+            "The report in every format, your text, settings and notes. Open it below to continue later.",
         )
         _button("JSON", lambda: to_json(report), "report.json", "Exact values.")
         tables = st.popover(
             "Tables",
             icon=":material/table:",
-            help="The numbers of the report as CSV and Parquet.",
+            help="The tables of the report as CSV and Parquet.",
             key="tables",
             on_change="rerun",
         )
@@ -178,7 +178,12 @@ def _exports(report: Report, analysis: Analysis) -> None:
                 with st.container(horizontal=True, gap="small"):
                     for kind in ("csv", "parquet"):
                         file = f"{table}.{kind}"
-                        _button(file, partial(_file, report, file), file, "Every row says what it was computed from.")
+                        _button(
+                            file,
+                            partial(_file, report, file),
+                            file,
+                            "Every row names model, routers, settings and text.",
+                        )
 
 
 def _file(report: Report, name: str) -> bytes:
@@ -206,7 +211,7 @@ def _session_box() -> None:
             key="session_file",
             max_upload_size=MAX_FILE // 2**20,
             on_change=_open_session,
-            help="A ZIP file from this page or from focus report. It replaces this session's text, settings and notes.",
+            help="A ZIP file from this page or from focus report. It replaces the text, settings and notes of now.",
         )
         refused = st.session_state.pop(REFUSED, None)
         if refused:
@@ -239,23 +244,23 @@ def _restored(analysis: Analysis) -> None:
     routers = analysis.trace.provenance.routers_hash
     if session.routers_hash and session.routers_hash != routers:
         st.warning(
-            f"The session was made with routers {plain(session.routers_hash)}, these are {routers}: "
-            "the groups differ, and its notes belong to the other ones.",
+            f"The session was made with routers {plain(session.routers_hash)}, and these are {routers}. Its groups and "
+            "notes belong to those other routers.",
             icon=":material/warning:",
         )
 
 
 def _empty_state() -> None:
-    st.info("**Paste or upload a text in the sidebar**, or take a sample.", icon=":material/edit_note:")
+    st.info("**Paste or upload a text in the sidebar**, or choose a sample.", icon=":material/edit_note:")
     st.markdown(
-        "What you will get:\n"
-        "1. **A card for every group**: its size, how sure the router is, its most frequent and most typical tokens.\n"
-        "2. **Examples in context**: random ones, the fair picture, beside the strongest ones.\n"
-        "3. **Parts of speech** with intervals, and whether the group's tokens stay together in other layers.\n"
-        "4. **Your notes**, kept with the report.\n"
-        "5. **Files**: an HTML page that opens without a network, tables, and a session file to go on later."
+        "You will get:\n"
+        "1. **A card for every group**: its size, the router's confidence, its most frequent and most typical tokens.\n"
+        "2. **Examples in context**: random ones, which are representative, beside the strongest ones.\n"
+        "3. **Parts of speech** with intervals, and whether the group's tokens share a group in other layers.\n"
+        "4. **Your notes**, saved with the report.\n"
+        "5. **Files**: an HTML page that opens without a network, tables, and a session file to continue later."
     )
-    st.markdown("For a whole corpus, use the command line; it streams, and goes on after an interruption:")
+    st.markdown("For a whole corpus, use the command line. It streams, and resumes after an interruption:")
     st.code("focus report my-books/ --out runs/my-report", language="bash")
 
 

@@ -1,4 +1,4 @@
-"""Sparsity: what is computed?"""
+"""Sparsity: which pairs are computed?"""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from workbench.widgets.layer import layer_slider
 
 VIEWS = {"mask": "Pattern", "layers": "Pairs by layer", "mass": "Attention kept"}
 QUESTION = (
-    "A pair of tokens is computed if it is local (at most w apart), if the earlier one is a sink, or if both share a "
-    "group. Everything else is dropped. This page shows what that leaves, and how much attention falls on it."
+    "A pair of tokens is computed if it is local (at most w apart), if the earlier token is a sink, or if both share a "
+    "group. All other pairs are dropped. This page shows the pairs that are left, and how much attention they hold."
 )
 SHARE = st.column_config.NumberColumn(format="percent")
 SHARES = {name: SHARE for name in (*CLASSES, "kept", "exposure", "random kept", "mass kept", "pairs kept")}
-BOUND = st.column_config.NumberColumn(format="%.2f×", help="1 / kept: attention cannot get faster than that.")
+BOUND = st.column_config.NumberColumn(format="%.2f×", help="1 / kept: the largest speed-up that attention can have.")
 
 
 def main() -> None:
     """Draw the page."""
-    analysis = open_page("Sparsity: what is computed?", QUESTION)
+    analysis = open_page("Sparsity: which pairs are computed?", QUESTION)
     if analysis is None:
         _empty_state()
         return
@@ -57,7 +57,7 @@ def _sparsity(analysis: Analysis) -> None:
         with st.spinner("Counting pairs in every layer …", show_time=True):
             pairs = cached.pair_table(analysis)
         st.markdown(f"#### {verdict(trace, pairs)}")
-        row = layer_slider(trace, "The layer whose pattern is drawn; framed in the other charts.")
+        row = layer_slider(trace, "The layer whose pattern is drawn; it is framed in the other charts.")
         st.markdown(layer_sentence(trace, row, pairs))
         state.choose("computed", list(VIEWS))
         view = st.segmented_control(
@@ -66,8 +66,8 @@ def _sparsity(analysis: Analysis) -> None:
             format_func=lambda name: VIEWS[name],
             key="computed",
             required=True,
-            help="The pattern of one layer, the shares of all layers, or how much of the untouched model's attention "
-            "the kept pairs hold. The last runs the model once more.",
+            help="The pattern of one layer, the shares of all layers, or the untouched model's attention on the kept "
+            "pairs. The last one runs the model again.",
             persist_state="session",
         )
         if view == "mask":
@@ -94,12 +94,12 @@ def _mask(analysis: Analysis, row: int) -> None:
         analysis.origin,
         name="pattern",
         file=f"pattern-layer-{layer}",
-        alt=f"Pairs of layer {layer}: local, sinks, in a shared group, or dropped; {mask.factor} tokens a cell.",
+        alt=f"Pairs of layer {layer}: local, sinks, in a shared group, or dropped; {mask.factor} tokens a tile.",
         column_config=SHARES,
     )
     st.caption(
-        f"Pooling factor {mask.factor}: a cell stands for {mask.factor} × {mask.factor} pairs, its colour is the mix "
-        "of theirs. Above the diagonal is the future, which a causal model never reads."
+        f"Pooling factor {mask.factor}: a tile stands for {mask.factor} × {mask.factor} pairs, and its colour mixes "
+        "theirs. Above the diagonal are later tokens, which a causal model never reads."
     )
 
 
@@ -115,9 +115,9 @@ def _pairs(analysis: Analysis, row: int, pairs: pd.DataFrame) -> None:
         column_config={**SHARES, "bound": BOUND},
     )
     st.caption(
-        f"Dashed: what {number} random groups of {config.num_groups} would keep, where a distant pair shares "
-        "one with probability 1 - C(K-k, k) / C(K, k). The bound 1 / kept is what no exact execution can beat; "
-        "measured times are on the Speed page."
+        f"Dashed: the share that {number} random groups of {config.num_groups} would keep. A distant pair shares one "
+        "with probability 1 - C(K-k, k) / C(K, k). No exact execution is faster than the bound 1 / kept. Measured "
+        "times are on the Speed page."
     )
 
 
@@ -150,9 +150,9 @@ def _attention(analysis: Analysis, row: int, pairs: pd.DataFrame) -> None:
         )
     every = len(trace.tokens) <= MAX_QUERIES
     st.caption(
-        "Softmax weights of the untouched model with full attention, mean over heads and "
+        "Softmax weights of the untouched model with full attention, mean over heads and over "
         + ("all queries." if every else f"{MAX_QUERIES} queries evenly spaced over the text.")
-        + " Most attention lies on local pairs and sinks, which are kept whatever the groups are."
+        + " Most attention is on local pairs and sinks, which every routing keeps."
     )
 
 
@@ -168,12 +168,12 @@ def _frontier(analysis: Analysis, swept: Swept) -> pd.DataFrame:
 
 
 def _empty_state() -> None:
-    st.info("**Paste or upload a text in the sidebar**, or take a sample.", icon=":material/edit_note:")
+    st.info("**Paste or upload a text in the sidebar**, or choose a sample.", icon=":material/edit_note:")
     st.markdown(
-        "What you will see:\n"
-        "1. **The pattern** of one layer: which pairs are local, sinks, in a shared group, or never computed.\n"
-        "2. **Every layer**: the kept share, the bound it sets on any speed-up, and what random groups would keep.\n"
-        "3. **Attention kept**: how much of the untouched model's attention falls on the pairs that are kept."
+        "You will see:\n"
+        "1. **The pattern** of one layer: pairs that are local, sinks, in a shared group, or never computed.\n"
+        "2. **Every layer**: the kept share, its bound on the speed-up, and the share that random groups would keep.\n"
+        "3. **Attention kept**: the share of the untouched model's attention on the kept pairs."
     )
 
 

@@ -1,4 +1,4 @@
-"""Speed: when does it pay?"""
+"""Speed: when is routed attention faster?"""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ from workbench.widgets.guard import guarded
 from workbench.widgets.markup import plain
 
 QUESTION = (
-    "Attention over fewer pairs is less work, but gathering them costs time. This page shows measured times of one "
-    "attention call, sparse against full, at every length, with the speed-up that the kept share allows at most."
+    "Attention over fewer pairs is less work, but gathering the pairs takes time. This page shows measured times of "
+    "one attention call, sparse and full, selection time excluded. Beside each stands the largest speed-up that the "
+    "kept share allows."
 )
 UPLOAD = "upload"
 BENCH_FILE = "bench.json"
@@ -58,7 +59,7 @@ COLUMNS = {
 
 def main() -> None:
     """Draw the page."""
-    open_bare_page("Speed: when does it pay?", QUESTION)
+    open_bare_page("Speed: when is routed attention faster?", QUESTION)
     if NEXT in st.session_state:
         st.session_state["speed"] = st.session_state.pop(NEXT)
     shipped, runs = shipped_speeds(), {f"{jobs.RUN}{job.name}": job for job in jobs.jobs("bench")}
@@ -72,7 +73,7 @@ def main() -> None:
             "Measurement", type="json", key="speed_file", help="A record of focus bench attention or focus bench model."
         )
         if file is None:
-            st.info("Upload a file of **focus bench**, from this machine or another.", icon=":material/upload:")
+            st.info("**Upload a record of focus bench**, from this machine or another.", icon=":material/upload:")
         else:
             with guarded():
                 _draw_file(file.getvalue(), file.name)
@@ -93,13 +94,13 @@ def _choose(shipped: dict[str, Any], runs: dict[str, Job]) -> str:
         options,
         format_func=lambda name: names.get(name, f"{name} · comes with the workbench"),
         key="speed",
-        help="Shipped measurements, those made on this machine, or a file. Each says on which machine it was made.",
+        help="Shipped measurements, measurements of this machine, or a file. Each names its machine.",
         persist_state="session",
     )
 
 
 def _watch(name: str, seen: str) -> None:
-    """A measurement of this machine, drawn again while it works."""
+    """A measurement of this machine, drawn again while it runs."""
     with guarded():
         job = jobs.find(name)
         if job is None or (job.state != seen and not job.is_alive):
@@ -109,11 +110,11 @@ def _watch(name: str, seen: str) -> None:
         done = 0 if record is None else len(record.points) + len(record.failures)
         total = int(job.about["points"])
         if job.is_alive:
-            left = "It is exact only if nothing else keeps this machine busy."
-            st.progress(min(1.0, done / total), text=f"Measured {done} of {total} points. {left}")
+            hint = "Keep the machine idle meanwhile, or the times are too long."
+            st.progress(min(1.0, done / total), text=f"Measured {done} of {total} points. {hint}")
         elif job.state != jobs.FINISHED:
             st.warning(
-                f"This measurement ended at {done} of {total} points: {plain(job.last_words or 'without a word.')}",
+                f"This measurement ended at {done} of {total} points: {plain(job.last_words or 'no reason given.')}",
                 icon=":material/warning:",
             )
         _buttons(job)
@@ -141,7 +142,7 @@ def _buttons(job: Job) -> None:
                 mime="application/json",
                 icon=":material/download:",
                 on_click="ignore",
-                help="The measurement as it is, to be uploaded here on another machine.",
+                help="The record, which this page opens on any machine.",
             )
         if st.button("Delete", icon=":material/delete:", help="Delete this measurement."):
             jobs.delete(job)
@@ -167,20 +168,22 @@ def _draw_model(record: SpeedRecord) -> None:
                 pd.DataFrame(points.loc[points["task"] == task]),
                 record.origin,
                 name=f"model-{task}",
-                alt=f"Tokens per second when {task}, untouched and routed.",
+                alt=f"Tokens per second in {task}, untouched and routed.",
                 column_config=COLUMNS,
             )
     st.dataframe(points, hide_index=True, column_config=COLUMNS, key="model_points")
     st.caption(
-        "A whole model does more than attention, so the bound 1 / kept share does not apply. The error of the shortest "
-        "reading is the largest difference of a logit from the same routing through the reference backend."
+        "Prefill reads a text; decode produces one token after a cache of that length. A whole model does more than "
+        "attention, so the bound 1 / kept share does not apply. The error is the largest difference of a logit from "
+        "the reference backend with the same routing, in the shortest prefill. Speed at some length says nothing about "
+        "quality there."
     )
 
 
 def _draw_attention(record: SpeedRecord) -> None:
     every = record.points
     if not len(every):
-        st.info("No point has been measured yet: the first one takes a moment.", icon=":material/hourglass:")
+        st.info("**No point has been measured yet.** The first one takes a moment.", icon=":material/hourglass:")
         _failures(record)
         return
     points, unequal = apart(_filtered(every))
@@ -188,8 +191,8 @@ def _draw_attention(record: SpeedRecord) -> None:
     st.markdown(f"#### {plain(speed_verdict(summary, record.machine, points))}")
     if (spread := noise(points)) > NOISY:
         st.warning(
-            f"The slowest run of a typical point took {spread:.1f} times as long as its fastest: the machine was busy, "
-            "so measure again while nothing else runs.",
+            f"The slowest run of a typical point took {spread:.1f} times as long as its fastest. The machine was busy: "
+            "measure again while nothing else runs.",
             icon=":material/warning:",
         )
     _machine(record)
@@ -197,7 +200,7 @@ def _draw_attention(record: SpeedRecord) -> None:
     published = st.toggle(
         "Show the published curves (H100, not measured here)",
         key="speed_published",
-        help="Speed-up of the paper (arXiv 2604.03260) on an H100 80 GB at k = 1; another machine and other kernels.",
+        help="Speed-up in the paper (arXiv 2604.03260) on an H100 80 GB at k = 1, with other kernels than here.",
     )
     left, right = st.columns(2, gap="medium")
     alt = f"Speed-up over full attention of {len(summary)} series at up to {points['tokens'].max():,} tokens."
@@ -213,19 +216,19 @@ def _draw_attention(record: SpeedRecord) -> None:
     with right:
         alt = "Time of full and sparse attention against tokens."
         chart(time_curves(points, dark=dark), points, record.origin, name="times", alt=alt, column_config=COLUMNS)
-    st.markdown("##### Where it pays, and how exact it is")
+    st.markdown("##### Lengths at which it is faster, and numerical errors")
     st.dataframe(summary, hide_index=True, column_config=COLUMNS, key="crossovers")
     st.caption(
-        "“faster from”: the shortest measured length from which every longer one is faster. “with routing” adds the "
-        "measured cost of projection, calibrated softmax, top-k and sorting. Errors are the largest deviation from the "
-        "float32 definition over a sample of queries."
+        "“faster from”: the shortest measured length from which every longer one is faster. “with routing”: selection "
+        "time included, which is projection, calibrated softmax, top-k and sorting. “largest error”: deviation from "
+        "the float32 definition over a sample of queries. Speed at some length says nothing about quality there."
     )
     downloads(summary, record.origin, name="crossovers")
     if len(unequal):
         with st.expander(f"{len(unequal)} points with unequal groups", icon=":material/table:"):
             st.caption(
-                "Measured at the share of pairs that trained routers keep; the page Quality sets their speed against "
-                "perplexity (Frontier with baselines)."
+                "Random unequal groups that keep the share of distant pairs that trained routers keep. Perplexity was "
+                "measured at other lengths, so it does not belong beside these speeds."
             )
             st.dataframe(unequal, hide_index=True, column_config=COLUMNS, key="unequal_points")
     left, right = st.columns(2, gap="medium")
@@ -250,7 +253,7 @@ def _filtered(points: pd.DataFrame) -> pd.DataFrame:
         key="speed_dtype",
         default=dtypes[0],
         required=True,
-        help="The dtype of query, key and value.",
+        help="Dtype of query, key and value.",
         persist_state="session",
     )
     return points if chosen not in dtypes else points.loc[points["dtype"] == chosen]
@@ -276,12 +279,12 @@ def _measure() -> None:
         left, middle, right = st.columns(3)
         points = {name: len(list(BenchSettings(**PRESETS[name]).points())) for name in PRESETS}
         preset = left.selectbox(
-            "What to measure",
+            "Points to measure",
             list(PRESETS),
             format_func=lambda name: f"{name}: {points[name]} points, up to {max(PRESETS[name]['sizes']):,} tokens",
             key="bench_preset",
-            help="quick takes about a minute on two cores, standard much longer, published is for a GPU. "
-            "Stopped measurements can be resumed.",
+            help="quick takes about a minute on two cores and standard much longer; published is for a GPU. A stopped "
+            "measurement can be resumed.",
         )
         heads = middle.selectbox(
             "Heads",
@@ -293,7 +296,7 @@ def _measure() -> None:
             help="The shape of the heads: SmolLM2-135M, GPT-2 124M, or Llama 3 8B and Mistral 7B.",
         )
         window = right.number_input("Window, w", 0, 4096, 128, key="bench_window", help="Local window of the pattern.")
-        hint = "In a process of its own, which continues when the page is closed. Leave the machine alone meanwhile."
+        hint = "Runs in the background, also when the page is closed. Keep the machine idle meanwhile."
         started = st.form_submit_button("Start measuring", type="primary", icon=":material/timer:", help=hint)
     if started:
         folder = jobs.new_folder(f"speed-{preset}-{heads}")

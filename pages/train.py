@@ -1,4 +1,4 @@
-"""Train: routers for your own text."""
+"""Train: can routers learn your text?"""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from workbench.widgets.guard import guarded
 from workbench.widgets.markup import plain
 
 QUESTION = (
-    "Routers learn which tokens belong together, while the model's own weights stay as they are. A run works in the "
-    "background: close the page or the app, and it goes on."
+    "Training changes the routers only; the model's own parameters stay as they are. A run works in the background and "
+    "continues when the page or the app is closed."
 )
 POLL_SECONDS = 1.5
 NEXT = "_next_run"
@@ -64,14 +64,14 @@ def _choose(runs: list[Job]) -> Job:
         list(by_name),
         format_func=lambda name: f"{name} · {by_name[name].state}",
         key="run",
-        help="All runs on this machine, newest first. One works at a time.",
+        help="All runs on this machine, newest first. One run works at a time.",
         persist_state="session",
     )
     return by_name[name]
 
 
 def _watch(name: str, seen: str) -> None:
-    """One run: its verdict, buttons, curves and results. Drawn again every moment while the run works."""
+    """One run: its sentence, buttons, curves and results. Drawn again every moment while the run works."""
     with guarded():
         job = jobs.find(name)
         if job is None or (job.state != seen and not job.is_alive):
@@ -79,7 +79,7 @@ def _watch(name: str, seen: str) -> None:
         progress, results = read_log(job.folder), results_table(job)
         st.markdown(f"#### {training_verdict(job, progress, results)}")
         if job.state == jobs.FAILED:
-            st.error(plain(job.last_words or "It said nothing."), icon=":material/error:")
+            st.error(plain(job.last_words or "No reason was given."), icon=":material/error:")
         if job.is_alive:
             st.progress(share_done(job, progress), text=progress.phase or "starting")
         _buttons(job)
@@ -93,7 +93,7 @@ def _watch(name: str, seen: str) -> None:
                 objective=str(job.about["objective"]),
                 dark=is_dark(),
             )
-            alt = f"Loss, largest group and pace over {len(history)} steps."
+            alt = f"Loss, largest group and tokens per second over {len(history)} steps."
             chart(figure, history, training_origin(job), name=f"training-{name}", alt=alt)
         if job.state == jobs.FINISHED and len(results):
             _results(job, results)
@@ -108,17 +108,17 @@ def _buttons(job: Job) -> None:
                 on_click=jobs.stop,
                 args=(job,),
                 disabled=job.state == jobs.STOPPING,
-                help="Write a checkpoint and end. The run can be resumed, today or next week.",
+                help="Write a checkpoint and end. The run can be resumed at any time.",
             )
             return
         if job.is_resumable and st.button(
             "Resume",
             type="primary",
             icon=":material/play_arrow:",
-            help="Go on from the last checkpoint, to the same routers as without the stop.",
+            help="Continue from the last checkpoint. The routers are the same as without the stop.",
         ):
             jobs.resume(job)
-            RunLog(job.folder, fresh=False).phase("loading")  # until its process says so itself
+            RunLog(job.folder, fresh=False).phase("loading")  # until its process writes its own phase
             st.rerun()
         if f"{jobs.RUN}{job.name}" in jobs.finished_routers() and st.button(
             "Use these routers",
@@ -126,12 +126,12 @@ def _buttons(job: Job) -> None:
             icon=":material/check:",
             on_click=_use,
             args=(job.name,),
-            help="Choose them in the sidebar, for all pages.",
+            help="Choose these routers in the sidebar, for all pages.",
         ):
             st.rerun()
-        with st.popover("Delete", icon=":material/delete:", help="Delete the run with its routers and its log."):
+        with st.popover("Delete", icon=":material/delete:", help="Delete the run, its routers and its log."):
             st.markdown(f"Delete **{plain(job.name)}**, its routers and its log? This cannot be undone.")
-            if st.button("Delete for good", type="primary", help="There is no copy."):
+            if st.button("Delete for good", type="primary", help="Nothing can be restored."):
                 jobs.delete(job)
                 st.rerun()
 
@@ -147,8 +147,8 @@ def _describe(job: Job) -> None:
         st.markdown(" · ".join(f"{key.replace('_', ' ')} **{plain(str(value))}**" for key, value in settings.items()))
         st.dataframe(about.get("texts", []), hide_index=True, key=f"texts_{job.name}")
         st.caption(
-            "Of the text only name, size and hash are shown. A copy of pasted or uploaded text is kept in the run's "
-            "folder, readable by you alone, until the run has finished."
+            "Of the text only name, size and hash are shown. The run's folder holds a copy of pasted or uploaded text "
+            "until the run has finished; only you can read it."
         )
         st.code(str(job.folder), language=None)
 
@@ -162,7 +162,7 @@ def _results(job: Job, results: pd.DataFrame) -> None:
         st.dataframe(shown, hide_index=True, column_order=columns, column_config=RESULT_COLUMNS, key=f"held_{job.name}")
         st.caption(
             "untouched: full attention. untrained: the same routers before training, calibrated on the same text. "
-            "sequence: balanced over the whole text as published, so it sees the future."
+            "sequence: balanced over the whole text as published, so groups depend on later tokens."
         )
     with right:
         chart(
@@ -178,13 +178,12 @@ def _results(job: Job, results: pd.DataFrame) -> None:
 def _empty_state() -> None:
     st.info("**No run yet.** Give a text below and press Start training.", icon=":material/model_training:")
     st.markdown(
-        "What you will see:\n"
-        "1. **Live curves**: the loss, the largest group against the even split 1/K, and the pace.\n"
+        "You will see:\n"
+        "1. **Live curves**: the loss, the largest group beside the even split 1/K, and tokens per second.\n"
         "2. **Held-out perplexity** at the end: untouched, with trained and with untrained routers, each with the "
         "share of pairs it keeps.\n"
         "3. **Your routers in the sidebar**, for every page.\n\n"
-        "A run works in a process of its own: it survives a reload and a restart of the app, and can be stopped and "
-        "resumed."
+        "A run continues through a reload and a restart of the app. It can be stopped and resumed."
     )
 
 

@@ -88,7 +88,7 @@ def test_changing_the_layer_redraws_the_groups(open_page, trace):
     page = open_page("source=paste&layer=4")
     show_groups(page, TEXT)
     page.get_by_role("slider", name="Layer").press("ArrowRight")
-    page.get_by_text("In layer 5 the largest").wait_for()
+    page.get_by_text("In layer 5 routing drops nothing").wait_for()
     expected = [int(trace.groups[5, int(cell["tokens"].split()[-1])]) for cell in cells(page)]
     for _ in range(100):
         if [int(cell["group"]) for cell in cells(page)] == expected:

@@ -18,7 +18,7 @@ TEXT = (
 """Long enough for intervals (over 200 words) and for pairs beyond the window."""
 
 ANSWERS = {
-    "Explore": r"In layer 4 the largest of 8 groups holds \d+%",
+    "Explore": r"In layer 4 routing keeps \d+% of the distant pairs",
     "Layers": r"From one layer to the next groups .* persist",
     "Balance": r"Sequence Sinkhorn .* this text",
     "Sparsity": r"\d+% of the causal pairs are computed",
@@ -28,8 +28,8 @@ ANSWERS = {
 """What a page says first, on any text that is long enough."""
 
 RECORDED = {
-    "Speed": r"On .* it (pays|does not pay)",
-    "Quality": r"With trained, causal routing k = ",
+    "Speed": r"On .*, routed attention is (faster from|not faster)",
+    "Quality": r"With trained, causal routing, k = ",
 }
 """The same for the pages that show recorded runs."""
 

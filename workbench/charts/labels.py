@@ -13,7 +13,7 @@ from scipy.optimize import isotonic_regression
 SIZES = ((390, 190), (880, 320))
 """Width and height in pixels of a plot area in half a page and in a whole one."""
 LINE = 15
-"""Pixels from one line of print to the next."""
+"""Pixels from one line of text to the next."""
 
 _LETTER, _MARK, _GAPS = 6.3, 8, (9, 20, 30)
 _PLACES = ((1, 0), (0, 1), (0, -1), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1))
@@ -29,8 +29,8 @@ class Named:
     Attributes:
         x: on the axis.
         y: on the axis.
-        name: what to print beside it, empty for nothing.
-        color: of the print.
+        name: text beside it, may be empty.
+        color: of the text.
         elsewhere: other points that may carry the name where this one has no room for it.
     """
 
@@ -48,7 +48,7 @@ def beside(
     y_range: tuple[float, float],
     sizes: Sequence[tuple[int, int]] = SIZES,
 ) -> list[dict[str, Any]]:
-    """Annotations close to their points; a name without a free place is left out, hovering and the table have it.
+    """Annotations close to their points. A name without a free place is left out; the hover text and the table have it.
 
     Args:
         points: every point that is drawn, those whose names matter most first.
@@ -79,7 +79,7 @@ def beside(
 
 
 def in_a_column(points: Sequence[Named], *, y_range: tuple[float, float], height: int) -> list[dict[str, Any]]:
-    """Annotations to the left of points that lie above each other, spread over lines of print, with leaders.
+    """Annotations to the left of points that lie above each other, spread over lines of text, with leaders.
 
     Args:
         points: the points.
@@ -89,7 +89,7 @@ def in_a_column(points: Sequence[Named], *, y_range: tuple[float, float], height
     per_unit = height / (y_range[1] - y_range[0])
     ordered = sorted(points, key=lambda point: point.y)
     wanted = [(point.y - y_range[0]) * per_unit for point in ordered]
-    # As close to the points as lines of print allow: isotonic regression of what is left between them.
+    # As close to the points as lines of text allow: isotonic regression of the rest between them.
     steps = np.arange(len(ordered)) * LINE
     kept = isotonic_regression(np.array(wanted) - steps).x if ordered else steps
     lines = np.clip(kept, LINE / 2, max(LINE / 2, height - LINE / 2 - steps[-1:].sum())) + steps

@@ -1,4 +1,4 @@
-"""The look of charts, for light and dark; they import without Streamlit, so that a notebook draws them too."""
+"""Colours, fonts and template of charts, for light and dark pages; no import of Streamlit, for notebooks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OTHER_CHARTS = ("polar", "ternary", "scene", "geo", "mapbox", "map")
 
 
 def diverging(*, dark: bool) -> tuple[str, str, str]:
-    """Colours of less than, as much as, and more than expected; white print reads on all of the dark ones."""
+    """Colours of less than, as much as, and more than expected; white text is legible on all dark ones."""
     return ("#1F77B4", "#262730", "#B45F06") if dark else ("#0072B2", "#FFFFFF", "#D55E00")
 
 
@@ -40,9 +40,9 @@ def style(figure: go.Figure, *, dark: bool, height: int) -> go.Figure:
 
 @cache
 def _template(dark: bool) -> go.layout.Template:
-    """Plotly's own template with our fonts and lines, less what is for charts that are not drawn here.
+    """Plotly's own template with our fonts and lines, without the parts of charts that are not drawn here.
 
-    Every figure checks, copies and sends its template, so a small one is what makes pages quick.
+    Every figure checks, copies and sends its template, so a small one makes pages quick.
     """
     whole = pio.templates["plotly_dark" if dark else "plotly_white"].to_plotly_json()
     text, grid = ("#E8E8E8", "#3A3F4B") if dark else ("#1F2328", "#D8DCE2")

@@ -1,4 +1,4 @@
-"""Results that a page keeps between reruns, under everything they depend on."""
+"""Statistics of an analysis, cached between reruns under everything they depend on."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ENTRIES = 32
 
 
 def setting_key(analysis: Analysis) -> str:
-    """Identifies an analysis at its setting: model, routers, text, whose states, and every setting."""
+    """Identifies an analysis: model, routers, text, hidden states, and every setting."""
     return json.dumps([analysis.origin, analysis.trace.config.to_json()])
 
 
 def groups_key(analysis: Analysis) -> str:
-    """Identifies the groups of an analysis: as `setting_key`, less k, w and sinks where they change no assignment."""
+    """Identifies the groups of an analysis: `setting_key` without k, w and sinks where they change no assignment."""
     if analysis.states != "untouched":
         return setting_key(analysis)
     free = ("top_k", "layer_top_k", "window", "sink_tokens")

@@ -1,4 +1,4 @@
-"""k in words and numbers, where routers may carry a plan: a k of its own for every layer (`focus plan`)."""
+"""k in words, with or without a plan, which has its own k for every layer (`focus plan`)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def k_name(config: FocusConfig) -> str:
 
 
 def k_meaning(top_k: int, num_groups: int) -> str:
-    """What a layer of a plan computes at its k."""
+    """The pairs that a layer of a plan computes at its k, in words."""
     if top_k == 0:
         return "window and sinks alone"
     return "all pairs" if top_k == num_groups else f"k = {top_k}"
 
 
 def plan_in_words(config: FocusConfig) -> str:
-    """The layers by what they compute, such as "k = 1 in layers 0, 3; all pairs in layer 20"; empty without a plan."""
+    """The layers of each k, such as "k = 1 in layers 0, 3; all pairs in layer 20"; empty without a plan."""
     plan = config.layer_top_k
     if plan is None:
         return ""

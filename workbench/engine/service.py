@@ -50,7 +50,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Settings:
-    """What to analyse a text with.
+    """Settings of an analysis.
 
     Attributes:
         model: "default", a folder, a GGUF file or a hub id.
@@ -61,7 +61,7 @@ class Settings:
         sink_tokens: tokens every later token reads.
         states: a key of `STATES`, the hidden states that are routed.
         layer_top_k: k of each routed layer, in place of `top_k`; None for one k everywhere.
-        head: the key/value head on show, where each has a router.
+        head: the analysed key/value head, of routers per head.
     """
 
     model: str
@@ -76,7 +76,7 @@ class Settings:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What is set of a `FocusConfig`."""
+        """The fields of a `FocusConfig` that these settings change."""
         return {
             "top_k": self.top_k,
             "layer_top_k": self.layer_top_k,

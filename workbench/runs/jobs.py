@@ -1,8 +1,8 @@
 """Background jobs: one worker process at a time, its state on disk.
 
-A job is a folder. It holds what to do (`job.json`), which process does it (`process.json`), how that went
-(`outcome.json`), what it said (`log.txt`) and what it made. So a job survives the page, the session and the app;
-its state is read from the folder and from the system's process list, never remembered.
+A job is a folder. It holds the task (`job.json`), the process (`process.json`), the outcome (`outcome.json`), the log
+(`log.txt`) and the results. So a job outlives the page, the session and the app. Its state is read from the folder and
+from the system's process list, never remembered.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Job:
     """A job as it stands.
 
     Attributes:
-        folder: everything about it; its name is the job's name.
+        folder: all files of the job; its name is the job's name.
         kind: "train" or "bench", the `focus` command that it runs.
         arguments: of `focus`.
-        about: what the page shows about it; plain values.
+        about: the settings that the page shows; plain values.
         created: when it was first started, in ISO format.
         state: one of the states above.
     """
@@ -73,12 +73,12 @@ class Job:
 
     @property
     def is_resumable(self) -> bool:
-        """Whether `resume` can go on with it."""
+        """Whether `resume` can continue it."""
         return self.state in (STOPPED, FAILED, LOST)
 
     @property
     def last_words(self) -> str:
-        """The last line that the process wrote: the sentence of an error, if it failed. Empty if it said nothing."""
+        """The last line that the process wrote, which is an error's sentence if it failed. Empty without a line."""
         try:
             text = (self.folder / LOG).read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -88,7 +88,7 @@ class Job:
 
 
 def jobs(kind: str | None = None) -> list[Job]:
-    """All jobs, of one kind or of any, the newest first. Folders that are none are left out."""
+    """All jobs, of one kind or of any, newest first. Other folders are left out."""
     try:
         folders = list(runs_dir().iterdir())
     except OSError:
@@ -160,10 +160,10 @@ def start(folder: Path, arguments: Iterable[str], about: dict[str, Any]) -> Job:
     Args:
         folder: from `new_folder`; deleted again if the job cannot be started.
         arguments: of `focus`; the first is the command.
-        about: what to show about it; plain values.
+        about: the settings to show; plain values.
 
     Raises:
-        FocusError: another job is at work, or the folder cannot be written.
+        FocusError: another job is running, or the folder cannot be written.
     """
     command = [str(argument) for argument in arguments]
     created = datetime.now(UTC).isoformat(timespec="seconds")
@@ -180,13 +180,13 @@ def start(folder: Path, arguments: Iterable[str], about: dict[str, Any]) -> Job:
 
 
 def resume(job: Job) -> Job:
-    """Go on with a job that stopped, failed or was lost; its command goes on from what it saved.
+    """Resume a job that stopped, failed or was lost; its command continues from its last checkpoint.
 
     Raises:
-        FocusError: another job is at work, or this one needs no going on.
+        FocusError: another job is running, or this one cannot be resumed.
     """
     if not job.is_resumable:
-        raise FocusError(f"The run {job.name} is {job.state}: there is nothing to go on with.")
+        raise FocusError(f"The run {job.name} is {job.state}: there is nothing to resume.")
     _launch(job.folder)
     return _known(job.folder)
 
@@ -204,21 +204,21 @@ def delete(job: Job) -> None:
     """Delete a job with all that it made.
 
     Raises:
-        FocusError: it is at work.
+        FocusError: it is running.
     """
     if _process(job.folder) is not None:
-        raise FocusError(f"The run {job.name} is at work: stop it before you delete it.")
+        raise FocusError(f"The run {job.name} is running: stop it before you delete it.")
     shutil.rmtree(job.folder, ignore_errors=True)
 
 
 def _launch(folder: Path) -> None:
-    """Start the worker of a folder in a session of its own, unless another one is at work."""
+    """Start the worker of a folder in a session of its own, unless another one is running."""
     try:
         with FileLock(runs_dir() / ".lock", timeout=10):
             busy = next((job for job in jobs() if job.is_alive), None)
             if busy is not None:
                 raise FocusError(
-                    f"{busy.name} is still at work, and only one training or measurement runs at a time: wait for it "
+                    f"{busy.name} is still running, and only one training or measurement runs at a time: wait for it "
                     "or stop it."
                 )
             (folder / OUTCOME).unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """The process of one background job: `python -m workbench.runs.worker FOLDER`. Runs one `focus` command, never Streamlit.
 
-It works in the job's folder, outlives the app that started it, and writes at its end how it went.
+It works in the job's folder, outlives the app that started it, and writes its outcome at the end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from focus_core.files import write_atomic
 
 JOB, OUTCOME, TEXT = "job.json", "outcome.json", "text"
-"""Files of a job's folder: what to do, how it went, and the copy of the user's text while it is needed."""
+"""Files of a job's folder: the task, the outcome, and the copy of the user's text while it is needed."""
 
 _FAILED, _INTERRUPTED = 1, 130
 
@@ -37,7 +37,7 @@ def main(folder: Path) -> int:
         status = _INTERRUPTED
     if status == 0:
         shutil.rmtree(folder / TEXT, ignore_errors=True)
-    with contextlib.suppress(OSError):  # a full disk: the job then counts as ended without a word
+    with contextlib.suppress(OSError):  # a full disk: the job then counts as lost
         write_atomic(folder / OUTCOME, json.dumps({"status": status}))
     return status
 
@@ -62,7 +62,7 @@ def _run(arguments: list[str]) -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, MemoryError) or "memory" in str(error).lower():
-            print("The memory ran out: take shorter blocks, fewer blocks a step, or a smaller size.", file=sys.stderr)
+            print("The memory ran out: choose shorter blocks, fewer blocks a step, or a smaller size.", file=sys.stderr)
             return _FAILED
         print(f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}", file=sys.stderr)
         return _FAILED

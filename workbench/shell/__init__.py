@@ -1,1 +1,1 @@
-"""What every page stands in: frame, sidebar, state, texts and session files."""
+"""Frame of every page: head, sidebar, state, texts and session files."""

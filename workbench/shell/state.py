@@ -1,7 +1,7 @@
-"""Settings in the URL: restored once per session, published after every change. Text never gets in.
+"""Settings in the URL: restored once per session, published after every change. The text is never one of them.
 
-Every setting is written, defaults included, together with a version number, so that a link means the same
-after a default has changed.
+The URL holds every setting, defaults included, and a version number. So a link means the same after a default has
+changed.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ SETTINGS: dict[str, Setting] = {
 }
 """Every setting in the URL, by its name there, which is also its key in the session state.
 
-An empty word or -1 means "not chosen yet"; the page that owns the setting chooses, and nothing is published.
+An empty word or -1 means "not chosen yet": the page of the setting chooses a value, and nothing is published.
 """
 
 
@@ -100,14 +100,14 @@ def restore() -> None:
     st.session_state[_RESTORED] = True
     readable = st.query_params.get(_VERSION_KEY, VERSION) == VERSION
     if not readable:
-        st.toast("This link was made by another version of the workbench: the usual settings are used.")
+        st.toast("This link is of another version of the workbench: default settings are used.")
     for name, setting in SETTINGS.items():
         value = setting.default
         if readable and name in st.query_params:
             try:
                 value = setting.parse(st.query_params[name])
             except ValueError:
-                st.toast(f"The link's value for '{name}' cannot be read: the usual one is used.")
+                st.toast(f"The link's value of '{name}' cannot be read: the default is used.")
         st.session_state[name] = value
 
 

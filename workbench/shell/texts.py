@@ -1,4 +1,4 @@
-"""Where the text comes from: samples, a paste, an upload, a folder."""
+"""Sources of the text: samples, a pasted text, an uploaded file, a folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from focus_core.resources import data_dir
 from focus_core.text import decode_text, find_texts, read_text
 
 MAX_UPLOAD_MB = 5
-"""Largest accepted file; far more than the longest text a page shows."""
+"""Largest accepted file, far larger than the longest text of a page."""
 PART_CHARACTERS = 16_000
 """Length of a part of a long file, about 4,000 tokens of English."""
 
@@ -69,7 +69,7 @@ def in_folder(folder: str) -> dict[str, Path]:
 def parts(text: str) -> list[str]:
     """A text cut into parts of about `PART_CHARACTERS`, at the ends of paragraphs, lines or words where there are any.
 
-    Nothing is lost: the parts joined are the text.
+    The parts joined are the text.
     """
     found, start = [], 0
     while len(text) - start > PART_CHARACTERS * 5 // 4:  # a short rest stays with the part before it

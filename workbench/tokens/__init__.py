@@ -1,1 +1,1 @@
-"""View models of tokens: cells of the strip, and what a token reaches."""
+"""View models of tokens: tables of tokens, and the tokens that a token reads."""

@@ -1,4 +1,4 @@
-"""Who can read whom: relations of one token, its far partners, and the shares of all pairs in a layer."""
+"""The tokens that a token reads: its relation to every other one, its far partners, and the shares of all pairs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ _MIN_LETTERS = 4
 
 @dataclass(frozen=True)
 class PairShares:
-    """What happens to the causal pairs of a text in one layer; the four shares add up to 1.
+    """Shares of the causal pairs of a text in one layer; the four add up to 1.
 
     Attributes:
         local: at most `window` apart.
         sink: further apart, and the key is a sink token.
         same_group: further apart, kept because the two tokens share a group.
         dropped: never computed.
-        distant_sharing: of the distant pairs whose key is no sink, the share that is kept; None if there
-        are none.
+        distant_sharing: the share kept of the distant pairs whose key is no sink; None if there are none.
     """
 
     local: float
@@ -74,8 +73,8 @@ def relations(trace: Trace, layer: int, token: int) -> np.ndarray:
 def partners(trace: Trace, layer: int, token: int, count: int = 5) -> pd.DataFrame:
     """Same-group tokens beyond the window that a token reads: the farthest and the nearest ones.
 
-    Affinity is the dot product of what the token reads, softly, and the other's soft assignment, 0 to 1 (a_ij of the
-    paper's eq. 2, where both are assignments).
+    Affinity is the dot product of the token's query weights and the other's soft assignment, 0 to 1. That is a_ij of
+    the paper's eq. 2 where both are assignments.
 
     Returns:
         Columns which, token, text, distance, affinity, shared groups, in context; empty if there are none.
@@ -100,11 +99,11 @@ def partners(trace: Trace, layer: int, token: int, count: int = 5) -> pd.DataFra
 
 
 def repeated_words(trace: Trace, layer: int) -> pd.DataFrame:
-    """First and last mention of every word that returns beyond the window: can the last one read the first?
+    """First and last mention of every word that returns beyond the window, and whether the last reads the first.
 
-    A word is four letters or more, compared without case; its token is the last one that ends inside it,
-    the only one that has seen the whole word. Words whose first mention is a sink token are left out. Words
-    that are never written in lower case, mostly names, come first.
+    A word has four letters or more, compared without case. Its token is the last one that ends inside it, because only
+    that one has read the whole word. Words whose first mention is a sink token are left out. Words that are never
+    written in lower case, mostly names, come first.
 
     Returns:
         Columns word, name, mentions, first, last, distance, affinity, kept; names first, then the farthest.

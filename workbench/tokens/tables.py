@@ -42,7 +42,7 @@ def groups_by_layer(trace: Trace, token: int) -> pd.DataFrame:
 
 
 def token_table(trace: Trace, token_bytes: Sequence[bytes], rows: Sequence[int] | None = None) -> pd.DataFrame:
-    """One row per token: what it is, its groups and margin in every layer.
+    """One row per token: spelling, text, id and span, then its groups, weight and margin in every layer.
 
     Args:
         trace: the routing.

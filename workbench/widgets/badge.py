@@ -1,4 +1,4 @@
-"""Where the numbers come from: model, routers, settings, text."""
+"""Model, routers, settings and text of a page's results, as one line of badges."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
     """One line of badges under the title of a page.
 
     Args:
-        trace: the routing on show.
-        text_name: what to call the text.
+        trace: the routing.
+        text_name: name of the text.
         states: whose hidden states were routed.
     """
     provenance, config = trace.provenance, trace.config
@@ -39,8 +39,8 @@ def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
                 f"routers {provenance.routers_hash} · UNTRAINED",
                 icon=":material/warning:",
                 color="orange",
-                help="These routers were only initialised, so their groups mean nothing: compare "
-                "trained ones with them.",
+                help="These routers are initialised at random, so their groups mean nothing. Compare trained routers "
+                "with them.",
             )
         st.badge(
             f"K {config.num_groups} · {k_name(config)}{head} · w {config.window} · sinks {config.sink_tokens} "
@@ -48,12 +48,12 @@ def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
             f" · states of the {states}",
             icon=":material/tune:",
             color="gray",
-            help="Groups, groups per token, window, sink tokens, how groups are balanced, and whose hidden "
-            f"states the routers read.{plan}",
+            help="Number of groups, groups per token, window, sink tokens, balance, and the model whose hidden states "
+            f"the routers read.{plan}",
         )
         st.badge(
             f"{plain(text_name)} · {len(trace.tokens):,} tokens",
             icon=":material/article:",
             color="gray",
-            help="The text on show.",
+            help="The analysed text.",
         )

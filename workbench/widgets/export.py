@@ -1,4 +1,4 @@
-"""A chart or a table with everything that belongs to it: the table twin and the downloads."""
+"""A chart with its table and downloads; a table with its downloads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from focus_core.analysis.tables import stamped, to_csv, to_parquet
 from workbench.charts.theme import style
 
 Table = pd.DataFrame | Callable[[], pd.DataFrame]
-"""A table, or a function that makes it when somebody asks for it."""
+"""A table, or a function that computes it on demand."""
 
 
 def chart(
@@ -26,17 +26,17 @@ def chart(
     column_config: dict[str, Any] | None = None,
     file: str = "",
 ) -> None:
-    """Draw a figure with its table twin, folded away, and its downloads.
+    """Draw a figure with its folded table and downloads.
 
-    The camera in the chart's corner saves it as SVG. The twin is made when it is unfolded, so that a page whose
-    twins are closed is redrawn without them.
+    The camera in the chart's corner saves it as SVG. The table is computed when it is unfolded, so that a page with
+    closed tables redraws quickly.
 
     Args:
         figure: already styled for the page's theme.
-        table: the same numbers.
-        origin: what the numbers were computed from, such as `Analysis.origin`; added to every download.
-        name: of the chart, unique on the page. It stays the same while its numbers change (another layer, another
-            k), so that the browser redraws the chart in its place.
+        table: the same values.
+        origin: model, routers, settings and text of the values, such as `Analysis.origin`; added to every download.
+        name: of the chart, unique on the page. It stays the same while the values change with layer or k, so that the
+            browser redraws the chart in its place.
         alt: the chart in one sentence, for those who cannot see it.
         column_config: how `st.dataframe` shows the columns.
         file: name of the downloaded files, with the layer for instance; `name` if empty.
@@ -61,11 +61,11 @@ def downloads(
     figure: go.Figure | None = None,
     file: str = "",
 ) -> None:
-    """Buttons for a table as CSV and Parquet and a figure as HTML; nothing is made before it is asked for.
+    """Buttons for a table as CSV and Parquet and a figure as HTML; files are made on demand.
 
     Args:
         table: the table, or a function that makes it.
-        origin: what it was computed from.
+        origin: as in `chart`.
         name: of the table, unique on the page, as in `chart`.
         figure: offered as a page of its own that opens without a network.
         file: name of the files; `name` if empty.
@@ -76,12 +76,16 @@ def downloads(
         return stamped(table() if callable(table) else table, origin)
 
     kinds: dict[str, tuple[Callable[[], bytes], str, str]] = {
-        "CSV": (lambda: to_csv(made()), "text/csv", "Cells that a spreadsheet would run are defused."),
+        "CSV": (
+            lambda: to_csv(made()),
+            "text/csv",
+            "Cells that a spreadsheet would run as formulas are made plain text.",
+        ),
         "Parquet": (lambda: to_parquet(made()), "application/vnd.apache.parquet", "Exact values."),
     }
     if figure is not None:
         drawn = figure
-        kinds["HTML"] = (lambda: _page(drawn, file), "text/html", "The chart, live, without a network.")
+        kinds["HTML"] = (lambda: _page(drawn, file), "text/html", "The interactive chart; opens without a network.")
     with st.container(horizontal=True, gap="small"):
         for kind, (data, mime, hint) in kinds.items():
             file_name = f"{file}.{kind.lower()}"

@@ -1,4 +1,4 @@
-"""Where errors end: a sentence in the page, never a traceback."""
+"""Show every error as a sentence in the page, never as a traceback."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Show what goes wrong inside as a box in the page.
+    """Show an error of the code inside as a box in the page.
 
-    A `FocusError` shows its sentence. Anything unexpected shows an apology with the error's first line, and
-    its traceback goes to the terminal. Streamlit's own control flow (stop, rerun) passes through.
+    A `FocusError` shows its sentence. Any other error shows an apology with its first line, and its traceback goes to
+    the terminal. Streamlit's own control flow (stop, rerun) passes through.
     """
     try:
         yield
@@ -31,9 +31,8 @@ def guarded() -> Iterator[None]:
         reason = f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
         st.error(
             plain(
-                f"Sorry, something went wrong that should not have ({reason}). Reload the page, or try "
-                "another text"
-                " or model; the terminal that runs the workbench has the details."
+                f"Sorry, an unexpected error occurred ({reason}). Reload the page, or try another text or model. The "
+                "terminal that runs the workbench has the details."
             ),
             icon=":material/bug_report:",
         )

@@ -1,4 +1,4 @@
-"""Choose a layer."""
+"""The slider that chooses a layer."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def layer_slider(
     default: int | None = None,
     among: Sequence[int] | None = None,
 ) -> int:
-    """Draw a slider over the layers and return the chosen one's row in the trace; a single layer needs no slider.
+    """Draw a slider over the layers and return the chosen layer's row in the trace; a single layer has no slider.
 
-    Where the routers carry a plan, the slider names the layer's k beside its number.
+    With a plan, the slider shows each layer's k beside its number.
 
     Args:
         trace: the routing.
-        hint: help text: what the layer is chosen for.
+        hint: help text, the purpose of the choice.
         label: of the slider.
         key: setting in links that holds the layer's number.
-        default: row taken while nothing usable is chosen; the middle one if None.
+        default: row taken while no valid layer is chosen; the middle one if None.
         among: numbers of the layers to choose from, all of the trace if None.
     """
     layers = list(trace.layers if among is None else among)

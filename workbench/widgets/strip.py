@@ -35,11 +35,10 @@ def strip_data(
     *,
     fade_unread: bool = False,
 ) -> dict[str, Any]:
-    """What the strip's script draws, JSON-ready.
+    """The data of the strip's script, ready for JSON.
 
-    A cell is filled with the first group of its last token (the one that has seen the whole character); the
-    stripe under it is that token's second group; the printed number is its first group. The tip lists every
-    token of the cell.
+    The last token of a cell is the one that has read the whole character. The cell's colour and number are that token's
+    first group, the stripe under it its second group. The tip lists every token of the cell.
 
     Args:
         trace: the routing.

@@ -68,7 +68,7 @@ def test_one_at_a_time_stop_resume_and_loss(runs):
     assert not (runs / "other").exists()
     with pytest.raises(FocusError, match="stop it before"):
         jobs.delete(job)
-    with pytest.raises(FocusError, match="nothing to go on with"):
+    with pytest.raises(FocusError, match="nothing to resume"):
         jobs.resume(job)
     jobs.stop(job)
     job = wait("long", lambda job: not job.is_alive)

@@ -50,7 +50,7 @@ def test_short_texts_get_no_claim(text):
 
 @real_model
 def test_without_a_text_the_page_teaches():
-    assert "What you will see" in shown(open_page("balance", source="paste"))
+    assert "You will see" in shown(open_page("balance", source="paste"))
 
 
 def made(tokens: int = 200, balance: str = "calibrated"):
@@ -69,16 +69,16 @@ def test_tables_hold_the_numbers():
     flips = flip_table(trace, result)
     assert flips.iloc[0, 1] == (result.raw[0] != result.sequence[0]).mean()
     assert flips.shape == (3, 4)
-    assert future_table(trace, 0)["changed by the future"].iloc[-1] == 0
+    assert future_table(trace, 0)["changed by later tokens"].iloc[-1] == 0
 
 
 def test_only_calibrated_routing_is_compared_as_calibrated():
     trace, result = made(balance="sequence")
-    assert "looks into the future" in verdict(trace, balance_table(trace, result))
+    assert "depend on later tokens" in verdict(trace, balance_table(trace, result))
     assert flip_table(trace, result).shape == (3, 2)
     assert not has_potentials(trace, result)
     trace, result = made(balance="none")
-    assert "not balanced at all" in verdict(trace, balance_table(trace, result))
+    assert "is not balanced" in verdict(trace, balance_table(trace, result))
 
 
 @pytest.mark.parametrize("causal, sight", [(True, "sees no future"), (False, "looks into the future")])
@@ -92,7 +92,7 @@ def test_a_balance_of_ones_own_is_a_third_routing(monkeypatch, causal, sight):
 
 def test_a_single_token_has_no_future():
     trace, _ = made(1)
-    assert "too short to have a future" in future_sentence(trace, 0, future_table(trace, 0))
+    assert "text is too short" in future_sentence(trace, 0, future_table(trace, 0))
 
 
 @pytest.mark.parametrize("dark", [False, True])

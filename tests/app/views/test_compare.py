@@ -65,7 +65,7 @@ def test_different_texts_are_not_matched_token_by_token():
 @real_model
 @pytest.mark.parametrize("text", ["Hi there.", "x"])
 def test_short_texts_get_no_claim(text):
-    assert "match by luck alone" in shown(paste("compare", text, differs="layer"))
+    assert "match by chance alone" in shown(paste("compare", text, differs="layer"))
 
 
 @real_model

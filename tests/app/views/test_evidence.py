@@ -21,11 +21,13 @@ from focus_core.models import LoadedModel, ModelInfo
 from focus_core.reproduce.context import Context, Scale
 from focus_core.reproduce.registry import EXPERIMENTS
 from focus_core.reproduce.runner import run_experiment
+from focus_core.resources import data_dir
 from focus_core.results import made_now, plain, record_run
 from workbench.views.quality.record_charts import draw
-from workbench.views.quality.record_verdicts import caution, verdict
-from workbench.views.quality.records import VIEWS, find_records, read, run_files
+from workbench.views.quality.record_verdicts import few_blocks, num_blocks, verdict
+from workbench.views.quality.records import SPEEDS, VIEWS, find_records, read, run_files
 
+SHIPPED = sorted((data_dir() / "results").rglob("*.json"))
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "dog", "run", "past", "it", "then", "slept"]
 CELLS = {
     "recipes": ["heads", "colder"],
@@ -136,10 +138,12 @@ def harness_records(runs, tiny):
 
 
 def test_differences_over_few_blocks_come_with_a_caution():
-    few = "Differences come from 8 blocks; fewer than 16 blocks: not established."
-    assert caution({"settings": {"blocks": 8}}) == caution({"settings": {"scale": {"blocks": 8}}}) == few
-    assert caution({"settings": {"blocks": 16}}) == caution({"settings": {}}) == caution({}) == ""
-    assert caution({"experiment": "lengths", "settings": {"scale": {"blocks": 1}}}) == ""
+    few = "Measured on 8 blocks of text: fewer than 16, so small differences and ranks are not established."
+    assert num_blocks({"settings": {"blocks": 8}}) == num_blocks({"settings": {"scale": {"blocks": 8}}}) == 8
+    assert num_blocks({"settings": {"blocks": 16}, "points": [{"block_nll": [1.0] * 8}]}) == 8
+    assert few_blocks(8) == [few] and few_blocks(16) == few_blocks(None) == []
+    assert num_blocks({"settings": {}}) is None and num_blocks({}) is None
+    assert num_blocks({"experiment": "lengths", "settings": {"scale": {"blocks": 1}}}) is None
 
 
 def test_every_record_is_found_read_and_drawn(records, tiny):
@@ -151,8 +155,12 @@ def test_every_record_is_found_read_and_drawn(records, tiny):
     for kind, record in found.items():
         view, table = VIEWS[kind], read(record)
         assert len(table), kind
-        sentence = verdict(view.draw, table, view.metric)
+        blocks = num_blocks(record.content)
+        sentence = verdict(view.draw, table, view.metric, blocks=blocks)
         assert sentence.endswith(".") and "nan" not in sentence
+        assert (blocks is None) == (kind in ("benchmarks", "adapters", "lengths"))
+        assert blocks is None or "fewer than 16" in sentence
+        assert "significant" not in sentence or kind in ("benchmarks", "adapters")
         for dark in (False, True):
             figure = draw(view.draw, table, metric=view.metric, dark=dark)
             drawn = sum(len(trace.x) for trace in figure.data)
@@ -177,7 +185,7 @@ def test_the_page_shows_a_view_or_names_its_command(records, kind):
     app = open_page("quality", evidence=kind)
     said = shown(app).replace("\\", "")
     if kind in CELLS or kind == "leak":
-        assert app.selectbox(key="record").value and "none yet" not in said.split("What is not here")[0][:50]
+        assert app.selectbox(key="record").value and "none yet" not in said.split("Evidence that is missing")[0][:50]
         assert f"{VIEWS[kind].question}." in said
     else:
         assert VIEWS[kind].command in said
@@ -219,21 +227,31 @@ def test_a_frontier_is_drawn_against_measured_speed_too():
         assert speed.layout.xaxis.ticktext == ("0x", "1x", "2x", "3x", "4x")
         assert "speed-up at 32K tokens" in speed.layout.xaxis.title.text
     assert verdict("frontier", table, "", "speed-up at 32K") == (
-        "What loses least, by measured speed-up of one attention call at 32,768 tokens: at 2x and more a, k=2 (+1.0% with "
-        "40% of the distant pairs, 2.1x), at 3x and more a, k=1 (+2.0% with 20% of the distant pairs, 4.0x)."
+        "At 32,768 tokens and 2.1x the speed, “a, k=2” changes perplexity by +1.0% and keeps 40% of the distant pairs.\n\n"
+        "At 32,768 tokens and 4.0x the speed, “a, k=1” changes perplexity by +2.0% and keeps 20% of the distant pairs. "
+        "Speed of one attention call, selection time excluded. Baselines are not ranked: their recorded speeds are "
+        "understated until they are measured again."
     )
     slow = table.loc[table["kind"] == "baseline"]
     assert verdict("frontier", slow, "", "speed-up at 8K") == (
-        "Nothing here was measured to be 1.5 times as fast as full attention."
+        "No routers here are 1.5 times as fast as full attention at 8,192 tokens.\n\nBaselines are not ranked: their "
+        "recorded speeds are understated until they are measured again."
     )
 
 
-def test_the_page_draws_the_shipped_frontier_against_speed():
+def test_a_speed_stands_only_beside_a_perplexity_of_its_own_length(tmp_path):
+    (record, *_) = [each for each in find_records(SHIPPED) if each.name == "frontier-2048"]
+    assert read(record)[list(SPEEDS)].isna().all(axis=None)
     app = open_page("quality", evidence="frontier", frontier_axis="speed32768")
-    assert app.segmented_control(key="frontier_axis").value == "speed32768"
-    assert "What loses least, by measured speed-up of one attention call at 32,768 tokens" in shown(app).replace(
-        "\\", ""
-    )
+    said = shown(app).replace("\\", "")
+    assert [group.key for group in app.get("button_group")] == ["source"] and "x the speed" not in said
+    assert not any(name in table.value for table in app.dataframe for name in SPEEDS)
+    assert "blocks of text: fewer than 16" in said and "no win over full attention" in said
+    content = copy.deepcopy(record.content)
+    content["settings"]["length"] = 8192
+    (tmp_path / "long.json").write_text(json.dumps(content))
+    table = read(*find_records([tmp_path / "long.json"]))
+    assert table["speed-up at 8K"].notna().any() and table["speed-up at 32K"].isna().all()
 
 
 def test_a_frontier_names_the_best_routers_under_each_share():
@@ -254,8 +272,31 @@ def test_a_frontier_names_the_best_routers_under_each_share():
         ]
     )
     assert verdict("frontier", table, "") == (
-        "The routers that lose least, by share of distant pairs kept: under 20% b, k=1 (+3.0% with 17%; 1 of 2 baselines "
-        "near that share do better), under 50% b, k=3 (+1.0% with 45%; 0 of 1 baselines near that share do better)."
+        "With at most 20% of the distant pairs, “b, k=1” changes perplexity by +3.0% and keeps 17%.\n\n"
+        "With at most 50% of the distant pairs, “b, k=3” changes perplexity by +1.0% and keeps 45%. "
+        "Named are the routers of smallest perplexity at each share."
     )
-    rest = table.loc[table["distant kept"].ge(0.6)]
-    assert verdict("frontier", rest, "") == "All routers here keep more than 50% of the distant pairs."
+    few = verdict("frontier", table, "", blocks=8)
+    assert few.endswith(
+        "Measured on 8 blocks of text: fewer than 16, so small differences and ranks are not established."
+    )
+    below = verdict("frontier", table.assign(relative=table["relative"] - 0.1), "", blocks=16)
+    assert "no win over full attention" in below and "not established" not in below
+
+
+def test_differences_are_called_significant_over_enough_blocks_only():
+    table = pd.DataFrame({"difference": [1.0, 0.1, -1.0], "low": [0.5, -0.1, math.nan], "high": [1.5, 0.3, math.nan]})
+    assert verdict("differences", table, "the difference", blocks=16) == (
+        "Of 3 rows, the difference is significantly above 0 in 1 and below 0 in 0.\n\n1 are not significant (95% "
+        "intervals, not corrected for the number of rows). 1 rows have no interval."
+    )
+    few = verdict("differences", table, "the difference", blocks=8)
+    assert few.startswith("Over 3 rows, the difference ranges from -1 to +1.") and "significant" not in few
+    assert "not established" in few
+
+
+def test_routers_beyond_the_largest_budget_are_named_as_such():
+    table = pd.DataFrame(
+        [{"kind": "routers", "label": "b, k=4", "distant kept": 0.6, "relative": 1.0, "perplexity": 50}]
+    )
+    assert verdict("frontier", table, "") == "All routers here keep more than 50% of the distant pairs."

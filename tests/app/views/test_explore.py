@@ -191,7 +191,7 @@ def test_a_link_restores_the_settings_and_never_holds_the_text():
 def test_nonsense_in_a_link_falls_back(query):
     app = start(v="1", source="sample", sample="news", routers="untrained", **query)
     assert not app.exception and not app.error
-    assert re.search(r"In layer \d+ the largest", shown(app))
+    assert re.search(r"In layer \d+ routing keeps \d+% of the distant pairs", shown(app))
 
 
 def test_a_link_of_another_version_is_not_read():

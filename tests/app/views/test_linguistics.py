@@ -74,7 +74,7 @@ def test_a_short_text_is_described_and_the_page_says_why():
 @needs_model
 def test_other_languages_are_called_out():
     text = "Der alte Wärter stieg langsam die Treppe hinauf, und ein kalter Wind vom Meer rüttelte an den Fenstern. "
-    assert "English only" in shown(start(text * 3))
+    assert "tagger is for English" in shown(start(text * 3))
 
 
 @needs_model

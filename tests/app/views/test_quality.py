@@ -95,6 +95,11 @@ def test_the_verdict_speaks_of_causal_trained_routing_and_names_what_it_kept():
             assert f"k = {row['top_k']} changes perplexity by {row['perplexity'] / off - 1:+.1%}" in verdict
             assert f"keeps {row['kept_share']:.0%}" in verdict
     assert "Untrained routers at k = 1" in verdict
+    assert "fewer than 16" not in verdict and "next tokens" not in verdict  # 16 blocks, all above the untouched model
+    few = table.assign(tokens=table["tokens"] // 4)
+    assert "Measured on 4 blocks of text: fewer than 16" in quality_verdict(few)
+    below = table.assign(relative=table["relative"].where(table["kind"] != "trained", 0.98))
+    assert "no win over full attention" in quality_verdict(below)
     only = table[table["kind"] != "trained"]
     assert "No causal routing with trained routers" in quality_verdict(only)
 

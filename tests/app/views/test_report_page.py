@@ -162,7 +162,7 @@ def test_a_session_file_without_text_keeps_the_text():
 
 def test_a_session_of_other_routers_says_so():
     app = opened(open_page("report", source="paste"), session_file(routers_hash="f" * 12))
-    assert "the groups differ" in shown(app)
+    assert "belong to those other routers" in shown(app)
 
 
 @pytest.mark.parametrize("settings", [{"k": "99", "layer": "77"}, {"k": "x"}, {"source": "<b>"}, {}])

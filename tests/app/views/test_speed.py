@@ -151,10 +151,11 @@ def test_the_crossover_is_where_every_longer_length_wins(values):
 def test_the_verdict_names_losses_and_never_promises():
     machine = {"device": "a laptop"}
     lost = with_speedups([0.5, 0.9])
-    assert "does not pay at any measured length" in speed_verdict(crossovers(lost), machine, lost)
+    assert "is not faster at any measured length" in speed_verdict(crossovers(lost), machine, lost)
     won = with_speedups([0.5, 1.5, 3.0])
     sentence = speed_verdict(crossovers(won), machine, won)
-    assert "from 1,024 tokens on" in sentence and "3.0x of a possible 9.0x" in sentence
+    assert "from 1,024 tokens on" in sentence and "at best 3.0x as fast" in sentence
+    assert "allows at most 9.0x" in sentence and "Selection time excluded" in sentence
     assert "faster at 1 of 3 measured points" in sentence
     assert "nothing has been measured" in speed_verdict(crossovers(won[:0]), machine, won[:0])
 
@@ -201,12 +202,12 @@ def test_a_whole_model_is_read_as_it_was_measured_and_drawn(whole_model):
     points = read_model_speed(data, "mine").points
     assert points["tokens per second"].tolist() == [row["tokens_per_second"] for row in whole_model["results"]]
     assert points["kept share"].tolist() == [row["kept_share"] for row in whole_model["results"]]
-    for task in ("reading", "writing"):
+    for task in ("prefill", "decode"):
         drawn = [value for trace in model_curves(points, task, dark=False).data for value in trace.y]
         assert sorted(drawn) == sorted(points.loc[points["task"] == task, "tokens per second"])
     verdict = model_speed_verdict(points, "tiny")
-    routed = points[(points["task"] == "reading") & points["k"].notna()]
-    assert f"reading is at best {routed['speedup'].max():.2f}x" in verdict
+    routed = points[(points["task"] == "prefill") & points["k"].notna()]
+    assert f"prefill is at best {routed['speedup'].max():.2f}x" in verdict
     assert f"slower at {(routed['speedup'] <= 1).sum()} of {len(routed)}" in verdict
 
 
@@ -260,7 +261,7 @@ def test_shipped_measurements_are_shown_whole():
 
 def test_an_uploaded_file_is_shown_and_a_hostile_one_refused(measured):
     app = open_speed(speed="upload")
-    assert "Upload a file" in shown(app)
+    assert "Upload a record" in shown(app)
     uploader = app.get("file_uploader")[-1]
     uploader.set_value(("mine.json", measured, "application/json")).run()
     assert "measured points" in shown(app) and not app.error

@@ -120,7 +120,7 @@ def test_curves_draw_every_step_and_the_even_split():
         (130, "Stopped.", "Stopped at step 5 of 20"),
         (2, "The disk is full: free some space.", "The disk is full"),
         (1, "The memory ran out: take shorter blocks.", "The memory ran out"),
-        (None, "", "without a word"),
+        (None, "", "without a message"),
     ],
 )
 def test_runs_that_ended_early_say_so_and_can_be_resumed(status, words, sentence):
@@ -136,8 +136,13 @@ def test_a_finished_run_shows_what_it_brought_and_its_routers_are_listed():
     job = finish(past_run())
     results = find_results([job.folder / "training.json"]).table
     verdict = training_verdict(job, read_log(job.folder), results)
-    assert "47%" in verdict and "50.00 (+25.0%" in verdict and "55.00 (+37.5%)" in verdict
-    assert "has not helped" not in verdict
+    assert (
+        "47%" in verdict
+        and "changes perplexity by +25.0%" in verdict
+        and "Perplexity is 50.00" in verdict
+        and "55.00 (+37.5%)" in verdict
+    )
+    assert "has not helped" not in verdict and "fewer than 16" in verdict and "next tokens" not in verdict
     assert share_done(job, read_log(job.folder)) == 1.0
     app = open_train()
     assert verdict in shown(app)
@@ -200,7 +205,7 @@ def press_start(app: AppTest) -> AppTest:
 def test_a_run_starts_with_routers_per_head_or_goes_on_with_others():
     app = open_train()
     start = app.selectbox(key="train_start")
-    assert [*start.options][: len(NEW)] == [*NEW.values()] and f"go on with {HEADS}" in start.options
+    assert [*start.options][: len(NEW)] == [*NEW.values()] and f"continue {HEADS}" in start.options
     start.set_value("head").run()
     app.text_area(key="train_paste").set_value("words " * 50)
     try:

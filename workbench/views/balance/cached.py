@@ -1,4 +1,4 @@
-"""How much of a text a token's group depends on, kept between reruns."""
+"""The dependence of groups on later tokens, cached between reruns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads under each routing, Sinkhorn's progress, and what balancing changes."""
+"""Group sizes under each routing, the error after each Sinkhorn round, and tokens whose group changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def load_map(trace: Trace, *, dark: bool = False) -> go.Figure:
     No layer is framed, so that the browser keeps the chart, the page's slowest to draw, when another layer is chosen.
     """
     even = 1 / trace.config.num_groups
-    return all_sizes(trace, dark=dark).update_layout(title=f"Load of every layer as routed (even split {even:.1%})")
+    return all_sizes(trace, dark=dark).update_layout(
+        title=f"Group sizes of every layer as routed (even split {even:.1%})"
+    )
 
 
 def largest_lines(table: pd.DataFrame, num_groups: int, *, dark: bool = False) -> go.Figure:
@@ -140,7 +142,7 @@ def future_line(table: pd.DataFrame, layer: int, *, dark: bool = False) -> go.Fi
     figure = go.Figure()
     figure.add_scatter(
         x=table["prefix tokens"],
-        y=table["changed by the future"],
+        y=table["changed by later tokens"],
         name=SEQUENCE,
         mode="lines+markers",
         line={"color": main},
@@ -154,7 +156,7 @@ def future_line(table: pd.DataFrame, layer: int, *, dark: bool = False) -> go.Fi
         line={"color": other, "dash": "dash"},
         hoverinfo="skip",
     )
-    figure.update_layout(title=f"Groups that the rest of the text changes, layer {layer}", legend=_LEGEND)
+    figure.update_layout(title=f"Tokens whose group depends on the rest of the text, layer {layer}", legend=_LEGEND)
     figure.update_xaxes(title="tokens of the text so far (log)", type="log", zeroline=False)
     figure.update_yaxes(title="share of these tokens", tickformat=".0%", rangemode="tozero")
     return style(figure, dark=dark, height=420)

@@ -1,4 +1,4 @@
-"""View models and verdict of the Balance page."""
+"""View models and sentences of the Balance page."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ def flip_table(trace: Trace, balancing: Balancing) -> pd.DataFrame:
 
 
 def future_table(trace: Trace, row: int) -> pd.DataFrame:
-    """One row per prefix length: share of its tokens whose first group the rest of the text changes, in one layer."""
+    """One row per prefix length: share of its tokens whose group in one layer depends on the rest of the text."""
     lengths = prefix_lengths(len(trace.tokens))
     config = trace.config
     flips = future_flips(trace.scores[row], lengths, temperature=config.temperature, rounds=config.sinkhorn_rounds)
-    return pd.DataFrame({"prefix tokens": lengths, "changed by the future": flips})
+    return pd.DataFrame({"prefix tokens": lengths, "changed by later tokens": flips})
 
 
 def verdict(trace: Trace, table: pd.DataFrame) -> str:
@@ -95,7 +95,7 @@ def verdict(trace: Trace, table: pd.DataFrame) -> str:
     num_tokens, even = len(trace.tokens), 1 / trace.config.num_groups
     if num_tokens < FEW_TOKENS:
         return (
-            f"Too short to tell: {num_tokens} tokens cannot fill {trace.config.num_groups} groups evenly. "
+            f"Too short to tell: {num_tokens} tokens cannot fill {trace.config.num_groups} groups evenly.\n\n"
             f"Take a text of {FEW_TOKENS} tokens or more."
         )
     names = table["routing"].to_numpy()
@@ -104,17 +104,18 @@ def verdict(trace: Trace, table: pd.DataFrame) -> str:
     worst = {name: float(values.max()) for name, values in largest.items()}
     answer = "balances" if worst[SEQUENCE] < 2 * even else "does not fully balance"
     start = (
-        f"Sequence Sinkhorn {answer} this text: its largest group holds {mean[SEQUENCE]:.0%} of the tokens on average "
-        f"over layers and {worst[SEQUENCE]:.0%} at worst; an even split is {even:.1%}, raw scores give {mean[RAW]:.0%}."
+        f"Sequence Sinkhorn {answer} this text.\n\n"
+        f"Its largest group holds {mean[SEQUENCE]:.0%} of the tokens on average over layers, and {worst[SEQUENCE]:.0%} "
+        f"at worst. Without balance the average is {mean[RAW]:.0%}; an even split is {even:.1%}."
     )
     own = trace.config.balance
     if SHOWN.get(own) == SEQUENCE:
-        return f"{start} This routing is in force, and it looks into the future."
+        return f"{start} This routing is in force, and its groups depend on later tokens."
     if SHOWN.get(own) == RAW:
-        return f"{start} The routing in force is not balanced at all."
-    sight = "sees no future" if BALANCES[own].causal else "looks into the future"
+        return f"{start} The routing in force is not balanced."
+    sight = "does not depend" if BALANCES[own].causal else "depends"
     return (
-        f"{start} {own.capitalize()} routing, which is in force and {sight}, gives {mean[own]:.0%} on average and "
+        f"{start} {own.capitalize()} routing is in force and {sight} on later tokens: {mean[own]:.0%} on average, "
         f"{worst[own]:.0%} at worst."
     )
 
@@ -125,13 +126,13 @@ def layer_sentence(trace: Trace, row: int) -> str:
     return (
         f"Layer {trace.layers[row]} as routed ({trace.config.balance}): largest group "
         f"**{counts.max() / counts.sum():.1%}**, smallest **{counts.min() / counts.sum():.1%}**, normalised entropy "
-        f"**{float(normalised_entropy(counts)):.3f}**, as mixed as **{float(effective_groups(counts)):.1f}** equal "
-        f"groups of {trace.config.num_groups}."
+        f"**{float(normalised_entropy(counts)):.3f}**, effective number of groups "
+        f"**{float(effective_groups(counts)):.1f}** of {trace.config.num_groups}."
     )
 
 
 def future_sentence(trace: Trace, row: int, table: pd.DataFrame) -> str:
-    """How often the future changes a group under sequence balance, in one layer.
+    """The share of tokens whose group depends on later tokens under sequence balance, in one layer.
 
     Args:
         trace: the routing.
@@ -139,11 +140,11 @@ def future_sentence(trace: Trace, row: int, table: pd.DataFrame) -> str:
         table: from `future_table`.
     """
     if len(table) < 2:
-        return "The text is too short to have a future."
-    lengths, flips = table["prefix tokens"].to_numpy(), table["changed by the future"].to_numpy()
+        return "The text is too short: no prefix of it can be compared with the whole."
+    lengths, flips = table["prefix tokens"].to_numpy(), table["changed by later tokens"].to_numpy()
     middle = int(np.abs(lengths - len(trace.tokens) / 2).argmin())
     return (
-        f"Of the first {lengths[middle]:,} tokens, **{flips[middle]:.1%}** "
-        f"would be in another group of layer {trace.layers[row]} if the text ended there. A causal model cannot know "
-        "that: under sequence Sinkhorn it looks into the future."
+        f"Of the first {lengths[middle]:,} tokens, **{flips[middle]:.1%}** would be in another group of layer "
+        f"{trace.layers[row]} if the text ended there. So groups under sequence Sinkhorn depend on later tokens, which "
+        "a causal model cannot know."
     )

@@ -1,4 +1,4 @@
-"""The controls of B on the Compare page: A's settings, less what the user lets differ."""
+"""The controls of B on the Compare page: A's settings, but for those that the user lets differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workbench.shell import state, texts
 from workbench.widgets.layer import layer_slider
 
 PARTS = {"text": "Text", "routers": "Routers", "layer": "Layer", "k": "k", "window": "Window", "sinks": "Sink tokens"}
-"""What may differ, by its name in links."""
+"""The settings that may differ, by their name in links."""
 _SOURCES = {"sample": "Sample", "paste": "Paste", "upload": "File"}
 
 
@@ -26,7 +26,7 @@ def draw(first: Analysis) -> tuple[Settings, str | None, str | None, set[str]]:
         first: A.
 
     Returns:
-        B's settings; its text and what to call it, None where the text is A's or still missing; what differs.
+        B's settings; its text and the text's name, None where the text is A's or still missing; what differs.
 
     Raises:
         FocusError: routers that are not there or an unreadable file.
@@ -45,10 +45,19 @@ def draw(first: Analysis) -> tuple[Settings, str | None, str | None, set[str]]:
         top_k, plan = _k(next(columns), own, config)
     if "window" in differs:
         state.clamp("b_window", 0, 100_000, window)
-        window = _number(next(columns), "Window of B", "b_window", 0, 100_000, "Tokens this far back are always read.")
+        window = _number(
+            next(columns), "Window of B", "b_window", 0, 100_000, "Tokens at most this far back are always read."
+        )
     if "sinks" in differs:
         state.clamp("b_sinks", 0, 1_000, sinks)
-        sinks = _number(next(columns), "Sink tokens of B", "b_sinks", 0, 1_000, "First tokens, read by all later ones.")
+        sinks = _number(
+            next(columns),
+            "Sink tokens of B",
+            "b_sinks",
+            0,
+            1_000,
+            "First tokens of the text, which every later token reads.",
+        )
     head = min(first.trace.head or 0, service.num_heads(routers) - 1)
     settings = Settings(model, routers, own.num_groups, top_k, window, sinks, first.states, plan, head)
     return settings, text, text_name, differs
@@ -79,7 +88,7 @@ def _differs() -> set[str]:
         selection_mode="multi",
         format_func=lambda name: PARTS[name],
         key="differs_box",
-        help="B has the sidebar's settings, like A, except for what you choose here.",
+        help="B has the settings of the sidebar, as A has, except for these.",
     )
     st.session_state["differs"] = ",".join(picked) or "nothing"
     return set(picked)
@@ -94,7 +103,7 @@ def _text() -> tuple[str | None, str]:
         format_func=lambda name: _SOURCES[name],
         key="b_source",
         required=True,
-        help="Another sample, a pasted text, or a file. It stays on this machine and never gets into the link.",
+        help="Another sample, a pasted text, or a file. It stays on this machine and is never part of a link.",
         persist_state="session",
     )
     with right:
@@ -140,7 +149,7 @@ def _routers(place: DeltaGenerator, ours: str) -> str:
         format_func=lambda name: "untrained (seed 0)" if name == service.UNTRAINED else name,
         key="b_routers",
         accept_new_options=True,
-        help="Shipped routers, a run of the Train page, untrained ones, or a folder that focus train wrote.",
+        help="Shipped routers, a run of the Train page, untrained routers, or a folder that focus train wrote.",
         persist_state="session",
     )
 
@@ -157,7 +166,7 @@ def _k(place: DeltaGenerator, own: FocusConfig, ours: FocusConfig) -> tuple[int,
         range(own.num_groups + 1),
         format_func=lambda k: str(k) if k else "as planned",
         key="b_k",
-        help=f"{hint} As planned: every layer has the k that its routers were saved with.",
+        help=f"{hint} As planned: every layer has the k that was saved with the routers.",
         persist_state="session",
     )
     return (chosen, None) if chosen else (own.top_k, own.layer_top_k)

@@ -1,4 +1,4 @@
-"""View models and verdicts of the Compare page."""
+"""View models and sentences of the Compare page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEW_TOKENS = 100
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two things compared.
+    """One of the two compared routings.
 
     Attributes:
         analysis: the routing of its text.
@@ -47,14 +47,14 @@ def same_tokens(first: Side, second: Side) -> bool:
 
 
 def origin(first: Side, second: Side) -> dict[str, Any]:
-    """Where the numbers come from: A's origin, and B's under names that start with b_."""
+    """A's origin, and B's under names that start with b_."""
     both = {**first.analysis.origin, "compared_layer": first.layer}
     other = {**second.analysis.origin, "compared_layer": second.layer}
     return both | {f"b_{name}": value for name, value in other.items()}
 
 
 def side_table(first: Side, second: Side) -> pd.DataFrame:
-    """One row per property, columns A and B: what is compared, and the sizes and kept share of each."""
+    """One row per property, columns A and B: settings, group sizes and kept share."""
     columns = {}
     for name, side in (("A", first), ("B", second)):
         trace, config = side.trace, side.trace.config
@@ -155,13 +155,13 @@ def differing_table(first: Side, second: Trace, moved: np.ndarray) -> pd.DataFra
 
 
 def same_text_verdict(counts: np.ndarray, agreement: WithinText) -> str:
-    """How much A and B agree on the same tokens."""
+    """The agreement of A and B on the same tokens, then its interval."""
     total = int(counts.sum())
     share = matched_share(counts)
     if total < FEW_TOKENS:
         return (
-            f"{share:.0%} of the {total} tokens are in matched groups, but so few match by luck alone: "
-            f"take a text of {FEW_TOKENS} tokens or more."
+            f"Too short to tell: so few tokens match by chance alone.\n\n{share:.0%} of the {total} tokens are in "
+            f"matched groups. Take a text of {FEW_TOKENS} tokens or more."
         )
     low, high = agreement.interval
     score = agreement.ami
@@ -172,18 +172,16 @@ def same_text_verdict(counts: np.ndarray, agreement: WithinText) -> str:
     else:
         words = "A and B agree " + ("closely" if score > 0.7 else "in part" if score > 0.3 else "only a little")
     return (
-        f"{words}: AMI {score:.2f} (95% interval {low:.2f} to {high:.2f} within this text; 0 is chance, 1 the same "
-        f"groups), {share:.0%} of the tokens in matched groups."
+        f"{words}: AMI {score:.2f}.\n\nThe 95% interval within this text is {low:.2f} to {high:.2f} (0: chance, 1: the "
+        f"same groups). {share:.0%} of the tokens are in matched groups."
     )
 
 
 def different_texts_verdict(first: Side, second: Side) -> str:
-    """The sizes and kept share of both."""
-    parts = []
+    """The kept share of both, then their largest groups."""
+    kept, largest = [], []
     for name, side in (("A", first), ("B", second)):
         counts = np.bincount(side.trace.groups[side.row], minlength=side.trace.config.num_groups)
-        kept = 1 - pair_shares(side.trace, side.row).dropped
-        parts.append(
-            f"{name} keeps {kept:.0%} of its causal pairs, its largest group holds {counts.max() / counts.sum():.0%}"
-        )
-    return "; ".join(parts) + "."
+        kept.append(f"{name} keeps {1 - pair_shares(side.trace, side.row).dropped:.0%} of its causal pairs")
+        largest.append(f"{counts.max() / counts.sum():.0%} of the tokens in {name}")
+    return f"{'; '.join(kept)}.\n\nThe largest group holds {' and '.join(largest)}."

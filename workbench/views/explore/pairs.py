@@ -1,4 +1,4 @@
-"""What happens to the causal pairs of a layer."""
+"""The causal pairs of a layer by class: local, sink, same group, dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentences that answer a page's question."""
+"""The sentences of the Explore page."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from workbench.tokens.reads import DROPPED, LOCAL, SAME_GROUP, SINK, PairShares
 
 
 def layer_verdict(trace: Trace, layer: int, shares: PairShares) -> str:
-    """How even the groups of a layer are, and how many distant pairs they keep."""
+    """The share of distant pairs that a layer keeps, then the balance of its groups."""
     num_groups = trace.config.num_groups
     largest = np.bincount(trace.groups[layer], minlength=num_groups).max() / len(trace.tokens)
-    start = (
-        f"In layer {trace.layers[layer]} the largest of {num_groups} groups holds {largest:.0%} of the "
-        "tokens "
-        f"(an even split is {1 / num_groups:.1%})"
+    balance = (
+        f"The largest of {num_groups} groups holds {largest:.0%} of the tokens; an even split is {1 / num_groups:.1%}."
     )
+    where = f"In layer {trace.layers[layer]}"
     if shares.distant_sharing is None:
-        return f"{start}; the text is too short to have pairs beyond the window."
+        return f"{where} routing drops nothing: the text is too short to have pairs beyond the window.\n\n{balance}"
     way = "share a group" if trace.reads_own_groups else "are in a group that the later token reads"
-    return f"{start}; {shares.distant_sharing:.0%} of the distant pairs {way}."
+    return (
+        f"{where} routing keeps {shares.distant_sharing:.0%} of the distant pairs.\n\n"
+        f"These pairs {way}; pairs with a sink are not counted. {balance}"
+    )
 
 
 def token_sentence(codes: np.ndarray, token: int, layer: int, *, chosen: bool = False) -> str:
-    """Whom one token reads in a layer.
+    """The tokens that one token reads in a layer.
 
     Args:
         codes: from `workbench.tokens.reads.relations`.
@@ -39,20 +41,18 @@ def token_sentence(codes: np.ndarray, token: int, layer: int, *, chosen: bool = 
     before = local + sink + same + dropped
     way = "in groups it reads" if chosen else "by sharing a group"
     return (
-        f"In layer {layer} it reads **{local + sink + same:,} of the {before:,}** tokens before it: "
-        f"{local:,} in its "
-        f"window, {sink:,} sinks, {same:,} {way}; {dropped:,} are dropped."
+        f"In layer {layer} it reads **{local + sink + same:,} of the {before:,}** tokens before it. These are "
+        f"{local:,} in its window, {sink:,} sinks and {same:,} {way}. The other {dropped:,} are dropped."
     )
 
 
 def repeats_sentence(trace: Trace, layer: int, table: pd.DataFrame) -> str:
-    """Whether words that return far apart keep sight of their first mention."""
+    """The share of repeated words whose last mention reads the first."""
     window = trace.config.window
     if not len(table):
         return f"No word of four letters or more returns beyond the window of {window} tokens."
     kept = int(table["kept"].to_numpy().sum())
     return (
-        f"{len(table)} words return beyond the window of {window} tokens; in layer {trace.layers[layer]} "
-        "the last mention "
-        f"of **{kept} ({kept / len(table):.0%})** still reads the first. Select a row to see the token."
+        f"{len(table)} words return beyond the window of {window} tokens. In layer {trace.layers[layer]} the last "
+        f"mention of **{kept} ({kept / len(table):.0%})** reads the first. Select a row to see the token."
     )

@@ -1,4 +1,4 @@
-"""View models and verdict of the Layers page."""
+"""View models and sentences of the Layers page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from focus_core.analysis.persistence import Churn
 from focus_core.analysis.tokens import context, token_text
 
 FEW_TOKENS = 100
-"""Below this many tokens agreement of layers is noise; the page says so."""
+"""Below this many tokens agreement of layers is noise, and the page claims none."""
 
 
 def agreement_table(trace: Trace, agreement: np.ndarray) -> pd.DataFrame:
@@ -91,12 +91,12 @@ def token_churn(trace: Trace, churn: Churn, row: int, tokens: np.ndarray) -> pd.
 
 
 def verdict(trace: Trace, churn: Churn, agreement: np.ndarray) -> str:
-    """Whether groups persist over depth."""
+    """Whether groups persist over depth, then the measures."""
     if len(trace.layers) < 2:
         return "Only one layer has a router, so there is no depth over which groups could persist."
     if len(trace.tokens) < FEW_TOKENS:
         return (
-            f"Too short to tell: over {len(trace.tokens)} tokens layers agree or differ by accident. "
+            f"Too short to tell: over {len(trace.tokens)} tokens layers agree or differ by chance.\n\n"
             f"Take a text of {FEW_TOKENS} tokens or more."
         )
     changed, chance = float(churn.of_steps.mean()), float(churn.by_chance.mean())
@@ -106,20 +106,21 @@ def verdict(trace: Trace, churn: Churn, agreement: np.ndarray) -> str:
     if kept <= 0.02:
         words = "do not persist beyond chance"
     return (
-        f"From one layer to the next groups {words}: a token changes its matched group at {changed:.0%} of the steps "
-        f"({chance:.0%} by chance). Neighbouring layers agree with an AMI of {near:.2f} on average; layers "
-        f"{trace.layers[0]} and {trace.layers[-1]} with {far:.2f} (0 is chance, 1 the same groups)."
+        f"From one layer to the next groups {words}.\n\n"
+        f"A token changes its matched group at {changed:.0%} of the steps ({chance:.0%} by chance). Neighbouring "
+        f"layers agree with a mean AMI of {near:.2f}, and layers {trace.layers[0]} and {trace.layers[-1]} with "
+        f"{far:.2f} (0: chance, 1: the same groups)."
     )
 
 
 def flow_sentence(trace: Trace, row: int, other: int, band: tuple[float, float], agreement: float) -> str:
-    """How much two layers agree, beside what shuffled groups give."""
+    """The agreement of two layers, beside that of shuffled groups."""
     counts, _ = flow(trace, row, other)
     matched = f"**{np.trace(counts) / counts.sum():.0%}** of the tokens are in matched groups"
     start = f"Layers {trace.layers[row]} and {trace.layers[other]}: "
     if len(trace.tokens) < FEW_TOKENS:
-        return f"{start}{matched}; so few tokens match by luck alone."
+        return f"{start}{matched}. So few tokens match by chance alone."
     return (
-        f"{start}AMI **{agreement:.3f}**; groups shuffled over the tokens give {band[0]:+.3f} to {band[1]:+.3f} "
+        f"{start}AMI **{agreement:.3f}**. Groups shuffled over the tokens give {band[0]:+.3f} to {band[1]:+.3f} "
         f"(95% of 200 shuffles, seed 0). {matched}."
     )

@@ -1,4 +1,4 @@
-"""Words, clusterings and agreement of the Linguistics page, kept between reruns."""
+"""Words, clusterings and agreement of the Linguistics page, cached between reruns."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def sample(analysis: Analysis, model: str, rule: str) -> WordSample:
 def clusterings(
     analysis: Analysis, words: WordSample, model: str, routers: str, progress: Progress = silent
 ) -> StateGroups:
-    """Balanced k-means and untrained routers on the hidden states that the routers read; runs the model again.
+    """Balanced k-means and untrained routers on the hidden states that the routers read. Runs the model again.
 
     Args:
         analysis: of the text.
         words: the words to group.
         model: the model's name in `service.load_base`.
         routers: the routers' name there.
-        progress: told what is done, if this session is the first to ask; the others wait for it.
+        progress: called with the progress if this session asks first; other sessions wait for it.
     """
     config = analysis.trace.config
     setting = service.settings_of(analysis, model, routers)
@@ -73,7 +73,7 @@ def clusterings(
 
 
 def alignment(analysis: Analysis, words: WordSample, tag_set: str, grouped: StateGroups | None) -> Alignment:
-    """Every measure and reference but the lift of pairs, which depends on k."""
+    """Every measure and reference, without the lift of pairs, which depends on k."""
     more = None if grouped is None else {UNTRAINED: grouped.untrained, KMEANS: grouped.kmeans}
     return _alignment(cached.groups_key(analysis), words.rule, tag_set, grouped is not None, words, more)
 
@@ -97,7 +97,7 @@ def _load_tagger() -> None:
 
 @dataclass
 class _Made:
-    """A result that is made outside of the cache, where the maker can show progress."""
+    """A result that is computed outside of the cache function, where progress can be shown."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     groups: StateGroups | None = None

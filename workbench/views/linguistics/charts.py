@@ -1,4 +1,4 @@
-"""Agreement of groups with parts of speech: layers beside their references, and one layer's cells."""
+"""Agreement of groups with parts of speech: layers beside their references, and one layer's residuals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LINES = {
 
 
 def ami_by_layer(found: Alignment, *, dark: bool = False, row: int | None = None) -> go.Figure:
-    """AMI of every layer with its interval, and what it has to beat.
+    """AMI of every layer with its interval, beside its references.
 
     Args:
         found: the alignment.

@@ -12,7 +12,7 @@ from focus_core.analysis.linguistics.words import TAG_SETS
 
 
 def layer_table(found: Alignment) -> pd.DataFrame:
-    """One row per layer: measures, interval, references, gaps and verdicts."""
+    """One row per layer: measures, interval, references, gaps and the tests' results."""
     rows = []
     for layer in found.layers:
         row: dict[str, object] = {"layer": layer.layer, "AMI": layer.measures.ami}

@@ -1,4 +1,4 @@
-"""Perplexity against what was kept: the frontier of recorded runs."""
+"""Perplexity of recorded runs against the share of pairs kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_NAME = 28
 def frontier(table: pd.DataFrame, *, dark: bool = False, against: str = KEPT) -> go.Figure:
     """Perplexity relative to the untouched model against the kept share, or against the bound on the speed-up.
 
-    Filled circles are causal; open diamonds see the future. Colour says whether the routers were trained.
+    Filled circles are causal; open diamonds see later tokens. Colour says whether the routers were trained.
 
     Args:
         table: rows of `workbench.views.quality.tables`, hard and untouched ones are drawn.
@@ -61,7 +61,7 @@ def frontier(table: pd.DataFrame, *, dark: bool = False, against: str = KEPT) ->
         )
     figure.add_hline(y=0, line={"dash": "dash", "width": 1, "color": "#FFFFFF" if dark else "#000000"})
     figure.update_layout(
-        title="What routing costs and keeps (dashed: the untouched model)",
+        title="Perplexity and pairs kept (dashed: the untouched model)",
         legend={"orientation": "h", "yanchor": "top", "y": -0.2, "x": 0},
     )
     across = (-0.03, 1.06) if against == KEPT else _around([point.x for point in points])

@@ -65,7 +65,7 @@ def _plain(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _notes(rows: pd.DataFrame) -> list[str]:
-    """What stands beside a difference: shares that are known."""
+    """Hover text of each difference: its known shares and speeds."""
     notes = []
     for row in _plain(rows):
         known = [f"{name} {row[name]:.2f}x" for name in SPEEDS if not math.isnan(row.get(name, math.nan))]
@@ -109,7 +109,7 @@ def k_path(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             x=ordered["distant kept"],
             y=ordered["relative"] - 1,
             mode="lines+markers+text",
-            name=f"{series} (sees the future)" if sees_future(series) else str(series),
+            name=f"{series} (sees later tokens)" if sees_future(series) else str(series),
             text=[f"k={int(k)}" for k in ordered["k"]] if not sees_future(series) else None,
             textposition="top right",
             line={"color": _color(number, dark), "dash": _DASHES[number % len(_DASHES)]},
@@ -152,7 +152,7 @@ def length_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
 def frontier_lines(table: pd.DataFrame, *, dark: bool = False, against: str = KEPT) -> go.Figure:
     """Perplexity against kept pairs or a speed, the points of a method joined and named; baselines grey.
 
-    The axis ends a little above the worst router: what lies beyond stands at the upper edge with its value. Rows
+    The axis ends a little above the worst router. Points beyond it stand at the upper edge with their value. Rows
     without a value on the horizontal axis are left out; colours are those of the whole table.
     """
     figure = go.Figure()
@@ -199,7 +199,7 @@ def frontier_lines(table: pd.DataFrame, *, dark: bool = False, against: str = KE
         )
         points = list(zip(ordered[against].to_numpy(dtype=float), shown.to_numpy(dtype=float)))
         every += points
-        # Names keep clear of the values above what is cut off, and of the lines.
+        # Names keep clear of the values above cut-off points, and of the lines.
         every += [(x + side * wide, y + high) for (x, y), text in zip(points, beyond) if text for side in (-1, 0, 1)]
         for (x, y), (to_x, to_y) in pairwise(points):
             every += [(x + part * (to_x - x), y + part * (to_y - y)) for part in np.linspace(0, 1, 60)]
@@ -260,7 +260,7 @@ def balance_curves(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     for place in (1, 2):
         if pd.notna(last):
             figure.add_vline(x=last, line={"dash": "dot", "width": 1}, row=1, col=place)  # type: ignore[arg-type]
-        figure.update_xaxes(title="step (dotted: from here on all weights are trained)", row=1, col=place)
+        figure.update_xaxes(title="step (dotted: all weights train from here on)", row=1, col=place)
         figure.update_yaxes(title="share of tokens", tickformat=".0%", range=[0, 1.02], row=1, col=place)
     figure.update_layout(legend={"orientation": "h", "yanchor": "top", "y": -0.2, "x": 0})
     figure.update_annotations(font_size=14)

@@ -1,6 +1,6 @@
 """Records beyond perplexity tables, for the views of the page Quality: each kind read into one table.
 
-A table of differences has the columns of `DIFFERENCES`; what cannot be read as its kind says is left out with a reason.
+A table of differences has the columns of `DIFFERENCES`. A record that does not fit its kind is refused with a reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from workbench.views.quality.tables import MAX_BYTES
 
 DIFFERENCES = ("label", "series", "difference", "low", "high", "distant kept", "largest group")
 SPEEDS = {f"speed-up at {size // 1024}K": size for size in SIZES}
-"""Columns of the frontier with the measured speed-up of one attention call, and its number of tokens."""
+"""Columns of the frontier with the measured speed-up of one attention call, and its number of tokens.
+
+A speed belongs beside a perplexity of the same length only, so the columns of other lengths stay empty.
+"""
 _SETTINGS = {"soft": "soft gate", "off": "untouched"}
 
 
@@ -57,7 +60,7 @@ class View:
 
     Attributes:
         label: for the menu.
-        question: what it answers, one sentence.
+        question: its subject in one sentence, without the full stop.
         command: that makes such a record.
         table: from a record's content to the table that is drawn.
         draw: how: "differences", "path", "lengths", "curves" or "frontier".
@@ -280,13 +283,14 @@ def leak(content: dict[str, Any]) -> pd.DataFrame:
 
 
 def frontier(content: dict[str, Any]) -> pd.DataFrame:
-    """Routers and baselines: perplexity with its paired difference, kept share, largest group, measured speed."""
+    """Routers and baselines: perplexity, paired difference, kept share, largest group, and speed at the same length."""
+    length = int((content.get("settings") or {}).get("length", 0))
     rows = [
         {"label": row.label, "series": row.series, "kind": row.kind}
         | {"difference": row.difference, "low": _number(row.low), "high": _number(row.high)}
         | {"relative": row.relative, "perplexity": row.perplexity}
         | {"distant kept": _number(row.kept_share), "largest group": _number(row.largest_group_share)}
-        | {name: row.speedups.get(size, math.nan) for name, size in SPEEDS.items()}
+        | {name: row.speedups.get(size, math.nan) if size == length else math.nan for name, size in SPEEDS.items()}
         | {"source": row.source}
         for row in frontier_rows(content, recorded_speeds())
         if row.kind != "untouched"
@@ -297,49 +301,49 @@ def frontier(content: dict[str, Any]) -> pd.DataFrame:
 VIEWS: dict[str, View] = {
     "frontier": View(
         "Frontier with baselines",
-        "What routers and published sparse attentions lose at the same kept share, window and sinks",
+        "Perplexity of routers and of published sparse attention at the same kept share, window and sinks",
         "focus frontier --data FILE --train FOLDER --out frontier.json",
         frontier,
         draw="frontier",
     ),
     "k-sweep": View(
         "k sweep",
-        "How perplexity and kept pairs move with the number of groups a token joins",
+        "Perplexity and kept pairs by the number of groups a token joins",
         "focus reproduce k-sweep --held-out FILE",
         sweep,
         draw="path",
     ),
     "lengths": View(
         "Length transfer",
-        "Whether groups learnt on short blocks serve long ones",
+        "Routers trained on short blocks, evaluated on longer ones",
         "focus reproduce lengths --held-out FILE",
         lengths,
         draw="lengths",
     ),
-    "domains": View("Domains", "What routing costs by kind of text", "focus reproduce domains", differences),
+    "domains": View("Domains", "Change of perplexity by kind of text", "focus reproduce domains", differences),
     "stability": View(
         "Stability",
-        "Which remedies keep groups balanced, with the routers alone and then with all weights",
+        "Balance of groups under each remedy, training the routers alone and then all weights",
         "focus reproduce stability --data FILE",
         curves,
         draw="curves",
     ),
     "ablation": View(
         "Ablation",
-        "What each setting is worth, one changed at a time",
+        "Change of perplexity as one setting at a time is changed",
         "focus reproduce ablation --data FILE",
         differences,
     ),
     "recipes": View(
         "Recipes",
-        "What each change of the recipe is worth at 40% of the distant pairs",
+        "Change of perplexity by each change of the recipe, at 40% of the distant pairs",
         "focus reproduce recipes --data FILE",
         recipes,
-        metric="perplexity at the same kept share, minus the base recipe's",
+        metric="perplexity minus the base recipe's at the same kept share",
     ),
     "retrofit": View(
         "Retrofit",
-        "How recipes and published sparse attentions compare after short training",
+        "Recipes and published sparse attention after short training",
         "focus reproduce retrofit --data FILE",
         differences,
     ),
@@ -357,21 +361,21 @@ VIEWS: dict[str, View] = {
     ),
     "benchmarks": View(
         "Benchmarks",
-        "What routing changes in benchmark scores, beside the share of pairs that it could touch",
+        "Change of benchmark scores, beside the share of pairs that routing can drop",
         "focus harness --data FOLDER",
         benchmarks,
         metric="score minus untouched",
     ),
     "adapters": View(
         "LoRA",
-        "What low-rank adapters do on the routers' text",
+        "Perplexity of low-rank adapters on the routers' training text",
         "focus reproduce lora --data FILE --held-out FILE",
         adapters,
         retired=True,
     ),
     "lora": View(
         "Routers and LoRA",
-        "Both on the same text and steps",
+        "Routers and LoRA trained on the same text for the same steps",
         "focus reproduce lora --data FILE --bench FOLDER",
         compared,
     ),
@@ -383,7 +387,7 @@ VIEWS: dict[str, View] = {
     ),
     "leak": View(
         "Leak",
-        "What sequence Sinkhorn gains by seeing the whole text",
+        "Perplexity that sequence Sinkhorn gains by seeing later tokens",
         "focus eval --data FILE --out results.json",
         leak,
         metric="perplexity, sequence minus calibrated",

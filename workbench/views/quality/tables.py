@@ -1,4 +1,4 @@
-"""Recorded evaluations as one table: found, recognised by their shape, and compared with the untouched model."""
+"""Recorded evaluations as one table, each compared with the untouched model."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from focus_core.routing.balance import sees_future
 
 MAX_BYTES = 5_000_000
 UNTOUCHED, TRAINED, UNTRAINED = "untouched", "trained", "untrained"
-FUTURE = "sees the future"
-"""Remark on rows whose routing balances over the whole text, so that a token's groups depend on later ones."""
+FUTURE = "sees later tokens"
+"""Remark on rows whose routing is balanced over the whole text, so that a token's groups depend on later tokens."""
 
 COLUMNS = (
     *("model", "routers", "kind", "routing", "k", "balance", "perplexity", "relative", "distant kept", "all kept"),
@@ -28,7 +28,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Found:
-    """What a search for results found.
+    """The recorded evaluations among some files.
 
     Attributes:
         table: one row per evaluated setting, columns as in `COLUMNS`.
@@ -40,7 +40,7 @@ class Found:
 
 
 def find_results(files: Iterable[Path]) -> Found:
-    """Read recorded evaluations; what is none of them is skipped with a reason."""
+    """Read recorded evaluations; other files are skipped with a reason."""
     rows: list[dict[str, Any]] = []
     skipped: list[tuple[str, str]] = []
     for path in files:

@@ -1,14 +1,17 @@
-"""The sentences that answer the question of the Quality page."""
+"""The sentence of the Quality page on recorded perplexities: the answer first, then details and limits."""
 
 from __future__ import annotations
 
 import pandas as pd
 
+from workbench.views.quality.record_verdicts import ADAPTATION, few_blocks
 from workbench.views.quality.tables import FUTURE, TRAINED, UNTOUCHED, UNTRAINED
 
 
 def quality_verdict(table: pd.DataFrame) -> str:
-    """What causal routing with trained routers costs at each k, and how untrained routers compare.
+    """The change of perplexity by causal routing with trained routers at each k, beside that of untrained routers.
+
+    The first paragraph is the headline.
 
     Args:
         table: rows of `workbench.views.quality.tables` of one model, text, T and w.
@@ -25,14 +28,22 @@ def quality_verdict(table: pd.DataFrame) -> str:
         best = rows.loc[rows["relative"].idxmin()]
         parts.append(
             f"k = {int(top_k)} changes perplexity by {best['relative'] - 1:+.1%} and keeps "
-            f"{best['distant kept']:.0%} of the distant pairs (largest group {best['largest group']:.0%})"
+            f"{best['distant kept']:.0%} of the distant pairs (largest group {best['largest group']:.0%})."
         )
-    sentence = f"With trained, causal routing {'; '.join(parts[:4])}."
-    return sentence + _untrained_sentence(causal, trained)
+    rest = [*parts[1:4], _untrained_sentence(causal, trained)]
+    rest += [ADAPTATION] if bool((trained["relative"] < 1).any()) else []
+    rest += few_blocks(blocks_of(trained))
+    return "\n\n".join(filter(None, (f"With trained, causal routing, {parts[0]}", " ".join(filter(None, rest)))))
+
+
+def blocks_of(rows: pd.DataFrame) -> int:
+    """The fewest blocks of text that any of these perplexities is over, from the number of scored tokens."""
+    scored = (rows["T"] - 1).clip(upper=rows["stride"]).clip(lower=1)
+    return int((rows["tokens"] / scored).round().min())
 
 
 def _untrained_sentence(causal: pd.DataFrame, trained: pd.DataFrame) -> str:
-    """How untrained routers fare at the smallest k that both were measured at."""
+    """The same of untrained routers, at the smallest k that both were measured at."""
     untrained = causal.loc[(causal["kind"] == UNTRAINED) & causal["relative"].notna()]
     common = sorted(set(untrained["k"].dropna()) & set(trained["k"].dropna()))
     if not common:
@@ -40,6 +51,6 @@ def _untrained_sentence(causal: pd.DataFrame, trained: pd.DataFrame) -> str:
     rows = untrained.loc[untrained["k"] == common[0]]
     best = rows.loc[rows["relative"].idxmin()]
     return (
-        f" Untrained routers at k = {int(common[0])}: {best['relative'] - 1:+.1%}, at {best['distant kept']:.0%} kept "
-        f"(largest group {best['largest group']:.0%})."
+        f"Untrained routers at k = {int(common[0])} change it by {best['relative'] - 1:+.1%} and keep "
+        f"{best['distant kept']:.0%} (largest group {best['largest group']:.0%})."
     )

@@ -1,4 +1,4 @@
-"""The report of the text on show, made once for all that it depends on."""
+"""The report of the analysed text, cached under everything it depends on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _tagging = threading.Lock()
 def report_of(analysis: Analysis, *, model: str, examples: int, seed: int) -> Report:
     """The report on every group of every layer.
 
-    With the untouched model's states k changes nothing but who joined, so only that is counted again.
+    With hidden states of the untouched model, k changes the members only, so only these are counted again.
 
     Args:
         analysis: of the text.
@@ -61,7 +61,7 @@ def _report(key: str, name: str, examples: int, seed: int, _model: str, _analysi
 
 @st.cache_data(max_entries=32, show_spinner=False)
 def _tagged(text_sha256: str, revision: str, _text: str, _offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
-    """Tokens that stand for words, the words' tags, and who tagged or why nobody did."""
+    """Tokens that stand for words, the words' tags, and the tagger or the reason why there is none."""
     none = np.zeros(0, dtype=np.int64)
     try:
         with _tagging:  # one spaCy pipeline for all sessions

@@ -19,7 +19,7 @@ _LEGEND = {"orientation": "h", "y": -0.16, "yanchor": "top", "x": 0, "xanchor": 
 
 
 def mask_image(mask: PooledMask, layer: int, num_tokens: int, *, dark: bool = False) -> go.Figure:
-    """The pooled pattern: each cell blends the colours of what happens to its pairs; hover gives the shares.
+    """The pooled pattern: each tile blends the colours of its pairs' classes; hover gives the shares.
 
     Args:
         mask: from `focus_core.analysis.sparsity.pooled_mask`.
@@ -27,8 +27,8 @@ def mask_image(mask: PooledMask, layer: int, num_tokens: int, *, dark: bool = Fa
         num_tokens: T.
         dark: colours for a dark page.
     """
-    factor, cells = mask.factor, len(mask.shares)
-    starts = np.arange(cells) * factor
+    factor, tiles = mask.factor, len(mask.shares)
+    starts = np.arange(tiles) * factor
     percent = np.nan_to_num(np.round(mask.shares * 100)).astype(np.uint8)
     filled = np.isfinite(mask.shares[..., 0])
     figure = go.Figure(
@@ -53,8 +53,8 @@ def mask_image(mask: PooledMask, layer: int, num_tokens: int, *, dark: bool = Fa
         yref="y",
         x=-edge,
         y=-edge,
-        sizex=cells * factor,
-        sizey=cells * factor,
+        sizex=tiles * factor,
+        sizey=tiles * factor,
         sizing="stretch",
         layer="below",
         yanchor="top",
@@ -63,9 +63,9 @@ def mask_image(mask: PooledMask, layer: int, num_tokens: int, *, dark: bool = Fa
         figure.add_scatter(
             x=[None], y=[None], mode="markers", name=name, marker={"color": color, "symbol": "square", "size": 12}
         )
-    pooled = "one cell per pair" if factor == 1 else f"pooled: each cell is {factor} × {factor} tokens"
-    figure.update_layout(title=f"What layer {layer} computes ({pooled})", legend=_LEGEND)
-    limits = [-edge, cells * factor - edge]
+    pooled = "one tile per pair" if factor == 1 else f"pooled: each tile is {factor} × {factor} tokens"
+    figure.update_layout(title=f"Pairs that layer {layer} computes ({pooled})", legend=_LEGEND)
+    limits = [-edge, tiles * factor - edge]
     figure.update_xaxes(title="key (index in the text)", range=limits, showgrid=False, constrain="domain")
     figure.update_yaxes(
         title="query (index in the text)",
@@ -78,7 +78,7 @@ def mask_image(mask: PooledMask, layer: int, num_tokens: int, *, dark: bool = Fa
 
 
 def _png(shares: np.ndarray) -> str:
-    """A data URI of the cells' blended colours; cells without pairs are clear."""
+    """A data URI of the tiles' blended colours; tiles without pairs are clear."""
     palette = np.array([[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in COLORS.values()], dtype=float)
     blended = np.nan_to_num(shares) @ palette
     alpha = np.isfinite(shares[..., :1]) * 255.0
@@ -96,7 +96,7 @@ def share_bars(table: pd.DataFrame, row: int, *, dark: bool = False, what: str, 
         table: one row per layer with columns layer and each of `CLASSES`.
         row: layer to point out.
         dark: colours for a dark page.
-        what: what the shares are of.
+        what: the quantity that is shared out, such as "causal pairs".
         line: column drawn as a line over the bars.
     """
     figure = go.Figure()
@@ -171,7 +171,7 @@ def frontier(table: pd.DataFrame, top_k: int | str, *, dark: bool = False) -> go
         x=[0, 1],
         y=[0, 1],
         mode="lines",
-        name="no better than pairs picked blindly",
+        name="random pairs",
         line={"color": "#888888", "dash": "dash"},
         hoverinfo="skip",
     )

@@ -1,4 +1,4 @@
-"""View models and verdicts of the Sparsity page."""
+"""View models and sentences of the Sparsity page."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def _ranks(weights: np.ndarray) -> np.ndarray:
 
 
 def mask_table(mask: PooledMask, num_tokens: int) -> pd.DataFrame:
-    """One row per cell of a pooled mask that has causal pairs: its tokens and the share of each class."""
+    """One row per tile of a pooled mask that has causal pairs: its tokens and the share of each class."""
     rows, columns = np.nonzero(np.isfinite(mask.shares[..., 0]))
 
-    def span(cell: np.ndarray, name: str) -> dict[str, np.ndarray]:
+    def span(tile: np.ndarray, name: str) -> dict[str, np.ndarray]:
         return {
-            f"first {name}": cell * mask.factor,
-            f"last {name}": np.minimum((cell + 1) * mask.factor, num_tokens) - 1,
+            f"first {name}": tile * mask.factor,
+            f"last {name}": np.minimum((tile + 1) * mask.factor, num_tokens) - 1,
         }
 
     shares = {name: mask.shares[rows, columns, kind] for kind, name in enumerate(CLASSES)}
@@ -75,7 +75,7 @@ def attention_table(trace: Trace, swept: Swept, mass: np.ndarray) -> pd.DataFram
 
 
 def verdict(trace: Trace, pairs: pd.DataFrame) -> str:
-    """What is computed over all layers, and what that can bring at most.
+    """The share of pairs computed over all layers, then the bound on the speed-up.
 
     Args:
         trace: the routing.
@@ -84,13 +84,14 @@ def verdict(trace: Trace, pairs: pd.DataFrame) -> str:
     mean = {name: float(pairs[name].to_numpy().mean()) for name in ("kept", "exposure", "random kept")}
     if mean["exposure"] == 0:
         return (
-            f"Everything is computed: {len(trace.tokens)} tokens fit into the window of {trace.config.window}, so no "
-            "pair is distant and routing has nothing to decide. Take a longer text or a smaller window."
+            f"Everything is computed, because no pair is distant.\n\nAll {len(trace.tokens)} tokens fit into the "
+            f"window of {trace.config.window}. Take a longer text or a smaller window."
         )
     return (
-        f"{mean['kept']:.0%} of the causal pairs are computed, mean over layers: attention can get at most "
-        f"{1 / mean['kept']:.1f} times faster, which is a bound and not a measurement. Random groups would keep "
-        f"{mean['random kept']:.0%}. {mean['exposure']:.0%} of the pairs are beyond the window, where routing decides."
+        f"{mean['kept']:.0%} of the causal pairs are computed, mean over layers.\n\n"
+        f"Attention can be at most {1 / mean['kept']:.1f} times faster: a bound, not a measurement. Random groups "
+        f"would keep {mean['random kept']:.0%} of the pairs. {mean['exposure']:.0%} of the pairs are beyond the "
+        "window, where routing decides."
     )
 
 
@@ -99,23 +100,23 @@ def _way(trace: Trace) -> str:
 
 
 def layer_sentence(trace: Trace, row: int, pairs: pd.DataFrame) -> str:
-    """What is computed in one layer."""
+    """The share of pairs computed in one layer, by class."""
     values = {name: float(pairs[name].to_numpy()[row]) for name in pairs.columns}
     return (
         f"Layer {trace.layers[row]}: **{values['kept']:.1%}** of the causal pairs are kept ({values['local']:.1%} "
-        f"local, {values['sink']:.1%} sinks, {values['same group']:.1%} by {_way(trace)}), so the bound is "
-        f"**{values['bound']:.2f}×**; {trace.config.top_k_of(row)} of {trace.config.num_groups} random groups would "
-        f"keep {values['random kept']:.1%}."
+        f"local, {values['sink']:.1%} sinks, {values['same group']:.1%} by {_way(trace)}). The bound on the speed-up "
+        f"is **{values['bound']:.2f}×**. With k = {trace.config.top_k_of(row)} of {trace.config.num_groups}, random "
+        f"groups would keep {values['random kept']:.1%}."
     )
 
 
 def attention_sentence(trace: Trace, row: int, swept: Swept, mass: np.ndarray, pairs: pd.DataFrame) -> str:
-    """How much of the untouched model's attention the kept pairs hold."""
+    """The share of the untouched model's attention on the kept pairs."""
     chosen = chosen_k(trace.config)
     at, name = swept.index(chosen), "the planned k" if isinstance(chosen, str) else f"k = {chosen}"
     kept, here = 1 - mass[at, :, -1].mean(), mass[at, row]
     return (
-        f"At {name} the kept pairs, {float(pairs['kept'].to_numpy().mean()):.0%} of all, hold "
+        f"At {name} the kept pairs ({float(pairs['kept'].to_numpy().mean()):.0%} of all) hold "
         f"**{kept:.1%}** of the untouched model's attention, mean over layers. In layer {trace.layers[row]}: "
         f"{here[0]:.1%} local, {here[1]:.1%} on sinks, {here[2]:.1%} in shared groups, **{here[3]:.1%} dropped**."
     )

@@ -1,4 +1,4 @@
-"""Measured curves: time, speed-up beside its bound, memory. Published figures are drawn unlike measured ones."""
+"""Measured curves of time, speed-up, memory and error. Published figures are thin and grey."""
 
 from __future__ import annotations
 
@@ -101,7 +101,13 @@ def speedup_curves(points: pd.DataFrame, *, dark: bool = False, published: bool 
     grey = {"dash": "dash", "width": 1.5, "color": "#FFFFFF" if dark else "#000000"}
     figure.add_hline(y=1, line=grey)
     figure.add_annotation(
-        text="below: full attention is faster", x=1, xref="paper", xanchor="right", y=0, yanchor="top", showarrow=False
+        text="below 1: full attention is faster",
+        x=1,
+        xref="paper",
+        xanchor="right",
+        y=0,
+        yanchor="top",
+        showarrow=False,
     )
     figure.update_layout(title="Speed-up over full attention (filled: measured; open: its bound)")
     figure.update_yaxes(title="times as fast", type="log", tickvals=[0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50])
@@ -112,7 +118,7 @@ def memory_curves(points: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Working memory of a call beyond inputs and output, against tokens, with the inputs' size for scale."""
     figure = go.Figure()
     for name, rows, color, symbol in _series(points.loc[points["working bytes"].notna()], dark):
-        # A logarithmic axis has no zero: what the system reports as nothing is drawn at the smallest page.
+        # A logarithmic axis has no zero: nothing is drawn as one page of memory.
         figure.add_scatter(
             x=rows["tokens"],
             y=rows["working bytes"].clip(lower=4096) / 2**20,
@@ -153,7 +159,7 @@ def error_curves(points: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         )
     errors = points["error output"].clip(lower=1e-12).to_list() or [1.0]
     decades = math.log10(max(errors) / min(errors))
-    figure.update_layout(title="Exactness: largest error of the output against the float32 definition")
+    figure.update_layout(title="Largest error of the output against the float32 definition")
     figure.update_yaxes(
         title="largest absolute error",
         type="log",
@@ -168,7 +174,7 @@ def model_curves(points: pd.DataFrame, task: str, *, dark: bool = False) -> go.F
 
     Args:
         points: from `workbench.views.speed.tables.read_model_speed`.
-        task: "reading" or "writing".
+        task: "prefill" or "decode".
         dark: for a dark page.
     """
     figure = go.Figure()
@@ -189,11 +195,10 @@ def model_curves(points: pd.DataFrame, task: str, *, dark: bool = False) -> go.F
                 "kept %{customdata[1]:.1%}<extra>" + str(routing) + "</extra>"
             ),
         )
-    what = "Reading a text" if task == "reading" else "Writing the next token"
-    figure.update_layout(title=f"{what}: the whole model")
+    figure.update_layout(title=f"{task.capitalize()} of the whole model")
     figure.update_yaxes(title="tokens per second", type="log", dtick="D2")
     _finish(figure, chosen, dark)
-    return figure.update_xaxes(title="tokens read" if task == "reading" else "tokens in the cache")
+    return figure.update_xaxes(title="tokens of the text" if task == "prefill" else "tokens in the cache")
 
 
 def _grouped(points: pd.DataFrame, column: str) -> Any:

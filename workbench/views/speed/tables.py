@@ -1,4 +1,4 @@
-"""Speed measurements as tables: read from any file, believed only where they say how exact they were."""
+"""Speed measurements as tables. A record without its numerical errors is refused."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from focus_core.results import machine_of
 
 MAX_BYTES = 20_000_000
 MODEL_SCHEMA = "focus-bench-model/1"
-TASKS = {"prefill": "reading", "decode": "writing"}
+TASKS = ("prefill", "decode")
 _MAX_POINTS = 5_000
 _MAX_WORD = 120
 _ROUTING_PARTS = ("projection", "calibrated", "top_k", "sort")
-"""What causal routing costs at inference; Sinkhorn runs in training only."""
+"""Parts of the time of causal routing at inference; Sinkhorn runs in training only."""
 
 PUBLISHED_TOKENS = (1024, 4096, 16384, 32768, 65536, 262144, 1048576)
 PUBLISHED = {4: (0.2, 0.5, 1.5, 2.2, 3.0, 4.0, 4.1), 8: (0.2, 0.6, 1.8, 3.1, 4.7, 7.6, 8.6)}
@@ -51,12 +51,12 @@ class SpeedRecord:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """What identifies the measurement, for downloads."""
+        """Name, machine and settings of the measurement, for downloads."""
         return {"measurement": self.name, **self.machine, **self.settings}
 
 
 def read_speed(data: bytes, name: str) -> SpeedRecord:
-    """Read a record of `focus bench attention`. Ratios are computed here again; those in the file are not believed.
+    """Read a record of `focus bench attention`. Ratios are computed again, not taken from the file.
 
     Args:
         data: content of the file.
@@ -92,7 +92,7 @@ def _listed(points: Any) -> list[dict[str, Any]]:
 
 @contextmanager
 def _damage(name: str) -> Iterator[None]:
-    """Turn whatever a spoilt file causes into one sentence."""
+    """Turn every error of a damaged file into one sentence."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
@@ -111,7 +111,7 @@ def shipped_speeds() -> dict[str, Path]:
 
 
 def apart(points: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The points to draw and those that only a table has: unequal groups stand back where equal ones were measured."""
+    """The points to draw, and those of a table only: unequal groups, where equal ones were measured too."""
     unequal = points["unequal"].to_numpy(dtype=bool)
     if unequal.all():
         return points, points.iloc[:0]
@@ -119,7 +119,7 @@ def apart(points: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def noise(points: pd.DataFrame) -> float:
-    """How many times as long as the fastest run the slowest took, at the median point."""
+    """Time of the slowest run over that of the fastest, at the median point."""
     return statistics.median(high / low for high, low in zip(points["sparse max s"], points["sparse min s"]))
 
 
@@ -156,7 +156,7 @@ def _model_row(row: dict[str, Any]) -> dict[str, Any]:
     memory, error = row.get("memory_bytes"), row.get("error")
     top_k = None if row["top_k"] is None else _whole(row["top_k"])
     return {
-        "task": TASKS[row["task"]],
+        "task": row["task"],
         "tokens": _whole(row["tokens"]),
         "routing": "untouched" if top_k is None else f"k={top_k}",
         "k": top_k,
@@ -170,16 +170,16 @@ def _model_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def series_name(num_groups: int, top_k: int, dtype: str, backend: str = "", share: float | None = None) -> str:
-    """What to call the points of one routing, dtype and backend; with the share of distant pairs of unequal groups."""
+    """Name of the points of one routing, dtype and backend; unequal groups with their share of distant pairs."""
     unequal = "" if share is None else f", unequal groups ({share:.0%})"
     return f"K={num_groups}, k={top_k}{unequal}, {dtype}" + (f", {backend}" if backend else "")
 
 
 def crossovers(points: pd.DataFrame) -> pd.DataFrame:
-    """Per series, from which measured length on sparse attention is faster, and what it reaches.
+    """Per series, the length from which sparse attention is faster, and its best speed-up.
 
-    ``faster from`` is the shortest measured length from which every longer one is faster too, or None;
-    ``slower at`` lists the measured lengths at which it is not. Nothing between measured lengths is guessed.
+    ``faster from`` is the shortest measured length from which every longer one is faster too, or None. ``slower at``
+    lists the measured lengths at which it is not faster. Lengths between measured ones are not estimated.
     """
     rows = []
     groups: Any = points.groupby("series", sort=False)

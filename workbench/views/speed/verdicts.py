@@ -1,32 +1,35 @@
-"""The sentences that answer the question of the Speed page."""
+"""The sentences of the Speed page: the answer first, then details and losses."""
 
 from __future__ import annotations
 
 import pandas as pd
 
+EXCLUDED = "Selection time excluded."
+"""Ends every sentence on times of attention that start from given groups."""
+
 
 def speed_verdict(crossover: pd.DataFrame, machine: dict[str, str], points: pd.DataFrame) -> str:
-    """From which length on it pays, what it reaches of what is possible, and where it loses."""
+    """The length from which sparse attention is faster, its best speed-up beside the bound, and where it is slower."""
     where = f"On {machine.get('device', 'an unnamed machine')}"
     if not len(crossover):
-        return f"{where} nothing has been measured yet."
+        return f"{where}, nothing has been measured yet."
     winners = crossover.loc[crossover["faster from"].notna()]
     lost = sum(value <= 1 for value in points["speedup"])
     losses = f"Full attention was faster at {lost} of {len(points)} measured points."
     if not len(winners):
-        return f"{where} it does not pay at any measured length. {losses}"
+        return f"{where}, routed attention is not faster at any measured length.\n\n{losses} {EXCLUDED}"
     best = winners.loc[winners["best speed-up"].idxmax()]
     never = len(crossover) - len(winners)
     more = f" {never} of {len(crossover)} series never become faster." if never else ""
     return (
-        f"{where} it pays from {int(best['faster from']):,} tokens on with {best['series']}, which reaches "
-        f"{best['best speed-up']:.1f}x of a possible {best['bound there']:.1f}x at {int(best['at tokens']):,}. "
-        f"{losses}{more}"
+        f"{where}, routed attention is faster from {int(best['faster from']):,} tokens on, with {best['series']}.\n\n"
+        f"It is at best {best['best speed-up']:.1f}x as fast, at {int(best['at tokens']):,} tokens. Its share of pairs "
+        f"allows at most {best['bound there']:.1f}x. {losses}{more} {EXCLUDED}"
     )
 
 
 def model_speed_verdict(points: pd.DataFrame, model: str) -> str:
-    """What routing does to the pace of a whole model, its losses included.
+    """The change of a whole model's speed by routing, in prefill and in decode.
 
     Args:
         points: from `workbench.views.speed.tables.read_model_speed`.
@@ -40,7 +43,10 @@ def model_speed_verdict(points: pd.DataFrame, model: str) -> str:
             slower = sum(value <= 1 for value in rows["speedup"])
             parts.append(
                 f"{task} is at best {best['speedup']:.2f}x as fast as untouched (k = {int(best['k'])}, "
-                f"{int(best['tokens']):,} tokens, {best['kept share']:.0%} kept), and slower at {slower} of "
-                f"{len(rows)} measured settings"
+                f"{int(best['tokens']):,} tokens, {best['kept share']:.0%} kept) and slower at {slower} of "
+                f"{len(rows)} measured settings."
             )
-    return f"{model}: {'; '.join(parts)}." if parts else f"{model}: no routed setting has been measured."
+    if not parts:
+        return f"{model}: no routed setting has been measured."
+    details = [f"{part[0].upper()}{part[1:]}" for part in parts[1:]]
+    return "\n\n".join(filter(None, (f"{model}: {parts[0]}", " ".join([*details, "Routing included."]))))

@@ -19,11 +19,11 @@ def training_curves(
         history: from `workbench.views.train.tables.history_table`.
         num_groups: K; the dashed line is 1/K.
         steps: of the whole run, the end of the axes.
-        objective: a key of `OBJECTIVES`, which says what the loss is.
+        objective: a key of `OBJECTIVES`, the meaning of the loss.
         dark: for a dark page.
     """
     loss = OBJECTIVES[objective].measures
-    titles = (f"Loss: {loss}", f"Largest group, worst layer (dashed: 1/{num_groups})", "Pace")
+    titles = (f"Loss: {loss}", f"Largest group, worst layer (dashed: 1/{num_groups})", "Speed")
     figure = make_subplots(1, 3, subplot_titles=titles, horizontal_spacing=0.08)
     colors = ("#56B4E9", "#E69F00", "#CC79A7") if dark else ("#0072B2", "#D55E00", "#882255")
     columns = ("loss", "largest group", "tokens per second")

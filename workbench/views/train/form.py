@@ -32,7 +32,7 @@ def train_form(model: str) -> Job | None:
         model: to train for.
 
     Raises:
-        FocusError: no text, an unreadable one, settings that do not fit, or another run at work.
+        FocusError: no text, an unreadable one, settings that do not fit, or another run is running.
     """
     source = st.segmented_control(
         "Train on",
@@ -41,7 +41,7 @@ def train_form(model: str) -> Job | None:
         key="train_source",
         default="paste",
         required=True,
-        help="Your own text stays on this machine. The last 5% of it are held out for the evaluation.",
+        help="Your text stays on this machine. Its last 5% are held out for the evaluation.",
         persist_state="session",
     )
     called = default_model.NAME if model == "default" else model
@@ -53,7 +53,7 @@ def train_form(model: str) -> Job | None:
             "Name of the run",
             key="train_name",
             max_chars=50,
-            placeholder="made from the text and K",
+            placeholder="text and K, if left empty",
             help="Its routers appear under this name in the sidebar.",
             persist_state="session",
         )
@@ -63,31 +63,33 @@ def train_form(model: str) -> Job | None:
             "Start training",
             type="primary",
             icon=":material/play_arrow:",
-            help="Starts a process of its own, which goes on when this page is closed. One runs at a time.",
+            help="Starts a background run, which continues when this page is closed. One run works at a time.",
         )
     if busy is not None:
-        st.caption(f"{plain(busy.name)} is at work; a new run can start when it has finished or is stopped.")
+        st.caption(f"{plain(busy.name)} is running. A new run can start when it has finished or is stopped.")
     return _start(source, given, name, request) if started else None
 
 
 def _start_widget() -> str:
-    """A kind of new routers, or routers to go on with."""
+    """A kind of new routers, or routers to continue training."""
     options = [*NEW, *shipped_routers(), *jobs.finished_routers()]
     if st.session_state.get("train_start") not in options:
         st.session_state["train_start"] = options[0]
     start = st.selectbox(
         "Start with",
         options,
-        format_func=lambda name: NEW.get(name, f"go on with {name}"),
+        format_func=lambda name: NEW.get(name, f"continue {name}"),
         key="train_start",
-        help="Per head, a token is in one group as a key and chooses the groups it reads as a query: better at the "
-        "same share of pairs, but slower to execute and with more to learn. Going on with them by the language model's "
-        "loss made the best routers that come with the workbench: attention mass first, then that.",
+        help="Routers per head: as a key a token is in one group, and as a query it reads k groups. They have more "
+        "parameters and are slower. The shipped routers per head were trained on attention mass, then continued on the "
+        "language model's loss, which also adapts them to the text.",
         persist_state="session",
     )
     if start not in NEW:
         own = service.router_config(start, 8)
-        st.caption(f"They keep K {own.num_groups}, k {own.top_k}, w {own.window} and {own.sink_tokens} sinks.")
+        st.caption(
+            f"Settings of these routers: K {own.num_groups}, k {own.top_k}, w {own.window}, {own.sink_tokens} sinks."
+        )
     return start
 
 
@@ -97,8 +99,8 @@ def _source_widget(source: str) -> Any:
             "Training text",
             key="train_paste",
             height=180,
-            placeholder="Paste the text to learn from: at least some pages.",
-            help="With blocks of T tokens and B blocks a step, at least (B + 1) x T tokens are needed.",
+            placeholder="Paste the text to learn from, some pages or more.",
+            help="At least (B + 1) x T tokens, for B blocks of T tokens a step.",
             persist_state="session",
         )
     if source == "upload":
@@ -106,7 +108,7 @@ def _source_widget(source: str) -> Any:
             "Training texts",
             key="train_upload",
             accept_multiple_files=True,
-            help="Plain text files in UTF-8, 20 MB each at most; for more, give a folder.",
+            help="Plain text files in UTF-8 of at most 20 MB each. For larger ones give a folder.",
         )
     if source == "sample":
         samples = texts.samples()
@@ -115,7 +117,7 @@ def _source_widget(source: str) -> Any:
             list(samples),
             format_func=lambda name: samples[name].title,
             key="train_sample",
-            help="Enough to see a run at work; too little for good routers.",
+            help="Enough to watch a run, too little for good routers.",
             persist_state="session",
         )
     return st.text_input(
@@ -131,31 +133,31 @@ def _settings(model: str, start: str) -> TrainRequest:
     def number(
         place: Any, label: str, name: str, low: float, high: float, default: float, hint: str, **more: Any
     ) -> Any:
-        """A number that survives a change of page."""
+        """A number that is kept when the page changes."""
         return place.number_input(
             label, low, high, default, key=f"train_{name}", help=hint, persist_state="session", **more
         )
 
     one, two, three, four = st.columns(4)
     if start in NEW:
-        hint = "Groups of every layer, or of every head. More groups keep fewer pairs."
+        hint = "Groups of every layer or head. More groups keep fewer pairs."
         groups = number(one, "Groups, K", "groups", 2, 64, 8, hint)
-        hint = "Groups a token joins, or reads, in hard routing; at most K."
+        hint = "Groups that a token joins (per head: reads) in hard routing, at most K."
         top_k = number(two, "Groups per token, k", "k", 1, 64, 2, hint)
         window = number(three, "Window, w", "window", 0, 4096, 64, "Tokens at most this far back are always read.")
-        hint = "First tokens that all read; 0 is the published method."
+        hint = "First tokens, which every later token reads. 0 is the published method."
         sinks = number(four, "Sink tokens", "sinks", 0, 64, 4, hint)
         router = start
     else:
         own = service.router_config(start, 8)
         groups, top_k, window, sinks, router = own.num_groups, own.top_k, own.window, own.sink_tokens, own.router
     steps = number(
-        one, "Steps", "steps", 1, 100_000, 200, "Optimiser steps; model cards name those of shipped routers."
+        one, "Steps", "steps", 1, 100_000, 200, "Optimiser steps. Model cards give those of shipped routers."
     )
-    hint = "Tokens a block: the context that routers learn from. It must be well over w, or nothing is distant."
+    hint = "Tokens of a block, the context of training. It must be well above w, or no pair is distant."
     length = number(two, "Block length, T", "length", 16, MAX_LENGTH, 512, hint)
-    batch = number(three, "Blocks per step, B", "batch", 1, 64, 2, "More are steadier and slower.")
-    hint = "Peak of the rate; warm-up over 5% of the steps, then cosine to a tenth."
+    batch = number(three, "Blocks per step, B", "batch", 1, 64, 2, "More blocks make steps steadier and slower.")
+    hint = "Peak learning rate: warm-up over 5% of the steps, then cosine to a tenth."
     rate = number(four, "Learning rate", "rate", 1e-5, 1.0, 0.01, hint, format="%.5f", step=0.001)
     objective = one.selectbox(
         "Objective",
@@ -165,8 +167,16 @@ def _settings(model: str, start: str) -> TrainRequest:
         help=" ".join(objective.hint for objective in OBJECTIVES.values()),
         persist_state="session",
     )
-    seed = number(two, "Seed", "seed", 0, 10**6, 0, "Of the first routers and the order of blocks.")
-    held = number(three, "Held-out blocks", "held", 0, 64, 8, "Blocks to evaluate on at the end; 0 for none.")
+    seed = number(two, "Seed", "seed", 0, 10**6, 0, "Seed of the initial routers and of the order of blocks.")
+    held = number(
+        three,
+        "Held-out blocks",
+        "held",
+        0,
+        64,
+        8,
+        "Blocks of the evaluation at the end, 0 for none. Fewer than 16 establish no small difference.",
+    )
     return TrainRequest(
         model=model,
         num_groups=groups,
@@ -188,7 +198,7 @@ def _settings(model: str, start: str) -> TrainRequest:
 def _start(source: str, given: Any, name: str, request: TrainRequest) -> Job:
     """Store the text, start the run."""
     if not given:
-        raise FocusError("There is no text to train on: paste, upload or name one first.")
+        raise FocusError("There is no text to train on: paste, upload or name one.")
     if request.top_k > request.num_groups:
         raise FocusError(f"k is {request.top_k} with K = {request.num_groups}: choose a k of at most K.")
     contents: list[tuple[str, bytes]] = []

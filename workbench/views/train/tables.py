@@ -1,4 +1,4 @@
-"""What the Train page shows and asks for."""
+"""Tables of the Train page, and the training that its form describes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TrainRequest:
         num_groups: K.
         top_k: k.
         window: w.
-        sink_tokens: first tokens that all see.
+        sink_tokens: first tokens that every later token reads.
         steps: optimiser steps.
         length: tokens a block, T.
         batch_size: blocks a step.
@@ -40,8 +40,8 @@ class TrainRequest:
         seed: of routers and block order.
         eval_blocks: held-out blocks.
         router: of new routers, a key of `ROUTERS`.
-        start_from: routers to go on with, by their name in the sidebar, whose K, k, w and sinks then hold; None for
-            new ones.
+        start_from: routers to continue training, by their name in the sidebar; their K, k, w and sinks then hold. None
+            for new ones.
     """
 
     model: str
@@ -63,7 +63,7 @@ class TrainRequest:
         """The arguments of `focus` that train this.
 
         Raises:
-            FocusError: the routers to go on with are not there.
+            FocusError: the routers to continue with do not exist.
         """
         options: dict[str, Any] = {
             "--model": self.model,
@@ -88,7 +88,7 @@ class TrainRequest:
         return parts + [f"--data={path}" for path in data]
 
     def about(self, texts: list[dict[str, Any]]) -> dict[str, Any]:
-        """What the page shows of it; of the texts only name, size and hash."""
+        """The settings that the page shows; of the texts only name, size and hash."""
         return {**vars(self), "texts": texts}
 
 
@@ -105,7 +105,7 @@ def history_table(steps: Sequence[Step]) -> pd.DataFrame:
 
 
 def seconds_left(progress: Progress, about: dict[str, Any]) -> float | None:
-    """Seconds until the last step, from the median pace of the last steps; None before the second step."""
+    """Seconds until the last step, from the median speed of the last steps; None before the second step."""
     recent = progress.steps[-RECENT_STEPS:]
     if len(recent) < 2:
         return None
@@ -114,14 +114,14 @@ def seconds_left(progress: Progress, about: dict[str, Any]) -> float | None:
 
 
 def duration(seconds: float) -> str:
-    """A time span as people say it."""
+    """A time span in seconds, minutes or hours."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def share_done(job: Job, progress: Progress) -> float:
-    """How much of the phase at work is done, 0 to 1."""
+    """Share of the running phase that is done, 0 to 1."""
     if progress.phase == "finished" or job.state == "finished":
         return 1.0
     if progress.phase == "training":
@@ -138,7 +138,7 @@ def results_table(job: Job) -> pd.DataFrame:
 
 
 def training_origin(job: Job) -> dict[str, Any]:
-    """What identifies a run, for its downloads."""
+    """Settings and hashes that identify a run, for its downloads."""
     about = {name: value for name, value in job.about.items() if name != "texts"}
     hashes = ", ".join(str(text["sha256"]) for text in job.about.get("texts", []))
     revision = ""
