@@ -248,7 +248,7 @@ def _filtered(points: pd.DataFrame) -> pd.DataFrame:
     if len(dtypes) == 1:
         return points
     chosen = st.segmented_control(
-        "Number format",
+        "Dtype",
         [*dtypes, "all"],
         key="speed_dtype",
         default=dtypes[0],

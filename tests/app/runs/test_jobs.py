@@ -63,7 +63,7 @@ def test_a_job_runs_to_its_end_and_its_text_goes():
 def test_one_at_a_time_stop_resume_and_loss(runs):
     job = sleeper("long")
     wait("long", lambda job: (runs / "long" / "bench.json").exists())
-    with pytest.raises(FocusError, match="long is still at work"):
+    with pytest.raises(FocusError, match="long is still running"):
         start("other")
     assert not (runs / "other").exists()
     with pytest.raises(FocusError, match="stop it before"):

@@ -214,7 +214,7 @@ def test_a_run_starts_with_routers_per_head_or_goes_on_with_others():
         assert "--router=head" in job.arguments and not [each for each in job.arguments if "--start-from" in each]
         kill_all()
         app.selectbox(key="train_start").set_value(HEADS).run()
-        assert "They keep K 8, k 2, w 64 and 4 sinks" in "".join(each.value for each in app.caption)
+        assert "K 8, k 2, w 64, 4 sinks" in "".join(each.value for each in app.caption)
         assert "train_groups" not in [each.key for each in app.number_input]
         press_start(app)
         last = jobs.jobs()[0]
@@ -250,6 +250,6 @@ def test_uploads_and_folders_start_a_run_and_hostile_ones_do_not(tmp_path):
         assert "has no .txt or .md files" in shown(app)
         (books / "book.txt").write_text("words " * 500)
         press_start(app)
-        assert "is still at work" in shown(app) and len(jobs.jobs()) == 1
+        assert "is still running" in shown(app) and len(jobs.jobs()) == 1
     finally:
         kill_all()

@@ -11,7 +11,7 @@ from workbench.charts.labels import Named, beside
 from workbench.charts.theme import style
 from workbench.views.quality.tables import FUTURE, TRAINED, UNTOUCHED, UNTRAINED
 
-KEPT, BOUND = "distant kept", "attainable speed-up"
+KEPT, BOUND = "distant kept", "bound on the speed-up"
 _COLORS = {TRAINED: ("#0072B2", "#56B4E9"), UNTRAINED: ("#D55E00", "#E69F00"), UNTOUCHED: ("#000000", "#FFFFFF")}
 _MAX_NAME = 28
 
