@@ -197,7 +197,7 @@ def encoding(model: str, text: str) -> Encoding:
     if len(text) > limit * _MAX_CHARACTERS_PER_TOKEN:
         raise FocusError(
             f"The text has {len(text):,} characters, far more than the {limit:,} tokens that fit: "
-            "shorten it or cut it up."
+            "shorten or split it."
         )
     return _encoding(model, text_hash(text), text)
 

@@ -133,7 +133,7 @@ def test_a_plan_is_swept_beside_the_ks():
     table = attention_table(trace, swept, mass)
     assert (table["k"] == PLANNED).sum() == 3
     pairs = table.head(3).assign(kept=[0.1, 0.2, 0.3])
-    assert attention_sentence(trace, 1, swept, mass, pairs).startswith("At the planned k the kept pairs, 20% of all")
+    assert attention_sentence(trace, 1, swept, mass, pairs).startswith("At the planned k the kept pairs (20% of all)")
     points = table.head(5).assign(k=np.array(swept), **{"pairs kept": 0.2, "mass kept": 0.8})
     names = [part.name for part in frontier(points, PLANNED, dark=False).data]
     assert "the routers' plan" in names

@@ -67,7 +67,7 @@ def test_a_text_gets_a_verdict_with_every_reference_and_where_it_comes_from():
 def test_a_short_text_is_described_and_the_page_says_why():
     app = start(SENTENCE * 3)
     text = shown(app)
-    assert "Only described, not tested" in text and "Under 200" in text
+    assert "Only described, not tested" in text and "Below 200 words" in text
     assert "beyond chance" not in text
 
 
