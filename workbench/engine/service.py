@@ -196,8 +196,7 @@ def encoding(model: str, text: str) -> Encoding:
     limit = load_base(model).max_tokens
     if len(text) > limit * _MAX_CHARACTERS_PER_TOKEN:
         raise FocusError(
-            f"The text has {len(text):,} characters, far more than the {limit:,} tokens that fit: "
-            "shorten or split it."
+            f"The text has {len(text):,} characters, far more than the {limit:,} tokens that fit: shorten or split it."
         )
     return _encoding(model, text_hash(text), text)
 
