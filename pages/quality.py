@@ -154,7 +154,7 @@ def _evidence(kind: str, records: list[Record]) -> None:
     record = found[name or next(iter(found))]
     table = read(record)
     against = _frontier_axis(table) if view.draw == "frontier" else None
-    table = table.drop(columns=[name for name in SPEEDS if name in table and table[name].isna().all()])
+    table = table.drop(columns=[name for name in SPEEDS if name in table and bool(table[name].isna().all())])
     blocks = num_blocks(record.content)
     st.markdown(f"#### {plain(verdict(view.draw, table, view.metric, against, blocks=blocks))}")
     if len(table):

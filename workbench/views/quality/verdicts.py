@@ -38,8 +38,8 @@ def quality_verdict(table: pd.DataFrame) -> str:
 
 def blocks_of(rows: pd.DataFrame) -> int:
     """The fewest blocks of text that any of these perplexities is over, from the number of scored tokens."""
-    scored = (rows["T"] - 1).clip(upper=rows["stride"]).clip(lower=1)
-    return int((rows["tokens"] / scored).round().min())
+    settings = zip(rows["tokens"], rows["T"], rows["stride"])
+    return min(round(tokens / max(1, min(length - 1, stride))) for tokens, length, stride in settings)
 
 
 def _untrained_sentence(causal: pd.DataFrame, trained: pd.DataFrame) -> str:
