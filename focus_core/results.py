@@ -22,6 +22,9 @@ import torch
 from focus_core.errors import FocusError
 from focus_core.files import write_atomic
 
+REPRODUCTION = "focus-reproduce/1"
+"""Schema of `focus reproduce`. Readers of records take it from here, since nothing imports the experiments."""
+
 VERSIONS = ("python", "torch", "transformers")
 
 

@@ -17,8 +17,8 @@ from reproduction_summaries import SUMMARIES
 from reproduction_tables import command, differs, interval_note, measured_table, scores
 
 from focus_core.reproduce.registry import EXPERIMENTS
-from focus_core.reproduce.runner import NEEDS, SCHEMA
-from focus_core.results import machine_of
+from focus_core.reproduce.runner import NEEDS
+from focus_core.results import REPRODUCTION, machine_of
 
 TOOL = "reproduction_card.py"
 BEYOND_PAPER = "Not in the paper: changes of our own recipe, at the same share of kept pairs."
@@ -28,7 +28,7 @@ def reproduced() -> dict[str, list[dict[str, Any]]]:
     """The records of `focus reproduce` for each experiment, the oldest first."""
     found: dict[str, list[dict[str, Any]]] = {}
     for record in records("*.json").values():
-        if record.get("schema") == SCHEMA:
+        if record.get("schema") == REPRODUCTION:
             found.setdefault(record["experiment"], []).append(record)
     return {name: sorted(each, key=lambda record: record["made"]["date"]) for name, each in found.items()}
 

@@ -15,9 +15,9 @@ from focus_core.errors import FocusError
 from focus_core.files import write_atomic
 from focus_core.reproduce.context import Context, Scale
 from focus_core.resources import runs_dir
-from focus_core.results import plain, record_run, stored_or_run
+from focus_core.results import REPRODUCTION, plain, record_run, stored_or_run
 
-SCHEMA, CELL_SCHEMA = "focus-reproduce/1", "focus-reproduce-cell/1"
+CELL_SCHEMA = "focus-reproduce-cell/1"
 SETTINGS, RESULT, CELLS = "run.json", "result.json", "cells"
 
 NEEDS = {
@@ -148,7 +148,7 @@ def _report(
         rows |= experiment.compare(found)
     extra = {key for result in found.values() for key in result} - {"schema", "settings", "rows", "made"}
     return {
-        "schema": SCHEMA,
+        "schema": REPRODUCTION,
         "experiment": name,
         "title": experiment.title,
         "model": identity["model"],

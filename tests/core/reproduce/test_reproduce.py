@@ -16,8 +16,9 @@ from focus_core.reproduce.experiments import adapters
 from focus_core.reproduce.experiments.recipes import SHARE
 from focus_core.reproduce.registry import EXPERIMENTS
 from focus_core.reproduce.run import reproduce
-from focus_core.reproduce.runner import SCHEMA, Experiment, run_experiment
+from focus_core.reproduce.runner import Experiment, run_experiment
 from focus_core.resources import data_dir
+from focus_core.results import REPRODUCTION
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "dog", "run", "past", "it", "then", "slept"]
 SCALE = Scale(steps=2, full_steps=2, length=64, batch_size=2, blocks=3, window=8, limit=2)
@@ -91,7 +92,7 @@ def test_an_interrupted_run_goes_on_without_repeating_cells(context, runs):
     record = run_experiment("count", counted(calls), context)
     assert calls == ["a", "b", "c"] and record["missing"] == []
     assert [row["cell"] for row in record["results"]] == ["a", "b", "c"] and record["curve"]["c"] == [1, 2]
-    assert record["schema"] == SCHEMA and set(record["dates"]) == set(record["seconds"]) == set("abc")
+    assert record["schema"] == REPRODUCTION and set(record["dates"]) == set(record["seconds"]) == set("abc")
     assert str(context.data[0].parent) not in json.dumps(record)  # texts by name and hash, no path
     assert record["settings"]["data"][0]["name"] == "train.txt"
     written = (runs / "reproduce-count" / "result.json").read_bytes()

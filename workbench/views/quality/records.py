@@ -19,8 +19,8 @@ from focus_core.evaluation import Evaluation, leaks
 from focus_core.frontier.measure import SCHEMA as FRONTIER
 from focus_core.frontier.speeds import recorded_speeds
 from focus_core.frontier.table import SIZES, frontier_rows
-from focus_core.reproduce.runner import SCHEMA
 from focus_core.resources import runs_dir
+from focus_core.results import REPRODUCTION
 from workbench.views.quality.tables import MAX_BYTES
 
 DIFFERENCES = ("label", "series", "difference", "low", "high", "distant kept", "largest group")
@@ -112,7 +112,7 @@ def read(record: Record) -> pd.DataFrame:
 
 
 def _kinds(content: dict[str, Any]) -> list[str]:
-    if content.get("schema") == SCHEMA:
+    if content.get("schema") == REPRODUCTION:
         return [content["experiment"]] if content.get("experiment") in VIEWS else []
     if content.get("schema") == FRONTIER:
         return ["frontier"]
