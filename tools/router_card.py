@@ -315,7 +315,7 @@ k is the number of groups that a query reads. Routing is calibrated, and so caus
 def limits(balance: str) -> str:
     """The limits that both cards share."""
     return f"""- Few blocks are no sample: small differences between rows are not established.
-- Retention, the divergence from the untouched model's predictions, is {MISSING}.
+- Retention, the divergence from the untouched model's predictions, is {MISSING}; `focus eval` records it.
 - {balance}"""
 
 
