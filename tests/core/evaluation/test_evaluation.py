@@ -44,7 +44,7 @@ def test_losses_in_chunks_are_those_of_the_whole_logits(make, mode, monkeypatch)
 
 
 def test_losses_over_a_large_vocabulary_are_exact():
-    """49,152 columns: a float32 sum over transposed logits is off by 1e-4 nats."""
+    """49,152 columns: float32 sums over transposed logits are 5e-5 nats too low here, 9e-5 at worst."""
     torch.manual_seed(0)
     vocabulary = 49_152
     focus = retrofit(
@@ -53,11 +53,11 @@ def test_losses_over_a_large_vocabulary_are_exact():
     )
     ids = torch.from_numpy(np.random.default_rng(0).integers(1, vocabulary, (1, 512)))
     with torch.no_grad(), focus.routing("off"):
-        focus.model.lm_head.weight.mul_(20)
+        focus.model.lm_head.weight.mul_(60)
         logits = focus(ids, use_cache=False).logits[0, :-1].double()
         expected = logits.logsumexp(-1) - logits.gather(1, ids[0, 1:, None])[:, 0]
         losses = likelihood.token_losses(focus, ids)[0].double()
-    assert abs(float((losses - expected).mean())) < 2e-6
+    assert abs(float((losses - expected).mean())) < 1e-5
     assert (losses - expected).abs().max() < 2e-5
 
 
