@@ -81,13 +81,13 @@ def test_only_calibrated_routing_is_compared_as_calibrated():
     assert "is not balanced" in verdict(trace, balance_table(trace, result))
 
 
-@pytest.mark.parametrize("causal, sight", [(True, "sees no future"), (False, "looks into the future")])
+@pytest.mark.parametrize("causal, sight", [(True, "does not depend on later tokens"), (False, "depends on later tokens")])
 def test_a_balance_of_ones_own_is_a_third_routing(monkeypatch, causal, sight):
     monkeypatch.setitem(BALANCES, "mine", dataclasses.replace(BALANCES["none"], causal=causal))
     trace, result = made(balance="mine")
     table = balance_table(trace, result)
     assert set(table["routing"]) == {RAW, SEQUENCE, "mine"} and flip_table(trace, result).shape == (3, 4)
-    assert f"Mine routing, which is in force and {sight}" in verdict(trace, table)
+    assert f"Mine routing is in force and {sight}" in verdict(trace, table)
 
 
 def test_a_single_token_has_no_future():
