@@ -99,7 +99,7 @@ def test_every_view_draws_and_tables_download():
     [
         (" \n\t ", "The text is empty"),
         ("a b " * 9000, "the limit here is 8,192"),
-        ("x" * 1_000_000, "shorten it"),
+        ("x" * 1_000_000, "shorten or split it"),
     ],
 )
 def test_unusable_texts_are_refused_with_a_sentence(text, sentence):
