@@ -45,26 +45,27 @@ def card_title(card: Card) -> str:
 
 
 def summary(report: Report) -> str:
-    """The report in one sentence."""
+    """The report in a few short sentences."""
     filled = [card for card in report.cards if card.count]
     if not filled:
         return "No group of the chosen layers has a token."
     large = max(card.share.value for card in report.cards)
     small = min(card.share.value for card in report.cards)
     even = 1 / max(1, report.origin["num_groups"])
+    layers = f"{len(report.layers)} {'layer' if len(report.layers) == 1 else 'layers'}"
     start = (
-        f"{len(report.layers)} {'layer' if len(report.layers) == 1 else 'layers'}, {len(report.cards)} groups: they "
-        f"hold {small:.1%} to {large:.1%} of {report.num_tokens:,} tokens (an even split is {even:.1%})"
+        f"{len(report.cards)} groups in {layers} hold {small:.1%} to {large:.1%} of {report.num_tokens:,} tokens each. "
+        f"An even split is {even:.1%}."
     )
     enough = max(20, report.num_tokens // 100)  # a few tokens share a group easily
     known = [card for card in filled if card.persistence and card.count >= enough]
     if not known:
-        return f"{start}."
+        return start
     persistent = max(known, key=lambda card: _next(card).observed - _next(card).chance)
     other = _next(persistent)
     return (
-        f"{start}; the most persistent is {card_title(persistent).lower()}: two of its tokens share a group in layer "
-        f"{other.layer} too {other.observed:.0%} of the time, any two tokens {other.chance:.0%}."
+        f"{start} {card_title(persistent)} is the most persistent: {other.observed:.0%} of its token pairs share a "
+        f"group in layer {other.layer} too, and {other.chance:.0%} of all pairs do."
     )
 
 

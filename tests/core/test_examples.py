@@ -62,6 +62,6 @@ def test_group_report(tiny_folder, tmp_path):
     out, text = tmp_path / "groups", tmp_path / "text.txt"
     text.write_text(NEWS.read_text(encoding="utf-8")[:400], encoding="utf-8")
     printed = run("group_report.py", text, "--model", tiny_folder, "--untrained", "--layer", 1, "--out", out)
-    assert printed.startswith("1 layer, 8 groups")
+    assert printed.startswith("8 groups in 1 layer")
     assert {path.name for path in out.iterdir()} == {"tokens.html", "tokens.csv", "report"}
     assert (out / "report" / "report.html").is_file()

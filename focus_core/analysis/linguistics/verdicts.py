@@ -34,10 +34,10 @@ def verdicts(found: Alignment) -> list[str]:
     )
     assert best.interval is not None
     sentences = [
-        f"Groups follow {tags} beyond chance in {_count(chance, total)}, beyond balance in {_count(balance)} and "
-        f"beyond token identity in {_count(identity)}; the best, layer {best.layer}, has AMI {best.measures.ami:.2f} "
-        f"[{best.interval.low:.2f}, {best.interval.high:.2f}] where {found.num_groups} equal groups could reach "
-        f"{found.ceiling:.2f}.",
+        f"Groups follow {tags} beyond chance in {_count(chance, total)}, and beyond token identity in "
+        f"{_count(identity)}.",
+        f"The highest AMI is {best.measures.ami:.2f} [{best.interval.low:.2f}, {best.interval.high:.2f}], in layer "
+        f"{best.layer}. At most {found.ceiling:.2f} is possible with {found.num_groups} equal groups.",
         f"Beyond chance (groups shuffled over all words): {_named(chance, total)}.",
     ]
     names = [name for name in BALANCED if name in best.references]

@@ -81,7 +81,9 @@ def test_only_calibrated_routing_is_compared_as_calibrated():
     assert "is not balanced" in verdict(trace, balance_table(trace, result))
 
 
-@pytest.mark.parametrize("causal, sight", [(True, "does not depend on later tokens"), (False, "depends on later tokens")])
+@pytest.mark.parametrize(
+    "causal, sight", [(True, "does not depend on later tokens"), (False, "depends on later tokens")]
+)
 def test_a_balance_of_ones_own_is_a_third_routing(monkeypatch, causal, sight):
     monkeypatch.setitem(BALANCES, "mine", dataclasses.replace(BALANCES["none"], causal=causal))
     trace, result = made(balance="mine")

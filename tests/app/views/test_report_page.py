@@ -74,7 +74,7 @@ def test_sections_layers_and_seed_are_those_chosen():
     app.multiselect(key="report_layers").set_value([2, 7])
     app.run()
     assert "Most frequent tokens" in preview(app) and "Random examples" not in preview(app)
-    assert "2 layers, 16 groups" in shown(app)
+    assert "16 groups in 2 layers" in shown(app)
     assert not app.text_area(key="paste").disabled and len(app.text_area) == 1  # no notes either
     app.multiselect(key="report_layers").set_value([])
     app.run()

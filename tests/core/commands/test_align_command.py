@@ -70,7 +70,7 @@ def test_a_treebank_becomes_a_record_with_every_reference(tiny_folder, tmp_path)
             *("token identity", "position buckets", "frequency buckets", "untrained routers", "balanced k-means")
         }
         assert layer["chance"] and layer["within_type"] and layer["interval"] and layer["sharing_lift"]
-        assert len(record["verdicts"][tag_set]) == 6
+        assert len(record["verdicts"][tag_set]) == 7
     assert "Groups follow" in result.output
 
 
