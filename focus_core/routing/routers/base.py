@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -99,5 +100,9 @@ class Router(nn.Module):
 
     @classmethod
     def random_kept(cls, num_groups: int, top_k: int) -> float:
-        """Probability that random, even groups keep a distant pair."""
-        raise NotImplementedError
+        """Probability that random, even groups keep a distant pair: 1 - C(K - m, k) / C(K, k).
+
+        A key is in m of K groups (`key_top_k`) and a query reads k: 1 - C(K - k, k) / C(K, k) as published, k / K where
+        a key is in one group.
+        """
+        return 1 - math.comb(num_groups - cls.key_top_k(top_k), top_k) / math.comb(num_groups, top_k)

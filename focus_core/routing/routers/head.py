@@ -40,8 +40,3 @@ class HeadRouter(Router):
     ) -> Float[Tensor, "N T K"]:
         """A softmax of each token's scores as a query, without balance."""
         return torch.softmax(self.scores(hidden_states, self.query_projection) / temperature, dim=-1)
-
-    @classmethod
-    def random_kept(cls, num_groups: int, top_k: int) -> float:
-        """Probability that a key's group is among the k of K that are read: k / K."""
-        return top_k / num_groups

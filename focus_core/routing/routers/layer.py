@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 from focus_core.routing.routers.base import Router
@@ -15,8 +14,3 @@ class LayerRouter(Router):
     """
 
     label: ClassVar[str] = "per layer (as published)"
-
-    @classmethod
-    def random_kept(cls, num_groups: int, top_k: int) -> float:
-        """Probability that two random sets of k of K groups meet: 1 - C(K - k, k) / C(K, k)."""
-        return 1 - math.comb(num_groups - top_k, top_k) / math.comb(num_groups, top_k)
