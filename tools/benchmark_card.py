@@ -13,6 +13,8 @@ from typing import Any
 import cards
 from cards import ROOT, Pages, read, table
 
+from focus_core.evaluation.compare import MIN_BLOCKS
+
 TOOL = "benchmark_card.py"
 RECORD = "benchmarks-smollm2-135m-k8.json"
 ROUTINGS = {"off": "untouched", "soft": "soft gate", "hard-k1": "hard, k = 1", "hard-k2": "hard, k = 2"}
@@ -26,7 +28,7 @@ def gap(found: dict[str, float] | None) -> str:
         return ""
     if found["changed"] == 0:
         return "0, every item equal"
-    return f"{found['difference']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]"
+    return cards.interval_of(found)
 
 
 def likelihood(row: dict[str, Any]) -> dict[str, float] | None:
@@ -85,10 +87,10 @@ def counts(rows: list[dict[str, Any]], exposed: bool) -> dict[str, int]:
     fine = [found for row in chosen if (found := likelihood(row)) is not None]
     return {
         "rows": len(chosen),
-        "outside": sum(found["high"] < 0 or found["low"] > 0 for found in scored),
+        "outside": sum(cards.direction(found) != 0 for found in scored),
         "fine": len(fine),
-        "fine_lower": sum(found["high"] < 0 for found in fine),
-        "fine_higher": sum(found["low"] > 0 for found in fine),
+        "fine_lower": sum(cards.direction(found) < 0 for found in fine),
+        "fine_higher": sum(cards.direction(found) > 0 for found in fine),
     }
 
 
@@ -117,6 +119,18 @@ def needles(rows: list[dict[str, Any]]) -> str:
     return table(("task", "routing", *(f"depth {depth}" for depth in depths)), lines)
 
 
+def intervals(rows: list[dict[str, Any]]) -> str:
+    """The kind of intervals in the record: older ones have percentiles."""
+    gaps = [gap for row in rows for gap in row.get("differences", {}).values()]
+    if all("established" in gap for gap in gaps):
+        how = "95% intervals by Student's t"
+        few = f"Under {MIN_BLOCKS} items nothing is established."
+    else:
+        how = "95% percentile bootstrap intervals (2,000 resamples)"
+        few = f"Under {MIN_BLOCKS} items such an interval excludes a true zero too often."
+    return f"Differences are paired over the same items, with {how}, not corrected for the number of comparisons. {few}"
+
+
 def where(record: dict[str, Any]) -> str:
     """Model, settings, versions, device and date in one paragraph."""
     settings, made = record["settings"], record["made"]
@@ -142,8 +156,7 @@ def pages() -> Pages:
         f"Benchmark scores of {record['model']['name']}, routers per layer",
         f"```bash\nfocus harness --data bench/ {limits}\n```",
         where(record),
-        "Differences are paired over the same items, with 95% percentile bootstrap intervals (2,000 resamples), not "
-        "corrected for the number of comparisons. Under 16 items such an interval excludes a true zero too often.",
+        intervals(rows),
         full_table(rows),
         "## Needles by depth",
         "Chance is 0.25.",

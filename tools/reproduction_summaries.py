@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cards import read
+from cards import direction, read
 
 from focus_core.results import machine_of
 
@@ -60,7 +60,7 @@ def lora(found: Found) -> str:
         if row["cell"].startswith("LoRA")
         for task in row["benchmarks"].values()
     ]
-    changed = sum(gap["high"] < 0 or gap["low"] > 0 for gap in gaps)
+    changed = sum(direction(gap) != 0 for gap in gaps)
     return (
         f"perplexity: {', '.join(ranks)}, our routers at k = 2 {_change(_hard(found, 'our recipe'))}; "
         f"{changed or 'none'} of {len(gaps)} LoRA scores changed significantly, over 5 to 20 items each"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cards import table
+from cards import direction, interval_of, table
 
 from focus_core.evaluation.compare import few_blocks
 from focus_core.harness.tasks import headline
@@ -103,8 +103,8 @@ def scores(record: dict[str, Any]) -> str:
                     what = "log-likelihoods of the right answer" if name in LIKELIHOODS else "scores"
                     count = counts.setdefault((kind, what), [0, 0, 0])
                     count[0] += 1
-                    count[1] += gap["high"] < 0
-                    count[2] += gap["low"] > 0
+                    count[1] += direction(gap) < 0
+                    count[2] += direction(gap) > 0
     lines = [
         f"- {kind}: {low} of {every} {what} are significantly lower than untouched, {high} higher."
         for (kind, what), (every, low, high) in counts.items()
@@ -120,9 +120,7 @@ def benchmark(row: dict[str, Any], task: str) -> str:
     if "differences" not in found:
         return f"{found['metrics'][headline(task)]:.3f}"
     gap = found["differences"][found["headline"]]
-    moved = (
-        f"{gap['difference']:+.3f} [{gap['low']:+.3f}, {gap['high']:+.3f}]" if gap["changed"] else "every item equal"
-    )
+    moved = interval_of(gap) if gap["changed"] else "every item equal"
     text = f"{found['metrics'][found['headline']]:.3f} ({moved})"
     shares = found.get("exposure")
     return text if shares is None else f"{text}, {shares['removed_share']:.0%} of pairs removed"

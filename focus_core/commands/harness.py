@@ -35,7 +35,7 @@ def harness(
     long_tokens: Annotated[int, typer.Option(min=1, help="Length of the few-shot prompts of NAME_long.")] = 1024,
     batch_size: Annotated[int, typer.Option(min=1, help="Requests per pass; 1 reuses their common start.")] = 1,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    seed: Annotated[int, typer.Option(help="Seed of few-shot sampling, needles and bootstrap.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of few-shot sampling and needles.")] = 0,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results; repeat the command to resume.")] = Path(
         "runs/harness"
     ),
@@ -46,7 +46,7 @@ def harness(
 
     Every score comes with the gate's exposure: the share of pairs that
     routing can remove. Short items have none, so their scores are equal by
-    construction. Differences have paired bootstrap intervals.
+    construction. Differences have paired t intervals.
 
     Example: focus harness --hub -t piqa -t piqa_long -t needle_1024 --limit 50
     Example: focus harness --data bench/ -t truthfulqa_mc1 -k 1 -k 2

@@ -39,7 +39,7 @@ class HarnessSettings:
         filler: text files put before passages and around needles; none for the sample story.
         long_tokens: length of the few-shot prompts of NAME_long.
         batch_size: requests per pass; 1 reuses the common start of neighbouring requests.
-        seed: of few-shot sampling, needles and bootstrap.
+        seed: of few-shot sampling and needles.
     """
 
     data: Path | None
@@ -149,7 +149,7 @@ def run_harness(
         "model": {"name": loaded.info.name, "revision": loaded.info.revision},
         "settings": {**common, "routers_name": focus.name, "trained": focus.trained, "limits": limits},
         "harness": {name: version(name) for name in ("lm_eval", "datasets")},
-        "results": summary(results, routings, settings.seed),
+        "results": summary(results, routings),
     }
     return record_run(out / "summary.json", report, device=device)
 

@@ -11,14 +11,12 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
 from scipy.special import log_softmax
-from scipy.stats import bootstrap
 
 from focus_core.errors import FocusError
+from focus_core.evaluation.compare import mean_difference
 from focus_core.evaluation.exposure import Exposure
 from focus_core.harness.tasks import headline
 from focus_core.routing.model import Mode
-
-LEVEL, RESAMPLES = 0.95, 2000
 
 
 @dataclass(frozen=True)
@@ -102,16 +100,15 @@ def _item(sample: dict[str, Any], pairs: Exposure, task: ConfigurableTask) -> di
     return {**item, "tokens": pairs.tokens, **shares}
 
 
-def compare(untouched: dict[str, Any], routed: dict[str, Any], *, seed: int = 0) -> dict[str, dict[str, float]]:
-    """Routed minus untouched for every metric, with a paired percentile bootstrap over items.
+def compare(untouched: dict[str, Any], routed: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Routed minus untouched for every metric, paired over items.
 
     Args:
         untouched: from `run_task`.
         routed: of the same items.
-        seed: of the resampling.
 
     Returns:
-        Per metric: difference, low and high (95%), and changed, the share of items that differ by more than 1e-6.
+        Per metric: as `paired_difference`.
 
     Raises:
         FocusError: not the same items.
@@ -121,25 +118,21 @@ def compare(untouched: dict[str, Any], routed: dict[str, Any], *, seed: int = 0)
     found = {}
     for metric in untouched["items"][0]["scores"]:
         one, two = (np.array([row["scores"][metric] for row in result["items"]]) for result in (untouched, routed))
-        found[metric] = paired_difference(two - one, seed=seed)
+        found[metric] = paired_difference(two - one)
     return found
 
 
-def paired_difference(differences: np.ndarray, *, seed: int = 0) -> dict[str, float]:
-    """Mean of per-item differences with its 95% bootstrap interval, which is a point for one item."""
-    mean, changed = float(differences.mean()), float((np.abs(differences) > 1e-6).mean())
-    low = high = mean
-    if len(differences) > 1 and np.ptp(differences) > 0:
-        interval = bootstrap(
-            (differences,),
-            np.mean,
-            n_resamples=RESAMPLES,
-            confidence_level=LEVEL,
-            method="percentile",
-            rng=np.random.default_rng(seed),
-        ).confidence_interval
-        low, high = float(interval.low), float(interval.high)
-    return {"difference": mean, "low": low, "high": high, "changed": changed}
+def paired_difference(differences: np.ndarray) -> dict[str, Any]:
+    """Mean of per-item differences with its 95% interval by Student's t.
+
+    Args:
+        differences: (N,), one for each item.
+
+    Returns:
+        `difference`; `low` and `high`, None for one item; `established`, see `evaluation.compare.Difference`;
+        and `changed`, the share of items that differ by more than 1e-6.
+    """
+    return {**mean_difference(differences).to_dict(), "changed": float((np.abs(differences) > 1e-6).mean())}
 
 
 def reading(result: dict[str, Any], setting: Setting) -> str:
@@ -154,13 +147,12 @@ def reading(result: dict[str, Any], setting: Setting) -> str:
     return f"{shares['removed_share']:.0%} of the pairs are removed"
 
 
-def summary(results: dict[str, dict[str, dict[str, Any]]], settings: Sequence[Setting], seed: int) -> list[dict]:
+def summary(results: dict[str, dict[str, dict[str, Any]]], settings: Sequence[Setting]) -> list[dict]:
     """Rows of the table: per task and setting the metrics, exposure, and differences from the first setting.
 
     Args:
         results: by task, then by name of the setting.
         settings: the others are compared with the first.
-        seed: of the bootstrap.
     """
     rows = []
     for task, found in results.items():
@@ -169,7 +161,7 @@ def summary(results: dict[str, dict[str, dict[str, Any]]], settings: Sequence[Se
             row = {key: result[key] for key in ("headline", "items_scored", "num_fewshot", "metrics", "exposure")}
             row |= {"task": task, "setting": setting.name, **asdict(setting), "reading": reading(result, setting)}
             if setting is not settings[0]:
-                row["differences"] = compare(found[settings[0].name], result, seed=seed)
+                row["differences"] = compare(found[settings[0].name], result)
                 if "chosen" in result["items"][0]:
                     pairs = zip(found[settings[0].name]["items"], result["items"])
                     row["same_choice"] = float(np.mean([one["chosen"] == two["chosen"] for one, two in pairs]))

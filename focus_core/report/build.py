@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
+from focus_core.evaluation.compare import LEVEL, MIN_BLOCKS
 from focus_core.report.model import Card, Document, Example, Interval, Report, TagShare, Together, TokenCount
 from focus_core.report.statistics import Occurrence, Statistics
 from focus_core.results import made_now
 
-RESAMPLES = 1000
 MIN_UNITS = 10
 """Fewest stretches or documents for an interval; ten stretches are about 200 words."""
 TOP_TOKENS = 10
@@ -35,8 +36,8 @@ def build_report(
 ) -> Report:
     """Make the cards of every group.
 
-    Shares get 95% percentile intervals from 1,000 bootstrap resamples of documents, if there are at least 10. With
-    fewer, stretches of text are resampled; such intervals hold within this text and not for others.
+    Shares get 95% intervals by Student's t over documents, if there are at least 10. With fewer, stretches of text are
+    the units; such intervals hold within this text and not for others. Intervals over fewer than 16 units are marked.
 
     Args:
         statistics: sums over all blocks.
@@ -56,12 +57,12 @@ def build_report(
     ids = np.flatnonzero(totals)
     texts = dict(zip(ids.tolist(), spell(ids.tolist())))
     words = statistics.unit_tags[:, 0].sum((0, 1)) if len(tag_names) else np.zeros(0, np.int64)
-    weights = _resamples(statistics)
+    used = _units(statistics)
     names = [document.name for document in documents]
     cards: list[Card] = []
     for row, layer in enumerate(layers):
-        sizes = _shares(statistics.units[:, row], statistics.units[:, row].sum(-1), weights)
-        tags = _tag_shares(statistics.unit_tags[:, row], words, tag_names, weights)
+        sizes = share_intervals(statistics.units[used, row], statistics.units[used, row].sum(-1))
+        tags = _tag_shares(statistics.unit_tags[used, row], words, tag_names)
         for group, count in enumerate(statistics.counts[row].sum(-1).tolist()):
             place = row * len(sizes) + group
             frequent, typical = _top(statistics.counts[row, group], totals, texts, min_count, top_tokens)
@@ -89,7 +90,7 @@ def build_report(
         num_words=int(words.sum()),
         seed=statistics.seed,
         block_length=block_length,
-        intervals=_about_intervals(statistics, weights),
+        intervals=_about_intervals(statistics, len(used)),
         tagger=tagger,
         min_count=min_count,
         cards=tuple(cards),
@@ -97,40 +98,47 @@ def build_report(
     )
 
 
-def _resamples(statistics: Statistics) -> np.ndarray | None:
-    """(B, U) number of draws of each unit; None if there are too few to resample."""
-    used = np.flatnonzero(statistics.units[:, 0].sum(-1))
-    if len(used) < MIN_UNITS:
-        return None
-    rng = np.random.default_rng([statistics.seed, len(used)])
-    weights = np.zeros((RESAMPLES, len(statistics.units)))
-    weights[:, used] = rng.multinomial(len(used), np.full(len(used), 1 / len(used)), size=RESAMPLES)
-    return weights
+def _units(statistics: Statistics) -> np.ndarray:
+    """Indices of the documents or stretches that hold tokens."""
+    return np.flatnonzero(statistics.units[:, 0].sum(-1))
 
 
-def _about_intervals(statistics: Statistics, weights: np.ndarray | None) -> str:
-    if weights is None:
+def _about_intervals(statistics: Statistics, units: int) -> str:
+    if units < MIN_UNITS:
         return "none: the text is too short for them (descriptive only)"
-    units = int((weights.sum(0) > 0).sum())
-    how = f"95% percentile bootstrap, {RESAMPLES:,} resamples"
+    how = f"95%, Student's t over {units:,}"
+    few = f"; fewer than {MIN_BLOCKS}, so nothing is established" if units < MIN_BLOCKS else ""
     if statistics.by_document:
-        return f"{how} of {units:,} documents"
-    return f"{how} of {units:,} stretches of text: within this text, not for others"
+        return f"{how} documents{few}"
+    return f"{how} stretches of text: within this text, not for others{few}"
 
 
-def _shares(units: np.ndarray, totals: np.ndarray, weights: np.ndarray | None) -> list[Interval]:
-    """Shares of each column of (U, C) counts in (U,) or (U, C) totals, with intervals."""
-    whole = units.sum(0) / np.maximum(totals.sum(0), 1)
-    if weights is None:
+def share_intervals(units: np.ndarray, totals: np.ndarray) -> list[Interval]:
+    """The share of each column in the totals, with its 95% interval by Student's t over units.
+
+    A share is a ratio of two sums over units. Its interval is that of the mean of its first-order terms (delta method),
+    cut to 0 and 1.
+
+    Args:
+        units: (U, C) counts.
+        totals: (U,) or (U, C) counts that they are shares of.
+
+    Returns:
+        C shares; without ends under `MIN_UNITS` units.
+    """
+    totals = totals.reshape(len(totals), -1)
+    sums = np.maximum(totals.sum(0), 1)
+    whole = units.sum(0) / sums
+    count = len(units)
+    if count < MIN_UNITS:
         return [Interval(float(value)) for value in whole]
-    drawn = weights @ units / np.maximum(weights @ totals.reshape(len(totals), -1), 1)
-    low, high = np.quantile(drawn, (0.025, 0.975), axis=0)
-    return [Interval(*map(float, values)) for values in zip(whole, low, high)]
+    terms = (units - whole * totals) * count / sums
+    reach = stats.t.ppf((1 + LEVEL) / 2, count - 1) * terms.std(0, ddof=1) / count**0.5
+    ends = np.clip(whole - reach, 0, 1), np.clip(whole + reach, 0, 1)
+    return [Interval(*map(float, values)) for values in zip(whole, *ends)]
 
 
-def _tag_shares(
-    counts: np.ndarray, words: np.ndarray, names: Sequence[str], weights: np.ndarray | None
-) -> list[tuple[TagShare, ...]]:
+def _tag_shares(counts: np.ndarray, words: np.ndarray, names: Sequence[str]) -> list[tuple[TagShare, ...]]:
     """Parts of speech in each group, from (U, K, G) counts; intervals only where a group has 20 words or more."""
     if not len(names):
         return [()] * counts.shape[1]
@@ -138,7 +146,9 @@ def _tag_shares(
     for group in range(counts.shape[1]):
         inside = counts[:, group]
         total = int(inside.sum())
-        shares = _shares(inside, inside.sum(-1), weights if total >= 20 else None)
+        shares = share_intervals(inside, inside.sum(-1))
+        if total < 20:
+            shares = [Interval(share.value) for share in shares]
         found = [
             TagShare(names[tag], count, shares[tag], float(words[tag] / max(1, words.sum())))
             for tag, count in enumerate(inside.sum(0).tolist())

@@ -15,7 +15,7 @@ def harness_table(rows: list[dict[str, Any]]) -> Table:
     Args:
         rows: from `focus_core.harness.scores.summary`.
     """
-    title = "Scores, the gate's exposure, and differences from the untouched model (95% bootstrap)"
+    title = "Scores, the gate's exposure, and differences from the untouched model (95%, t)"
     names = ("task", "items", "routing", "metric", "score", "difference", "distant pairs", "removed", "reading")
     table = plain_table(title, *names, left=("task", "routing", "metric", "reading"))
     for row in rows:
@@ -27,9 +27,14 @@ def harness_table(rows: list[dict[str, Any]]) -> Table:
             row["setting"],
             metric,
             f"{row['metrics'][metric]:.3f}",
-            "" if gap is None else f"{gap['difference']:+.3f} [{gap['low']:+.3f}, {gap['high']:+.3f}]",
+            "" if gap is None else _difference(gap),
             f"{row['exposure']['distant_share']:.1%}",
             f"{row['exposure']['removed_share']:.1%}",
             row["reading"],
         )
     return table
+
+
+def _difference(gap: dict[str, Any]) -> str:
+    ends = "" if gap["low"] is None else f" [{gap['low']:+.3f}, {gap['high']:+.3f}]"
+    return f"{gap['difference']:+.3f}{ends}"

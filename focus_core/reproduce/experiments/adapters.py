@@ -132,6 +132,6 @@ def _routed(context: Context, cell: str, focus: FocusModel, tasks: dict[str, int
             task = load_task(name, tokenizer, data=context.bench, filler=filler, seed=context.seed)
             result = run_task(lm, task, limit, context.seed)
             benchmarks[name] = {key: result[key] for key in ("metrics", "headline", "items_scored", "exposure")}
-            benchmarks[name]["differences"] = compare(stored[name], result, seed=context.seed)
+            benchmarks[name]["differences"] = compare(stored[name], result)
     parameters = sum(parameter.numel() for parameter in focus.trainable_parameters())
     return [{"parameters": parameters, **each} for each in rows]

@@ -34,7 +34,7 @@ class Yardstick:
         data: folder with the task files.
         limit: items per task, None for all; or of each task by name.
         filler: text for long versions of tasks.
-        seed: of few-shot sampling and bootstrap.
+        seed: of few-shot sampling.
     """
 
     blocks: np.ndarray
@@ -120,7 +120,7 @@ def _row(cell: LoraSettings, found: dict[str, Any], untouched: dict[str, Any], y
     for name in yardstick.tasks:
         result = found["benchmarks"][name]
         benchmarks[name] = {key: result[key] for key in ("metrics", "headline", "items_scored")}
-        benchmarks[name]["differences"] = compare(untouched["benchmarks"][name], result, seed=yardstick.seed)
+        benchmarks[name]["differences"] = compare(untouched["benchmarks"][name], result)
     return {
         **asdict(cell),
         "name": cell.name,

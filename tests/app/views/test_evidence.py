@@ -120,7 +120,7 @@ def harness_records(runs, tiny):
         "schema": "focus-harness/1",
         "model": model,
         "settings": {},
-        "results": summary({"needle_200": found}, plan, 0),
+        "results": summary({"needle_200": found}, plan),
     }
     record_run(runs / "bench" / "summary.json", report)
     source = runs / "text.txt"

@@ -10,12 +10,11 @@ import pytest
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'focus-workbench[eval]'")
 
-from scipy.stats import bootstrap
+from scipy.stats import ttest_1samp
 
 from focus_core.errors import FocusError
 from focus_core.harness.model import FocusLM
 from focus_core.harness.scores import (
-    RESAMPLES,
     Setting,
     compare,
     paired_difference,
@@ -144,7 +143,7 @@ def test_scores_are_means_of_items_and_carry_their_exposure(folder, tiny_llama, 
 def test_short_items_are_called_equal_by_construction(folder, tiny_llama, focus):
     focus.config = focus.config.replace(window=200)
     off, hard = (run(focus, tiny_llama.tokenizer, folder, "piqa", mode=mode) for mode in ("off", "hard"))
-    rows = summary({"piqa": {"off": off, "hard-k1": hard}}, [Setting("off"), Setting("hard", 1)], seed=0)
+    rows = summary({"piqa": {"off": off, "hard-k1": hard}}, [Setting("off"), Setting("hard", 1)])
     assert rows[1]["exposure"]["distant_share"] == 0 and "by construction" in rows[1]["reading"]
     assert rows[1]["same_choice"] == 1
     assert reading(hard, Setting("hard", 1)) == rows[1]["reading"]
@@ -159,12 +158,18 @@ def test_other_kinds_of_tasks_run(folder, tiny_llama, focus, name):
 
 def test_paired_interval_equals_scipy_and_holds_exact_ties():
     differences = np.random.default_rng(5).normal(0.1, 1, 60)
-    found = paired_difference(differences, seed=7)
-    expected = bootstrap(
-        (differences,), np.mean, n_resamples=RESAMPLES, method="percentile", rng=np.random.default_rng(7)
-    ).confidence_interval
-    assert (found["low"], found["high"]) == (expected.low, expected.high)
-    assert paired_difference(np.zeros(5)) == {"difference": 0, "low": 0, "high": 0, "changed": 0}
+    found = paired_difference(differences)
+    expected = ttest_1samp(differences, 0).confidence_interval()
+    assert (found["low"], found["high"]) == pytest.approx((expected.low, expected.high))
+    ties = {"difference": 0, "low": 0, "high": 0, "established": False, "changed": 0}
+    assert paired_difference(np.zeros(5)) == ties
+
+
+def test_few_items_establish_nothing_and_one_has_no_interval():
+    apart = np.linspace(0.9, 1.1, 16)
+    assert paired_difference(apart)["established"] and not paired_difference(apart[:15])["established"]
+    one = paired_difference(np.ones(1))
+    assert (one["low"], one["high"], one["established"]) == (None, None, False)
 
 
 def test_results_are_kept_and_those_of_other_settings_refused(tmp_path):

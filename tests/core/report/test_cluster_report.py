@@ -16,7 +16,7 @@ import pytest
 
 from focus_core.errors import FocusError
 from focus_core.report import Block, Statistics
-from focus_core.report.build import build_report
+from focus_core.report.build import build_report, share_intervals
 from focus_core.report.files import report_files, write_files
 from focus_core.report.model import SECTIONS, Document
 from focus_core.report.visible import visible
@@ -165,6 +165,27 @@ def test_the_interval_of_a_share_is_that_of_an_independent_bootstrap(text):
         shares.append(drawn[:, 0].sum() / drawn.sum())
     low, high = np.quantile(shares, (0.025, 0.975))
     assert card.share.low == pytest.approx(low, abs=0.004) and card.share.high == pytest.approx(high, abs=0.004)
+
+
+@pytest.mark.parametrize("units", [16, 40])
+def test_nineteen_of_twenty_intervals_hold_the_true_share(units):
+    """Documents of uneven length whose shares differ: the true share is that of all documents that could be drawn."""
+    rng = np.random.default_rng(units)
+    held, trials, mean = 0, 1500, 0.3
+    for _ in range(trials):
+        totals = rng.integers(60, 140, units)
+        shares = rng.beta(6, 14, units)
+        counts = rng.binomial(totals, shares)
+        (found,) = share_intervals(counts[:, None], totals)
+        held += found.low <= mean <= found.high
+    assert 0.93 < held / trials < 0.97
+
+
+def test_intervals_over_fewer_than_sixteen_units_are_marked():
+    texts = ["x" * 1400, "x" * 2000]
+    marked = [report_on(collected(make_blocks(text, len(text) // 50, 50), text), list("tuvwxyz")) for text in texts]
+    assert "fewer than 16" in marked[0].intervals and "fewer than" not in marked[1].intervals
+    assert marked[0].cards[0].share.low is not None
 
 
 def test_a_short_text_gets_no_intervals():
