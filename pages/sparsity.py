@@ -87,6 +87,7 @@ def _mask(analysis: Analysis, row: int) -> None:
         query_membership=trace.query_membership[row],
         window=trace.config.window,
         sink_tokens=trace.config.sink_tokens,
+        sliding_window=trace.sliding_window(row),
     )
     chart(
         mask_image(mask, layer, num_tokens, dark=is_dark()),

@@ -59,6 +59,8 @@ class RoutedText:
         query_weights: (L, T, K) float32 weight of each group for each token as a query, rows sum to 1. `assignment`
             itself where tokens read the groups they are in, and by default.
         token_bytes: (T,) the bytes of each token; empty if they are not known.
+        sliding_windows: (L,) the base model's own window in each traced layer, in tokens; None where it has none, and
+            empty for none anywhere.
     """
 
     text: str
@@ -74,6 +76,7 @@ class RoutedText:
     head: int | None = None
     query_weights: np.ndarray = None  # type: ignore[assignment]
     token_bytes: tuple[bytes, ...] = ()
+    sliding_windows: tuple[int | None, ...] = ()
 
     def __post_init__(self) -> None:
         if self.query_weights is None:
@@ -83,6 +86,10 @@ class RoutedText:
     def reads_own_groups(self) -> bool:
         """Whether tokens read the groups they are in, as published."""
         return ROUTERS[self.config.router].reads_own_groups
+
+    def sliding_window(self, row: int) -> int | None:
+        """The model's own window in a traced layer, in tokens: it reads nothing that far back. None without one."""
+        return self.sliding_windows[row] if self.sliding_windows else None
 
     @cached_property
     def query_membership(self) -> np.ndarray:

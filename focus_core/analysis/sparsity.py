@@ -33,6 +33,8 @@ def random_kept(config: FocusConfig, row: int) -> float:
 def pair_table(trace: Trace) -> pd.DataFrame:
     """Shares of the causal pairs of a text that are kept and dropped, one row per layer.
 
+    Causal pairs are those that the untouched model computes, inside its own sliding window where it has one.
+
     Args:
         trace: the routing, of L layers.
 
@@ -48,8 +50,17 @@ def pair_table(trace: Trace) -> pd.DataFrame:
     """
     config = trace.config
     member, reads = torch.tensor(trace.membership), torch.tensor(trace.query_membership)
-    counts = kept_pairs(member, query_membership=reads, window=config.window, sink_tokens=config.sink_tokens)
-    causal, local, distant, kept, sink = (count.double().numpy() for count in counts)
+    counts = [
+        kept_pairs(
+            member[row, None],
+            query_membership=reads[row, None],
+            window=config.window,
+            sink_tokens=config.sink_tokens,
+            sliding_window=trace.sliding_window(row),
+        )
+        for row in range(len(trace.layers))
+    ]
+    causal, local, distant, kept, sink = (torch.cat(each).double().numpy() for each in zip(*counts))
     by_luck = [random_kept(config, row) for row in range(len(trace.layers))]
     same_by_luck = (distant - sink) * np.array(by_luck)
     table = pd.DataFrame(
@@ -88,6 +99,7 @@ def pooled_mask(
     query_membership: np.ndarray | None = None,
     window: int,
     sink_tokens: int,
+    sliding_window: int | None = None,
     cells: int = MAX_CELLS,
 ) -> PooledMask:
     """Pool the pattern of one layer to at most `cells` a side; holds one band of queries at a time.
@@ -97,11 +109,13 @@ def pooled_mask(
         query_membership: (T, K) bool, the groups that tokens read; None where they read the groups they are in.
         window: w.
         sink_tokens: tokens that every later token reads.
+        sliding_window: the model's own window, in tokens; pairs beyond it are no causal pairs. None without.
         cells: largest number of cells along a side.
     """
     num_tokens = len(membership)
     factor = max(1, -(-num_tokens // cells))
     starts = np.arange(0, num_tokens, factor)
+    own = num_tokens if sliding_window is None else sliding_window
     # Sets of both kinds are numbered together; the groups that a query reads are looked up from its own row.
     both = np.concatenate([membership, membership if query_membership is None else query_membership])
     set_of, overlap = membership_sets(both)
@@ -111,10 +125,11 @@ def pooled_mask(
         queries = np.arange(start, min(start + factor, num_tokens))
         keys = np.arange(queries[-1] + 1)
         distance = queries[:, None] - keys
-        local = (distance >= 0) & (distance <= window)
-        sink = (distance > window) & (keys < sink_tokens)
-        same = (distance > window) & (keys >= sink_tokens) & overlap[read_of[queries]][:, set_of[keys]]
-        dropped = (distance > window) & ~sink & ~same
+        local = (distance >= 0) & (distance <= window) & (distance < own)
+        far = (distance > window) & (distance < own)
+        sink = far & (keys < sink_tokens)
+        same = far & (keys >= sink_tokens) & overlap[read_of[queries]][:, set_of[keys]]
+        dropped = far & ~sink & ~same
         for kind, pairs in enumerate((local, sink, same, dropped)):
             counts[band, : band + 1, kind] = np.add.reduceat(pairs.sum(0), starts[: band + 1])
     total = counts.sum(-1, keepdims=True)

@@ -94,6 +94,7 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0, enco
         focus.model.base_model(input_ids=input_ids, use_cache=False)
     layers = tuple(sorted(seen))
     scores, assignment, query_weights = (torch.stack([seen[layer][part] for layer in layers]) for part in range(3))
+    windows = dict(zip(focus.layers, focus.sliding_windows))
     config, kind = focus.current.config, ROUTERS[focus.config.router]
     return Trace(
         text=text,
@@ -116,6 +117,7 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0, enco
         head=config.head_of(head),
         query_weights=weights if kind.reads_own_groups else query_weights.numpy(),
         token_bytes=tuple(token_bytes(tokenizer, encoding.input_ids)),
+        sliding_windows=tuple(windows[layer] for layer in layers),
     )
 
 

@@ -13,8 +13,8 @@ from focus_core.analysis import Trace
 from focus_core.analysis.tokens import context, token_text
 from focus_core.attention import kept_pairs
 
-LATER, SELF, LOCAL, SINK, SAME_GROUP, DROPPED = range(6)
-RELATIONS = ("later", "self", "local", "sink", "same group", "dropped")
+LATER, SELF, LOCAL, SINK, SAME_GROUP, DROPPED, BEYOND = range(7)
+RELATIONS = ("later", "self", "local", "sink", "same group", "dropped", "beyond the model's own window")
 """Names of the relations of a token to the others, in the order of their codes."""
 
 _MIN_LETTERS = 4
@@ -22,7 +22,7 @@ _MIN_LETTERS = 4
 
 @dataclass(frozen=True)
 class PairShares:
-    """Shares of the causal pairs of a text in one layer; the four add up to 1.
+    """Shares of the causal pairs of a text in one layer, inside the model's own window; the four add up to 1.
 
     Attributes:
         local: at most `window` apart.
@@ -46,6 +46,7 @@ def pair_shares(trace: Trace, layer: int) -> PairShares:
         query_membership=torch.tensor(trace.query_membership[layer])[None],
         window=trace.config.window,
         sink_tokens=trace.config.sink_tokens,
+        sliding_window=trace.sliding_window(layer),
     )
     causal, local, distant, kept, sink = (int(count[0]) for count in counts)
     free = distant - sink
@@ -65,6 +66,9 @@ def relations(trace: Trace, layer: int, token: int) -> np.ndarray:
     codes = np.where(shares, SAME_GROUP, DROPPED)
     codes[position < trace.config.sink_tokens] = SINK
     codes[token - position <= trace.config.window] = LOCAL
+    own = trace.sliding_window(layer)
+    if own is not None:
+        codes[token - position >= own] = BEYOND
     codes[position > token] = LATER
     codes[token] = SELF
     return codes.astype(np.int8)
@@ -108,7 +112,7 @@ def repeated_words(trace: Trace, layer: int) -> pd.DataFrame:
     Returns:
         Columns word, name, mentions, first, last, distance, affinity, kept; names first, then the farthest.
     """
-    ends = trace.offsets[:, 1]
+    ends, own = trace.offsets[:, 1], trace.sliding_window(layer)
     mentions: dict[str, list[int]] = {}
     lower: set[str] = set()
     for match in re.finditer(rf"[^\W\d_]{{{_MIN_LETTERS},}}", trace.text):
@@ -124,7 +128,9 @@ def repeated_words(trace: Trace, layer: int) -> pd.DataFrame:
         if last - first <= trace.config.window or first < trace.config.sink_tokens:
             continue
         affinity = float(trace.assignment[layer, first] @ trace.query_weights[layer, last])
-        kept = bool((trace.membership[layer, first] & trace.query_membership[layer, last]).any())
+        kept = bool((trace.membership[layer, first] & trace.query_membership[layer, last]).any()) and (
+            own is None or last - first < own
+        )
         name = word not in lower and word[0].upper() != word[0]
         rows.append((word.title() if name else word, name, len(tokens), first, last, last - first, affinity, kept))
     columns = ["word", "name", "mentions", "first", "last", "distance", "affinity", "kept"]

@@ -15,7 +15,7 @@ from streamlit.components.v2 import component
 from focus_core.analysis import Trace
 from focus_core.analysis.display.cells import Cell
 from focus_core.analysis.display.strip import asset, drawn_groups, legend, token_facts, token_groups
-from workbench.tokens.reads import DROPPED, LATER, RELATIONS, SELF, relations
+from workbench.tokens.reads import BEYOND, DROPPED, LATER, RELATIONS, SELF, relations
 
 _FOLDER = Path(__file__).parent
 _component = component(
@@ -64,7 +64,7 @@ def strip_data(
             item["l"] = str(item["g"][0])
             if codes is not None:
                 code = int(codes[last])
-                item["f"] = int(code in (LATER, DROPPED))
+                item["f"] = int(code in (LATER, DROPPED, BEYOND))
                 item["r"] = _relation_sentence(code, abs(last - (selected or 0)))
         drawn.append(item)
     return {
@@ -91,5 +91,5 @@ def _relation_sentence(code: int, distance: int) -> str:
         return "the selected token"
     if code == LATER:
         return f"{distance} after the selected token, which cannot read it"
-    verb = "not read by" if code == DROPPED else "read by"
+    verb = "not read by" if code in (DROPPED, BEYOND) else "read by"
     return f"{distance} before the selected token, {verb} it ({RELATIONS[code]})"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from synthetic import synthetic_trace
 
 from workbench.tokens.reads import (
+    BEYOND,
     DROPPED,
     LATER,
     LOCAL,
@@ -27,6 +30,8 @@ def relation(trace, layer, i, j):
         return SELF
     if j > i:
         return LATER
+    if trace.sliding_windows and i - j >= trace.sliding_windows[layer]:
+        return BEYOND
     if i - j <= trace.config.window:
         return LOCAL
     if j < trace.config.sink_tokens:
@@ -35,12 +40,17 @@ def relation(trace, layer, i, j):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 24), st.integers(0, 6), st.integers(0, 4), st.integers(1, 4), st.integers(0, 999))
-def test_relations_and_shares_follow_the_definition(length, window, sinks, k, seed):
+@given(
+    *(st.integers(1, 24), st.integers(0, 6), st.integers(0, 4), st.integers(1, 4), st.integers(0, 999)),
+    st.none() | st.integers(1, 20),
+)
+def test_relations_and_shares_follow_the_definition(length, window, sinks, k, seed, own):
     trace = synthetic_trace("ab " * (length - 1) + "ab", window=window, sink_tokens=sinks, top_k=k, seed=seed)
+    if own is not None:
+        trace = dataclasses.replace(trace, sliding_windows=(None, own, None))
     codes = np.stack([relations(trace, 1, i) for i in range(length)])
     assert codes.tolist() == [[relation(trace, 1, i, j) for j in range(length)] for i in range(length)]
-    shares, pairs = pair_shares(trace, 1), length * (length + 1) / 2
+    shares, pairs = pair_shares(trace, 1), np.isin(codes, (SELF, LOCAL, SINK, SAME_GROUP, DROPPED)).sum()
     assert shares.local == pytest.approx((np.isin(codes, (LOCAL, SELF))).sum() / pairs)
     assert shares.sink == pytest.approx((codes == SINK).sum() / pairs)
     assert shares.same_group == pytest.approx((codes == SAME_GROUP).sum() / pairs)
@@ -69,6 +79,9 @@ def test_repeated_words_pair_the_first_and_last_mention():
     shared = (trace.membership[0, 1] & trace.membership[0, 9]).any()
     assert bool(table["kept"][0]) == bool(shared)
     assert repeats_sentence(trace, 0, table).startswith("2 words return")
+    near = dataclasses.replace(trace, sliding_windows=(8, 8, 8))
+    assert not repeated_words(near, 0)["kept"].any() and (relations(near, 0, 9)[:2] == BEYOND).all()
+    assert "2 more, beyond the model's own window" in token_sentence(relations(near, 0, 9), 9, 0)
 
 
 def test_verdicts_are_the_numbers():

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from focus_core import FocusConfig, FocusError, analyze, retrofit
 from focus_core.analysis.sparsity import (
@@ -25,12 +26,14 @@ def random_membership(tokens: int, num_groups: int, top_k: int, seed: int) -> np
     return rank < top_k
 
 
-def classes(membership: np.ndarray, window: int, sinks: int) -> np.ndarray:
-    """(T, T) the definition, pair by pair: 0 local, 1 sink, 2 same group, 3 dropped, -1 the future."""
+def classes(membership: np.ndarray, window: int, sinks: int, own: int | None = None) -> np.ndarray:
+    """(T, T) the definition, pair by pair: 0 local, 1 sink, 2 same group, 3 dropped, -1 never read by the model."""
     tokens = len(membership)
     kinds = np.full((tokens, tokens), -1)
     for i in range(tokens):
         for j in range(i + 1):
+            if own is not None and i - j >= own:
+                continue
             if i - j <= window:
                 kinds[i, j] = 0
             elif j < sinks:
@@ -41,11 +44,14 @@ def classes(membership: np.ndarray, window: int, sinks: int) -> np.ndarray:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 30), st.integers(0, 9), st.integers(0, 5), st.integers(1, 4), st.integers(1, 12))
-def test_the_pooled_mask_is_the_mean_of_its_pairs(tokens, window, sinks, top_k, cells):
+@given(
+    *(st.integers(1, 30), st.integers(0, 9), st.integers(0, 5), st.integers(1, 4), st.integers(1, 12)),
+    st.none() | st.integers(1, 20),
+)
+def test_the_pooled_mask_is_the_mean_of_its_pairs(tokens, window, sinks, top_k, cells, own):
     membership = random_membership(tokens, 4, top_k, tokens)
-    kinds = classes(membership, window, sinks)
-    mask = pooled_mask(membership, window=window, sink_tokens=sinks, cells=cells)
+    kinds = classes(membership, window, sinks, own)
+    mask = pooled_mask(membership, window=window, sink_tokens=sinks, sliding_window=own, cells=cells)
     side = -(-tokens // mask.factor)
     assert side <= cells and mask.shares.shape == (side, side, 4)
     for row in range(side):
@@ -67,12 +73,25 @@ def test_random_sharing_is_the_share_of_sets_that_meet(num_groups, top_k):
     assert LayerRouter.random_kept(num_groups, top_k) == pytest.approx(meeting)
 
 
-def test_pair_shares_follow_the_definition(tiny_llama):
-    focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4, top_k=1, window=3, sink_tokens=2))
+def gemma() -> Gemma3ForCausalLM:
+    """Layers with a window of their own and layers without."""
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    settings = Gemma3TextConfig(
+        **dict(vocab_size=260, hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4),
+        **dict(num_key_value_heads=2, head_dim=8, sliding_window=12, layer_types=kinds),
+    )
+    return Gemma3ForCausalLM(settings).eval()
+
+
+@pytest.mark.parametrize("windowed", [False, True])
+def test_pair_shares_follow_the_definition(tiny_llama, windowed):
+    model = gemma() if windowed else tiny_llama.model
+    focus = retrofit(model, FocusConfig(num_groups=4, top_k=1, window=3, sink_tokens=2))
     trace = analyze(focus, tiny_llama.tokenizer, "a text of forty tokens, one for each byte")
     table = pair_table(trace)
+    assert trace.sliding_windows == ((12, None, 12) if windowed else (None, None, None))
     for row in range(len(trace.layers)):
-        kinds = classes(trace.membership[row], 3, 2)
+        kinds = classes(trace.membership[row], 3, 2, trace.sliding_windows[row])
         pairs = (kinds >= 0).sum()
         shares = [(kinds == kind).sum() / pairs for kind in range(4)]
         assert table.loc[row, ["local", "sink", "same group", "dropped"]].tolist() == pytest.approx(shares)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from focus_core.analysis import Trace
-from workbench.tokens.reads import DROPPED, LOCAL, SAME_GROUP, SINK, PairShares
+from workbench.tokens.reads import BEYOND, DROPPED, LOCAL, SAME_GROUP, SINK, PairShares
 
 
 def layer_verdict(trace: Trace, layer: int, shares: PairShares) -> str:
@@ -40,9 +40,11 @@ def token_sentence(codes: np.ndarray, token: int, layer: int, *, chosen: bool = 
         return "The first token has nothing before it to read."
     before = local + sink + same + dropped
     way = "in groups it reads" if chosen else "by sharing a group"
+    beyond = int((codes == BEYOND).sum())
+    own = f" No routing reads {beyond:,} more, beyond the model's own window." if beyond else ""
     return (
         f"In layer {layer} it reads **{local + sink + same:,} of the {before:,}** tokens before it. These are "
-        f"{local:,} in its window, {sink:,} sinks and {same:,} {way}. The other {dropped:,} are dropped."
+        f"{local:,} in its window, {sink:,} sinks and {same:,} {way}. The other {dropped:,} are dropped.{own}"
     )
 
 
