@@ -1,0 +1,178 @@
+"""Attention over narrow groups, a chunk of queries at a time; `reference` is its definition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from focus_core.attention import PairCounts
+from focus_core.attention.reference import attention_logits, masked_softmax
+from focus_core.routing.narrow.reading import Reading
+from focus_core.routing.narrow.summaries import RunningSums, Summaries
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+
+class NarrowOutput(NamedTuple):
+    """Attention over the window, sinks, read groups and summaries of the others.
+
+    Attributes:
+        output: (B, H, T, Dv), the query's dtype.
+        logsumexp: (B, H, T), summaries included; float32 (float64 for float64 inputs).
+        pairs: exactly attended pairs, each count (B, H) int64. Summaries are no pairs.
+    """
+
+    output: Tensor
+    logsumexp: Tensor
+    pairs: PairCounts
+
+
+class _Chunk(NamedTuple):
+    """Queries between two borders; those that share a key/value head are side by side, G = H / Hkv.
+
+    Attributes:
+        start: place of the first query.
+        stop: place after the last one.
+        border: first key of the extended window.
+        query: (B, Hkv, G, Tq, D).
+        summaries: of the distant keys, (B, Hkv, K, ...).
+        logits: (B, Hkv, G, Tq, K) of the mean keys.
+        reads: (B, Hkv, G, Tq, K) bool.
+    """
+
+    start: int
+    stop: int
+    border: int
+    query: Tensor
+    summaries: Summaries
+    logits: Tensor
+    reads: Tensor
+
+    @property
+    def counts(self) -> Tensor:
+        """(B, Hkv, 1, 1, K): distant keys of each group."""
+        return self.summaries.counts[:, :, None, None]
+
+    def pairs_read(self) -> Tensor:
+        """(B, H) int64: pairs with keys of the groups that are read."""
+        return (self.reads * self.counts).sum((-1, -2)).to(torch.int64).flatten(1)
+
+
+def narrow_attention(
+    query: Float[Tensor, "B H T D"],
+    key: Float[Tensor, "B Hkv T D"],
+    value: Float[Tensor, "B Hkv T Dv"],
+    groups: Int[Tensor, "B Hkv T"],
+    num_groups: int,
+    reading: Reading,
+    *,
+    scale: float,
+    softcap: float | None = None,
+) -> NarrowOutput:
+    """Exact attention over window, sinks and read groups, and one pseudo-key for each group that is not read.
+
+    Computes in float32 (float64 for float64 inputs). Memory grows with C * T, never with T * T.
+
+    Args:
+        query: position-encoded, of whole texts without padding.
+        key: position-encoded.
+        value: Dv may differ from D.
+        groups: of each token as a key, 0 to K - 1.
+        num_groups: K.
+        reading: window, sinks, borders and budget.
+        scale: factor of the dot products.
+        softcap: logits become softcap * tanh(logits / softcap).
+    """
+    compute = torch.promote_types(query.dtype, torch.float32)
+    key, value = key.to(compute), value.to(compute)
+    outputs, logsumexps = [], []
+    pairs_read = torch.zeros(query.shape[:2], dtype=torch.int64, device=query.device)
+    for chunk in _chunks(query.to(compute), key, value, groups, num_groups, reading, scale, softcap):
+        near = attention_logits(chunk.query, key[:, :, None, : chunk.stop], scale, softcap)
+        logits = torch.cat([near, chunk.logits + chunk.counts.log()], -1)
+        mask = torch.cat([_exact(chunk, groups, reading), ~chunk.reads & (chunk.counts > 0)], -1)
+        values = torch.cat([value[:, :, : chunk.stop], chunk.summaries.values], -2)
+        output, logsumexp = masked_softmax(logits, mask, values[:, :, None])
+        outputs.append(output.flatten(1, 2))
+        logsumexps.append(logsumexp.flatten(1, 2))
+        pairs_read += chunk.pairs_read()
+    pairs = _pair_counts(query.shape[2], reading, pairs_read)
+    return NarrowOutput(torch.cat(outputs, 2).to(query.dtype), torch.cat(logsumexps, 2), pairs)
+
+
+def narrow_pairs(
+    query: Float[Tensor, "B H T D"],
+    key: Float[Tensor, "B Hkv T D"],
+    groups: Int[Tensor, "B Hkv T"],
+    num_groups: int,
+    reading: Reading,
+    *,
+    scale: float,
+    softcap: float | None = None,
+) -> PairCounts:
+    """The pairs that `narrow_attention` attends exactly, each count (B, H) int64, without its attention."""
+    compute = torch.promote_types(query.dtype, torch.float32)
+    key = key.to(compute)
+    chunks = _chunks(query.to(compute), key, key[..., :0], groups, num_groups, reading, scale, softcap)
+    pairs_read = torch.zeros(query.shape[:2], dtype=torch.int64, device=query.device)
+    for chunk in chunks:
+        pairs_read += chunk.pairs_read()
+    return _pair_counts(query.shape[2], reading, pairs_read)
+
+
+def _chunks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    groups: Tensor,
+    num_groups: int,
+    reading: Reading,
+    scale: float,
+    softcap: float | None,
+) -> Iterator[_Chunk]:
+    """Chunks of queries in their order, with the sums of all keys that are distant for them."""
+    sums = RunningSums.of_none(key, value, num_groups)
+    summed = reading.sink_tokens
+    for start in range(0, query.shape[2], reading.chunk):
+        stop = min(start + reading.chunk, query.shape[2])
+        border = reading.border(start)
+        if border > summed:
+            new = slice(summed, border)
+            sums, summed = sums.add(groups[..., new], key[:, :, new], value[:, :, new]), border
+        queries = query[:, :, start:stop].unflatten(1, (key.shape[1], -1))
+        summaries = sums.summaries()
+        counts = summaries.counts[:, :, None, None]
+        logits = attention_logits(queries, summaries.keys[:, :, None], scale, softcap)
+        reads = reading.choose(reading.scores(logits, counts), counts)
+        yield _Chunk(start, stop, border, queries, summaries, logits, reads)
+
+
+def _exact(chunk: _Chunk, groups: Tensor, reading: Reading) -> Bool[Tensor, "B Hkv G Tq S"]:
+    """The keys before the end of the chunk that its queries attend to exactly."""
+    index = torch.arange(chunk.stop, device=groups.device)
+    open_keys = (index >= chunk.border) | (index < reading.sink_tokens)
+    causal = index <= index[chunk.start :, None]
+    group_of_key = groups[:, :, None, None, : chunk.stop].expand(*chunk.reads.shape[:-1], -1)
+    return (open_keys | chunk.reads.gather(-1, group_of_key)) & causal
+
+
+def _pair_counts(length: int, reading: Reading, pairs_read: Tensor) -> PairCounts:
+    """Counts of one text of `length` tokens for each head; pairs between window and border are distant and kept."""
+    query = torch.arange(length, device=pairs_read.device)
+    border = (query // reading.chunk * reading.chunk - reading.window).clamp(min=0) // reading.chunk * reading.chunk
+    distant = (query - reading.window).clamp(min=0)
+    sinks = border.clamp(max=reading.sink_tokens)
+    kept = (sinks + (distant - border).clamp(min=0)).sum()
+    causal = length * (length + 1) // 2
+    whole = torch.ones_like(pairs_read)
+    return PairCounts(
+        causal * whole,
+        (causal - distant.sum()) * whole,
+        distant.sum() * whole,
+        kept + pairs_read,
+        distant.clamp(max=reading.sink_tokens).sum() * whole,
+    )

@@ -1,0 +1,76 @@
+"""Where distant keys begin, and which of their groups a query reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from focus_core.errors import FocusError
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Settings of one layer's reading.
+
+    Attributes:
+        window: w, keys at most this far before a query are attended exactly.
+        sink_tokens: the first so many keys are attended exactly by every later query.
+        chunk: C, tokens between the borders at which sums are taken.
+        top_k: groups that a query reads; None where `share` decides.
+        share: share of a query's distant keys that it reads, 0 to 1, before `top_k`; None where `top_k` decides.
+        count_weight: weight of the log of a group's size in its score: 1 ranks groups by their estimated mass, 0 by
+            mass per key.
+
+    Raises:
+        FocusError: a value out of range, or neither `top_k` nor `share`.
+    """
+
+    window: int
+    sink_tokens: int
+    chunk: int = 64
+    top_k: int | None = None
+    share: float | None = None
+    count_weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.chunk < 1:
+            raise FocusError(f"chunk is {self.chunk}: it must be at least 1 token.")
+        if self.share is not None and not 0 <= self.share <= 1:
+            raise FocusError(f"The share of distant keys to read is {self.share}: choose one from 0 to 1.")
+        if self.top_k is None and self.share is None:
+            raise FocusError("A reading needs the number of groups or the share of keys to read: give one of them.")
+
+    def border(self, query: int) -> int:
+        """First key of the window of a query, extended to a border: keys before it are distant, or sinks."""
+        return max(0, query // self.chunk * self.chunk - self.window) // self.chunk * self.chunk
+
+    def scores(self, logits: Float[Tensor, "*N K"], counts: Float[Tensor, "*N K"]) -> Float[Tensor, "*N K"]:
+        """Scores of groups from the logits of their mean keys: a log n + scale q.mean(k), a = `count_weight`."""
+        return logits + self.count_weight * counts.clamp(min=1).log()
+
+    def choose(self, scores: Float[Tensor, "*N K"], counts: Float[Tensor, "*N K"]) -> Bool[Tensor, "*N K"]:
+        """The groups to read: those with the highest scores, within the budget.
+
+        A budget in pairs ends inside a group. This group is read if the larger part of it is within the budget: too
+        much as often as too little.
+
+        Args:
+            scores: (..., K), compared within a query; of equal scores the first group wins.
+            counts: (..., K) distant keys of each group, broadcastable to the scores.
+
+        Returns:
+            (..., K) bool; False for empty groups.
+        """
+        ranked = scores.masked_fill(counts == 0, float("-inf")).sort(dim=-1, descending=True, stable=True).indices
+        sizes = counts.expand_as(scores).gather(-1, ranked)
+        if self.share is not None:
+            within = sizes.cumsum(-1) - sizes / 2 <= self.share * sizes.sum(-1, keepdim=True)
+        else:
+            within = torch.arange(scores.shape[-1], device=scores.device) < (self.top_k or 0)
+        return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, ranked, within & (sizes > 0))

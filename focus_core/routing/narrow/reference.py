@@ -1,0 +1,71 @@
+"""The definition of attention over narrow groups in its plainest form; `narrow_attention` is tested against it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from focus_core.attention.reference import attention_logits
+from focus_core.routing.narrow.reading import Reading
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+
+class Reference(NamedTuple):
+    """Attention by its definition.
+
+    Attributes:
+        output: (B, H, T, Dv).
+        logsumexp: (B, H, T).
+        exact: (B, H, T, T) bool, the pairs that are attended exactly.
+    """
+
+    output: Float[Tensor, "B H T Dv"]
+    logsumexp: Float[Tensor, "B H T"]
+    exact: Bool[Tensor, "B H T T"]
+
+
+def narrow_reference(
+    query: Float[Tensor, "B H T D"],
+    key: Float[Tensor, "B Hkv T D"],
+    value: Float[Tensor, "B Hkv T Dv"],
+    groups: Int[Tensor, "B Hkv T"],
+    num_groups: int,
+    reading: Reading,
+    *,
+    scale: float,
+    softcap: float | None = None,
+) -> Reference:
+    """What `narrow_attention` computes, from masks over all pairs and sums for every query; for short texts alone.
+
+    Takes the arguments of `narrow_attention`, and computes in the dtype of the query.
+    """
+    length, repeats = query.shape[2], query.shape[1] // key.shape[1]
+    key, value, groups = (part.repeat_interleave(repeats, 1) for part in (key, value, groups))
+    index = torch.arange(length, device=query.device)
+    border = torch.tensor([reading.border(place) for place in range(length)], device=query.device)
+    distant = (index < border[:, None]) & (index >= reading.sink_tokens)
+    member = F.one_hot(groups, num_groups).to(query.dtype)
+
+    def sums(vectors: Tensor) -> Tensor:
+        """(B, H, T, K, D): over each group's distant keys, for every query."""
+        return torch.einsum("ij,bhjk,bhjd->bhikd", distant.to(query.dtype), member, vectors)
+
+    counts = sums(torch.ones_like(key[..., :1]))[..., 0]
+    sizes = counts.clamp(min=1)[..., None]
+    mean_logits = attention_logits(query[..., None, :], sums(key) / sizes, scale, softcap)[..., 0, :]
+    reads = reading.choose(reading.scores(mean_logits, counts), counts)
+
+    read_keys = reads.gather(-1, groups[:, :, None].expand(-1, -1, length, -1))
+    exact = (index <= index[:, None]) & (~distant | read_keys)
+    pair_logits = attention_logits(query, key, scale, softcap).masked_fill(~exact, float("-inf"))
+    summary_logits = (mean_logits + counts.log()).masked_fill(reads, float("-inf"))
+    logits = torch.cat([pair_logits, summary_logits], -1)
+    weights = logits.softmax(-1)
+    output = weights[..., :length] @ value
+    output = output + torch.einsum("bhik,bhikd->bhid", weights[..., length:], sums(value) / sizes)
+    return Reference(output, logits.logsumexp(-1), exact)
