@@ -258,10 +258,28 @@ def token_blocks(tokenizer: Any, texts: Iterable[str], length: int, *, max_block
             " text or"
             " shorten the blocks."
         )
-    if max_blocks is not None and max_blocks < len(blocks):
-        chosen = np.linspace(0, len(blocks) - 1, max_blocks).round().astype(np.int64)
-        blocks = blocks[chosen]
-    return blocks
+    return blocks[evenly_spaced(len(blocks), max_blocks)]
+
+
+def document_blocks(tokenizer: Any, texts: Iterable[str], length: int) -> list[np.ndarray]:
+    """The blocks of each text alone, as `token_blocks` cuts them: (N, length) int64, N = 0 for one that is too short.
+
+    Raises:
+        FocusError: `length` is below 1 or leaves no room after the opening.
+    """
+    if length < 1:
+        raise FocusError("Block length and number of blocks must be at least 1.")
+    opening = _opening(tokenizer, length)
+    return [
+        opened(np.asarray(_tokenize(tokenizer, text)["input_ids"], dtype=np.int64), opening, length) for text in texts
+    ]
+
+
+def evenly_spaced(count: int, wanted: int | None) -> np.ndarray:
+    """Indices of at most `wanted` of so many blocks, the first and the last among them; all when None."""
+    if wanted is None or wanted >= count:
+        return np.arange(count)
+    return np.linspace(0, count - 1, wanted).round().astype(np.int64)
 
 
 def opened(ids: np.ndarray, opening: Sequence[int], length: int) -> np.ndarray:
@@ -311,9 +329,7 @@ def token_windows(
     if not parts:
         raise FocusError(f"No text has {length:,} tokens: give a longer one or shorten the blocks.")
     blocks = np.concatenate(parts)
-    if max_blocks is not None and max_blocks < len(blocks):
-        blocks = blocks[np.linspace(0, len(blocks) - 1, max_blocks).round().astype(np.int64)]
-    return blocks
+    return blocks[evenly_spaced(len(blocks), max_blocks)]
 
 
 def _tokenize(tokenizer: Any, text: str) -> Any:

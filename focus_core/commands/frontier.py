@@ -1,9 +1,9 @@
-"""`focus frontier`: perplexity against kept pairs, for routers and for published baselines."""
+"""`focus frontier`: quality against kept pairs, for routers and for published baselines."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,69 +11,129 @@ from focus_core.commands.options import JsonOption, ModelOption, print_json
 
 
 def frontier(
-    data: Annotated[list[Path], typer.Option("--data", "-d", help="Held-out text file or folder; repeat for more.")],
-    train: Annotated[
-        list[Path],
-        typer.Option("--train", help="Training text: untrained routers are calibrated on it, baselines fitted."),
-    ],
+    train: Annotated[list[Path], typer.Option("--train", help="Training text; baselines are fitted on it.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write; repeat the command to resume.")],
+    data: Annotated[
+        list[Path] | None, typer.Option("--data", "-d", help="Held-out text of one kind: file or folder; repeat.")
+    ] = None,
+    kinds: Annotated[
+        Path | None, typer.Option(help="Folder of held-out text: each file or subfolder in it is one kind.")
+    ] = None,
     model: ModelOption = "default",
     routers: Annotated[
         list[str] | None,
         typer.Option("--routers", "-r", metavar="FOLDER", help="Routers; repeat. Default: those shipped."),
     ] = None,
-    top_k: Annotated[list[int] | None, typer.Option("--top-k", "-k", min=1, help="k; repeat. Default: 1, 2.")] = None,
-    baseline: Annotated[
-        list[str] | None, typer.Option(help="Baseline; repeat. Default: all. none for no baseline.")
+    top_k: Annotated[
+        list[int] | None, typer.Option("--top-k", "-k", min=1, help="k; repeat. Default: 1, and 2 with --data.")
     ] = None,
-    length: Annotated[int, typer.Option(min=1, help="Context length T in tokens.")] = 2048,
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option(help="Baseline; repeat. Default: all, with --kinds a few above 2,048 tokens. none for none."),
+    ] = None,
+    share: Annotated[
+        list[float] | None,
+        typer.Option(help="Share of distant pairs for baselines; repeat. Default: 0.15; the routers' with --data."),
+    ] = None,
+    length: Annotated[
+        list[int] | None,
+        typer.Option(min=2, help="Context length T; repeat with --kinds. Default: 2048; 512, 2048, 8192 with --kinds."),
+    ] = None,
     window: Annotated[int, typer.Option("--window", "-w", min=0, help="Window w, for all.")] = 128,
     sinks: Annotated[int, typer.Option(min=0, help="First tokens that all methods keep.")] = 4,
-    blocks: Annotated[int, typer.Option(min=1, help="Evenly spaced blocks of the held-out text.")] = 8,
+    blocks: Annotated[
+        int | None,
+        typer.Option(min=1, help="Evenly spaced blocks. Default: 16; 3 for each kind and length with --kinds."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of untrained routers and random baselines.")] = 0,
     speeds: Annotated[
         list[Path] | None, typer.Option(help="Record of focus bench; repeat. Default: those that are shipped.")
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Compare routers with published sparse attentions at the same kept share.
+    """Compare routers with published sparse attentions at the same share.
 
-    The first routers, at each k, set the budgets. Every baseline gets the
-    same window and sinks and the same budget of distant pairs; the share
-    that it keeps is counted. All routing is causal. Routers with a plan (a
-    k for every layer, from focus plan) are measured at that plan.
+    Retention comes first: the divergence (KL) of next-token distributions
+    from the untouched model's. All methods have the same window and sinks.
+    The share of distant pairs that each keeps is counted. Routing is causal.
 
-    A table (.md) and a figure (.svg) beside --out show the results, with
-    the speeds of one attention call from focus bench.
+    With --kinds: several kinds of text and lengths, with the mean over
+    kinds. Repeat the command with more kinds, lengths, blocks or methods to
+    add them to the file. Short lengths and important methods come first.
 
-    Example: focus frontier -d held-out.txt --train books/ --out f.json
+    With --data: one kind of text. The first routers, at each k, set the
+    shares of the baselines, unless --share does.
+
+    A table (.md) and a figure (.svg) beside --out show the results.
+
+    Example: focus frontier --kinds held-out/ --train books/ --out f.json
     """
-    import rich
-
-    from focus_core.baselines import BASELINES
-    from focus_core.commands.tables.frontier import frontier_table
-    from focus_core.frontier.run import FrontierSettings, measure_frontier
+    from focus_core.errors import FocusError
     from focus_core.frontier.speeds import read_speeds, recorded_speeds
-    from focus_core.frontier.table import frontier_rows, worth
-    from focus_core.progress import terminal_progress
 
-    settings = FrontierSettings(
-        routers=tuple(routers or [None]),
-        top_k=tuple(top_k or (1, 2)),
-        baselines=() if baseline == ["none"] else tuple(baseline or BASELINES),
-        length=length,
-        window=window,
-        sink_tokens=sinks,
-        blocks=blocks,
-        seed=seed,
-    )
+    if (data is None) == (kinds is None):
+        raise FocusError("Give held-out text of one kind with --data, or a folder of several kinds with --kinds.")
+    if kinds is None and length is not None and len(length) > 1:
+        raise FocusError("Several lengths need --kinds: with --data give one --length.")
+    sizes: dict[str, Any] = {"window": window, "sink_tokens": sinks, "seed": seed, "routers": tuple(routers or [None])}
+    sizes |= {} if blocks is None else {"blocks": blocks}
+    sizes |= {} if top_k is None else {"top_k": tuple(top_k)}
+    sizes |= {} if share is None else {"shares": tuple(share)}
+    sizes |= {} if baseline is None else {"baselines": () if baseline == ["none"] else tuple(baseline)}
     known = recorded_speeds() if speeds is None else read_speeds(speeds)
-    with terminal_progress() as progress:
-        record = measure_frontier(data, train, out, settings, model=model, speeds=known, progress=progress)
+    if kinds is not None:
+        sizes |= {} if length is None else {"lengths": tuple(length)}
+        record = _kinds(kinds, train, out, sizes, model, known, quiet=json_output)
+    else:
+        sizes |= {} if length is None else {"length": length[0]}
+        record = _single(data or [], train, out, sizes, model, known, quiet=json_output)
     if json_output:
         print_json(record)
     else:
-        title = f"{record['model']['name']}, T={length}, w={window}, {sinks} sinks"
+        print(f"Written to {out}, {out.with_suffix('.md').name} and {out.with_suffix('.svg').name}.")
+
+
+def _single(
+    data: list[Path], train: list[Path], out: Path, sizes: dict[str, Any], model: str, known: Any, *, quiet: bool
+) -> dict[str, Any]:
+    import rich
+
+    from focus_core.commands.tables.frontier import frontier_table
+    from focus_core.frontier.run import FrontierSettings, measure_frontier
+    from focus_core.frontier.table import frontier_rows, worth
+    from focus_core.progress import terminal_progress
+
+    with terminal_progress() as progress:
+        record = measure_frontier(
+            data, train, out, FrontierSettings(**sizes), model=model, speeds=known, progress=progress
+        )
+    if not quiet:
+        used = record["settings"]
+        title = f"{record['model']['name']}, T={used['length']}, w={used['window']}, {used['sink_tokens']} sinks"
         rich.print(frontier_table(frontier_rows(record, known), title))
-        rich.print(worth(record["settings"]["blocks"]))
-        rich.print(f"Written to {out}, {out.with_suffix('.md').name} and {out.with_suffix('.svg').name}.")
+        rich.print(worth(used["blocks"], record["documents"]))
+    return record
+
+
+def _kinds(
+    kinds: Path, train: list[Path], out: Path, sizes: dict[str, Any], model: str, known: Any, *, quiet: bool
+) -> dict[str, Any]:
+    import rich
+
+    from focus_core.commands.tables.frontier import by_kind_table, means_table
+    from focus_core.frontier.kinds_table import notes, verdict
+    from focus_core.frontier.means import lengths_of
+    from focus_core.frontier.protocol import ProtocolSettings, measure_protocol
+    from focus_core.progress import terminal_progress
+
+    with terminal_progress() as progress:
+        record = measure_protocol(
+            kinds, train, out, ProtocolSettings(**sizes), model=model, speeds=known, progress=progress
+        )
+    if not quiet:
+        for length in lengths_of(record):
+            rich.print(means_table(record, length, known))
+            rich.print(by_kind_table(record, length))
+            print(verdict(record, length))
+        print(*notes(record), sep="\n")
+    return record

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -87,21 +87,48 @@ def figure(record: dict[str, Any], speeds: Speeds) -> str:
             for size in (SIZES if speeds.points else ())
         ),
     ]
-    panels = [
-        _panel(rows, legend, y, name, value, text) | {"top": TOP + number * APART}
-        for number, (name, value, text) in enumerate(ways)
-    ]
+    panels = [_panel(rows, legend, y, *way) for way in ways]
     made, blocks = record["made"], record["settings"]["blocks"]
     few = ("Intervals: fewer than 16 blocks,", "so differences are not established.") if few_blocks(blocks) else ()
     notes = NOTES + few + (SPEED_NOTES if speeds.points else ())
+    return drawing(
+        title=title(record),
+        subtitle=f"{record['model']['name']}, {blocks} blocks; {made['device']}, {made['date'][:10]}",
+        y_name="perplexity against untouched",
+        panels=panels,
+        legend=list(legend.values()),
+        notes=notes,
+    )
+
+
+def drawing(
+    *,
+    title: str,
+    subtitle: str,
+    y_name: str,
+    panels: Sequence[dict[str, Any]],
+    legend: Sequence[dict[str, Any]],
+    notes: Sequence[str],
+) -> str:
+    """Panels one below another, with the legend beside them, as an SVG document.
+
+    Args:
+        title: of the document.
+        subtitle: below it.
+        y_name: of the upright axes.
+        panels: name, marks, lines and ticks of each, as figure_template.svg has them.
+        legend: number, colour, name and filling of each series.
+        notes: lines below the legend.
+    """
     template = Environment(autoescape=True, trim_blocks=True).from_string(
         Path(__file__).with_name("figure_template.svg").read_text(encoding="utf-8")
     )
     return template.render(
-        title=title(record),
-        subtitle=f"{record['model']['name']}, {blocks} blocks; {made['device']}, {made['date'][:10]}",
-        panels=panels,
-        legend=list(legend.values()),
+        title=title,
+        subtitle=subtitle,
+        y_name=y_name,
+        panels=[panel | {"top": TOP + number * APART} for number, panel in enumerate(panels)],
+        legend=legend,
         notes=notes,
         width=WIDTH,
         height=TOP + max(len(panels) * APART, 21 * len(legend) + 17 * len(notes) + 40),

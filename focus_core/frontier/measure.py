@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from focus_core.attention import AttentionOutput
 from focus_core.baselines import BASELINES, Baseline, Case
+from focus_core.errors import FocusError
 from focus_core.evaluation.perplexity import Evaluation
 from focus_core.evaluation.retention import RETENTION, Untouched, compare_tokens, retention_of
 from focus_core.routing.model import FocusModel
@@ -47,6 +48,9 @@ class Point:
         top1_agreement: share of tokens with the untouched model's most likely token.
         block_kl: `kl` of every block.
         block_kl_last_quarter: `kl_last_quarter` of every block.
+        text: kind of text, in records of several kinds; None in those of one.
+        length: T in tokens, likewise.
+        seconds: time of the measurement, likewise.
     """
 
     method: str
@@ -69,15 +73,37 @@ class Point:
     top1_agreement: float | None = None
     block_kl: tuple[float, ...] = ()
     block_kl_last_quarter: tuple[float, ...] = ()
+    text: str | None = None
+    length: int | None = None
+    seconds: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The point as plain values."""
         return asdict(self)
 
     @property
-    def key(self) -> tuple[str, int | None, float | None]:
-        """Identity of the point, for resuming an interrupted run."""
-        return self.method, self.top_k, self.wanted_share
+    def key(self) -> tuple[str, int | None, float | None, str | None, int | None]:
+        """Identity of the point in its record, for resuming an interrupted run."""
+        return self.method, self.top_k, self.wanted_share, self.text, self.length
+
+
+def check_names(baselines: Iterable[str], shares: Iterable[float]) -> None:
+    """Refuse baselines that there are not and shares that are none.
+
+    Raises:
+        FocusError: an unknown baseline, or a share that is not above 0 and below 1.
+    """
+    unknown = sorted(set(baselines) - set(BASELINES))
+    if unknown:
+        raise FocusError(f"There is no baseline {unknown[0]!r}: choose from {', '.join(BASELINES)}.")
+    wrong = [share for share in shares if not 0 < share < 1]
+    if wrong:
+        raise FocusError(f"A share of pairs is above 0 and below 1, not {wrong[0]:g}: change --share.")
+
+
+def point_of(stored: dict[str, Any]) -> Point:
+    """The point that a record holds as plain values."""
+    return Point(**{name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()})
 
 
 def routed_point(

@@ -15,7 +15,8 @@ from focus_core.errors import FocusError
 from focus_core.evaluation import evaluate
 from focus_core.evaluation.retention import Untouched
 from focus_core.frontier.files import write_beside
-from focus_core.frontier.measure import SCHEMA, Point, baseline_point, routed_point
+from focus_core.frontier.kinds import cut
+from focus_core.frontier.measure import SCHEMA, Point, baseline_point, check_names, point_of, routed_point
 from focus_core.frontier.speeds import Speeds, recorded_speeds
 from focus_core.models import LoadedModel, load_model
 from focus_core.progress import Progress, silent
@@ -41,6 +42,7 @@ class FrontierSettings:
         window: w, for all methods.
         sink_tokens: first tokens that all methods keep.
         blocks: evenly spaced blocks of the held-out text.
+        shares: of distant pairs, for the baselines; None for those that the first routers keep.
         seed: of untrained routers and random baselines.
     """
 
@@ -50,13 +52,12 @@ class FrontierSettings:
     length: int = 2048
     window: int = 128
     sink_tokens: int = 4
-    blocks: int = 8
+    blocks: int = 16
+    shares: tuple[float, ...] | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        unknown = sorted(set(self.baselines) - set(BASELINES))
-        if unknown:
-            raise FocusError(f"There is no baseline {unknown[0]!r}: choose from {', '.join(BASELINES)}.")
+        check_names(self.baselines, self.shares or ())
 
 
 def measure_frontier(
@@ -81,7 +82,8 @@ def measure_frontier(
         progress: told of each finished point.
 
     Returns:
-        The record: ``schema``, ``made``, ``model``, ``settings``, ``data``, ``training_text`` and ``points``.
+        The record: ``schema``, ``made``, ``model``, ``settings``, ``data``, ``training_text``, ``documents`` (that of
+        each block) and ``points``.
 
     Raises:
         FocusError: a text, a model or routers are missing, or the file holds a measurement of other settings.
@@ -93,7 +95,10 @@ def measure_frontier(
     speeds = recorded_speeds() if speeds is None else speeds
     held_files, train_files = find_texts(data), find_texts(train)
     loaded, length = load_model(model, progress=progress), settings.length
-    held = token_blocks(loaded.tokenizer, map(read_text, held_files), length, max_blocks=settings.blocks)
+    sample = cut(loaded.tokenizer, held_files, length, settings.blocks)
+    held = sample.blocks
+    if not len(held):
+        raise FocusError(f"No held-out text has {length:,} tokens: give a longer text or a shorter --length.")
     pool = token_blocks(loaded.tokenizer, map(read_text, train_files), length)
     sizes = {name: getattr(settings, name) for name in ("length", "window", "sink_tokens", "seed")}
     report = {
@@ -103,8 +108,8 @@ def measure_frontier(
         "data": text_records(held_files),
         "training_text": text_records(train_files),
     }
-    record = resume_record(out, report)
-    points = [Point(**{name: _frozen(value) for name, value in point.items()}) for point in record["points"]]
+    record = resume_record(out, report) | {"documents": list(sample.documents)}
+    points = [point_of(point) for point in record["points"]]
     plan = _Plan(loaded, held, calibration_blocks(pool, settings.seed), settings, points)
     for done, point in enumerate(plan.run(), 1):
         points.append(point)
@@ -112,10 +117,6 @@ def measure_frontier(
         progress(f"{point.label} ({done} of {plan.total})", done / plan.total)
     write_beside(out, record, speeds)
     return record
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 class _Plan:
@@ -126,10 +127,11 @@ class _Plan:
     ) -> None:
         self.loaded, self.held, self.pool, self.settings, self.points = loaded, held, pool, settings, points
         self.untouched = Untouched(held)
-        self.total = 1 + (len(settings.routers) + 1 + len(settings.baselines)) * len(settings.top_k)
+        budgets = len(settings.top_k if settings.shares is None else settings.shares)
+        self.total = 1 + (len(settings.routers) + 1) * len(settings.top_k) + len(settings.baselines) * budgets
 
     def _missing(self, *key: Any) -> bool:
-        return all(point.key != key for point in self.points)
+        return all(point.key[:3] != key for point in self.points)
 
     def run(self) -> Iterator[Point]:
         """Measure missing points one at a time; each is in `points` before the next begins."""
@@ -146,7 +148,7 @@ class _Plan:
             yield from self._untrained(kind)
         own = (None, *self.settings.top_k)
         budgets = [point.kept_share for point in self.points if point.method == first and point.top_k in own]
-        yield from self._baselines(budgets)
+        yield from self._baselines(budgets if self.settings.shares is None else list(self.settings.shares))
 
     def _untrained(self, kind: FocusConfig) -> Iterator[Point]:
         focus = retrofit(self.loaded.model, kind, seed=self.settings.seed)

@@ -6,10 +6,12 @@ speed near their share have none.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from focus_core.evaluation.compare import LEVEL, Difference, few_blocks, holm, perplexity_difference
+from focus_core.frontier.kinds import one_document
 from focus_core.frontier.speeds import Speeds, joint_speedup
 
 SIZES = (8192, 32768)
@@ -129,7 +131,7 @@ def markdown(record: dict[str, Any], speeds: Speeds) -> str:
         "",
         f"{record['model']['name']}, {settings['blocks']} evenly spaced blocks; untouched perplexity "
         f"{untouched.perplexity:.2f}; {made['device']}, {versions}, {made['date'][:10]}. "
-        f"{worth(settings['blocks'])}",
+        f"{worth(settings['blocks'], record.get('documents', ()))}",
         "",
         "| method | KL | KL, last quarter | top-1 same | distant pairs kept | all pairs kept | perplexity "
         "| against untouched (perplexity, 95%) | largest group | attention at 8K | at 32K |",
@@ -161,10 +163,10 @@ def retention_cells(row: Row) -> tuple[str, str, str]:
     )
 
 
-def worth(blocks: int) -> str:
-    """The method of the intervals, and a remark where blocks are too few."""
-    few = few_blocks(blocks)
-    text = "Intervals: 95%, Student's t over blocks, paired with the untouched model."
+def worth(blocks: int, documents: Iterable[str] = ()) -> str:
+    """The method of the intervals, and a remark where blocks are too few or of one document."""
+    few, text = few_blocks(blocks), "Intervals: 95%, Student's t over blocks, paired with the untouched model."
+    text = " ".join((text, *filter(None, [one_document(documents)])))
     if few:
         return f"{text} {few.capitalize()}."
     return f"{text} * established: p below 5% after Holm's correction over all rows."

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.table import Table
 
 from focus_core.commands.tables.plain import plain_table
+from focus_core.frontier.kinds_table import by_kind_cells, timed
+from focus_core.frontier.means import kinds_at, mean_rows
+from focus_core.frontier.speeds import Speeds
 from focus_core.frontier.table import SIZES, Row, retention_cells
 
 
@@ -29,4 +33,34 @@ def frontier_table(rows: Sequence[Row], title: str) -> Table:
             "" if row.largest_group_share is None else f"{row.largest_group_share:.1%}",
             *(() if retained else (share, *speeds)),
         )
+    return table
+
+
+def means_table(record: dict[str, Any], length: int, speeds: Speeds) -> Table:
+    """Mean over kinds of text at one length, retention first; intervals are in the table beside the record."""
+    names = ("method", "kept", "KL", "last quarter", "ours minus", "top-1", "perplexity", "largest", "attention")
+    table = plain_table(f"{record['model']['name']}, T={length}, mean over kinds", *names, left=("method",))
+    for row in mean_rows(record, length):
+        speed = timed(row, speeds).excluded
+        table.add_row(
+            row.label,
+            "approximate" if row.kept_share is None else f"{row.kept_share:.1%}",
+            "" if row.kl is None else f"{row.kl.difference:.4f}",
+            "" if row.kl_last_quarter is None else f"{row.kl_last_quarter:.4f}",
+            "" if row.against is None else f"{row.against.difference:+.4f}{' *' if row.established else ''}",
+            "" if row.top1_agreement is None else f"{row.top1_agreement:.1%}",
+            "" if row.kl is None else f"{row.relative - 1:+.1%}",
+            "" if row.largest_group_share is None else f"{row.largest_group_share:.0%}",
+            "" if speed is None else f"{speed:.2f}x",
+        )
+    return table
+
+
+def by_kind_table(record: dict[str, Any], length: int) -> Table:
+    """KL of every method on every kind of text at one length."""
+    kinds = kinds_at(record, length)
+    table = plain_table(f"KL by kind, T={length}", "method", *kinds, left=("method",))
+    for row in mean_rows(record, length):
+        if row.by_kind:
+            table.add_row(*by_kind_cells(row, kinds))
     return table

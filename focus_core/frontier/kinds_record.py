@@ -1,0 +1,73 @@
+"""The record of the protocol: its texts and routers, and how a file grows by repeated calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from focus_core.errors import FocusError
+from focus_core.frontier.kinds import Cut, Kind
+from focus_core.results import plain, resume_record, text_records
+
+SCHEMA = "focus-frontier-kinds/1"
+GROWING = ("lengths", "blocks", "shares", "top_k")
+"""Settings that may differ when a record is resumed: they decide which cells there are, not their results."""
+
+
+def described(texts: Sequence[Kind], cuts: dict[tuple[str, int], Cut]) -> dict[str, Any]:
+    """Documents of each kind, and how many blocks of which documents are used at each length."""
+    found: dict[str, Any] = {text.name: {"documents": text_records(text.files), "blocks": {}} for text in texts}
+    for (name, length), part in cuts.items():
+        found[name]["blocks"][str(length)] = {
+            "used": len(part.blocks),
+            "available": part.available,
+            "documents": part.documents,
+        }
+    return found
+
+
+def check_held_out(kinds: dict[str, Any], training_text: Sequence[dict[str, Any]], routers: dict[str, Any]) -> None:
+    """Refuse kinds of text with a document that baselines are fitted or routers were trained on.
+
+    Raises:
+        FocusError: there is one.
+    """
+    trained = {text["sha256"]: "--train" for text in training_text}
+    for name, entry in routers.items():
+        trained |= {text["sha256"]: f"the routers {name}" for text in entry["trained_on"]}
+    for kind, entry in kinds.items():
+        for text in entry["documents"]:
+            if text["sha256"] in trained:
+                raise FocusError(
+                    f"{text['name']} of the kind {kind!r} is training text of {trained[text['sha256']]}: take it out "
+                    "of --kinds, since only held-out text counts."
+                )
+
+
+def resumed(out: Path, report: dict[str, Any], growing: dict[str, Any]) -> dict[str, Any]:
+    """The record of the file with what this call adds to it, or a new one.
+
+    Raises:
+        FocusError: the file holds other text of a kind, other routers of a name, or more blocks.
+    """
+    record, growing = resume_record(out, report, free=GROWING), plain(growing)
+    if not out.exists():
+        return record | growing
+    stored = json.loads(out.read_text(encoding="utf-8"))
+    elsewhere = "name another file with --out."
+    for name, entry in growing["routers"].items():
+        if stored["routers"].get(name, entry)["hash"] != entry["hash"]:
+            raise FocusError(f"{out} holds other routers of the name {name}: {elsewhere}")
+    kinds = dict(stored["kinds"])
+    for name, entry in growing["kinds"].items():
+        before = kinds.get(name, entry)
+        if before["documents"] != entry["documents"]:
+            raise FocusError(f"{out} holds other text of the kind {name!r}: {elsewhere}")
+        for length, blocks in entry["blocks"].items():
+            more = before["blocks"].get(length, blocks)["used"]
+            if more > blocks["used"]:
+                raise FocusError(f"{out} holds {more} blocks of {name} at {length}: repeat with as many --blocks.")
+        kinds[name] = entry | {"blocks": before["blocks"] | entry["blocks"]}
+    return record | {"kinds": kinds, "routers": stored["routers"] | growing["routers"], "ours": stored["ours"]}

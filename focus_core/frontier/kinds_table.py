@@ -1,0 +1,168 @@
+"""The table of several kinds of text: for each length the mean over kinds, then KL by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from focus_core.evaluation.compare import few_blocks
+from focus_core.frontier.kinds import one_document
+from focus_core.frontier.means import MeanRow, blocks_of, kinds_at, lengths_of, mean_rows
+from focus_core.frontier.speeds import Speeds
+
+COLUMNS = (
+    "method",
+    "distant pairs kept",
+    "KL",
+    "KL, last quarter",
+    "ours minus this",
+    "top-1 same",
+    "perplexity",
+    "largest group",
+    "attention, choosing excluded",
+    "attention, choosing included",
+    "whole model",
+)
+"""Retention first. "ours minus this" is the difference in KL of the routers of the record, with its 95% interval."""
+
+
+class Timed(NamedTuple):
+    """Measured speed-ups over full attention at the length of a row; None where there is no measurement.
+
+    Attributes:
+        excluded: of attention, the choice of pairs not timed.
+        included: of attention with the choice of pairs.
+        model: of the whole model.
+    """
+
+    excluded: float | None = None
+    included: float | None = None
+    model: float | None = None
+
+
+def timed(row: MeanRow, speeds: Speeds) -> Timed:
+    """The speed-ups of a row that were measured at its own length and near its share."""
+    point = next(iter(row.points.values()))
+    if row.kind == "untouched":
+        return Timed(1.0, 1.0, 1.0)
+    routed = point["router"], point["num_groups"], point["top_k"]
+    kind = routed if row.kind == "routers" else (point["method"],)
+    return Timed(speeds.of(kind, row.kept_share).get(row.length))
+
+
+def cells(row: MeanRow, speeds: Speeds) -> tuple[str, ...]:
+    """The row as text, one cell for each of `COLUMNS`."""
+    gap = row.against
+    against = "" if gap is None else f"{gap.difference:+.4f}{_interval(gap.low, gap.high, '+.4f')}"
+    loss = row.loss
+    return (
+        row.label,
+        "approximate" if row.kept_share is None else f"{row.kept_share:.1%}",
+        "" if row.kl is None else f"{row.kl.difference:.4f}{_interval(row.kl.low, row.kl.high, '.4f')}",
+        "" if row.kl_last_quarter is None else f"{row.kl_last_quarter:.4f}",
+        against + (" *" if row.established else ""),
+        "" if row.top1_agreement is None else f"{row.top1_agreement:.1%}",
+        "" if row.kl is None else f"{row.relative - 1:+.1%}" + (" †" if _differs(loss.low, loss.high) else ""),
+        "" if row.largest_group_share is None else f"{row.largest_group_share:.0%}",
+        *("" if speed is None else f"{speed:.2f}x" for speed in timed(row, speeds)),
+    )
+
+
+def _interval(low: float | None, high: float | None, form: str) -> str:
+    return "" if low is None or high is None else f" ({low:{form}} to {high:{form}})"
+
+
+def _differs(low: float | None, high: float | None) -> bool:
+    return low is not None and high is not None and not low <= 0 <= high
+
+
+def kinds_markdown(record: Mapping[str, Any], speeds: Speeds) -> str:
+    """All lengths of a record: a sentence, the means over kinds, and KL by kind."""
+    made = record["made"]
+    versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
+    lines = [
+        f"### {kinds_title(record)}",
+        "",
+        f"{record['model']['name']}; {made['device']}, {versions}, {made['date'][:10]}.",
+        "",
+        *(f"- {note}" for note in notes(record)),
+    ]
+    for length in lengths_of(record):
+        rows, kinds = mean_rows(record, length), kinds_at(record, length)
+        if not rows:
+            continue
+        lines += ["", f"#### T = {length:,}", "", verdict(record, length), "", "Mean over kinds of text:", ""]
+        lines += _table(COLUMNS, [_emphasised(row, cells(row, speeds)) for row in rows])
+        lines += ["", "KL by kind of text:", ""]
+        lines += _table(("method", *kinds), [by_kind_cells(row, kinds) for row in rows if row.by_kind])
+    return "\n".join(lines)
+
+
+def by_kind_cells(row: MeanRow, kinds: list[str]) -> tuple[str, ...]:
+    """The name of a row and its KL on each kind; empty where it is not measured."""
+    return row.label, *(f"{row.by_kind[kind]:.4f}" if kind in row.by_kind else "" for kind in kinds)
+
+
+def _emphasised(row: MeanRow, texts: tuple[str, ...]) -> tuple[str, ...]:
+    source = f" ({row.source})" if row.kind == "baseline" else ""
+    return (f"**{texts[0]}**" if row.ours else texts[0] + source, *texts[1:])
+
+
+def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    lines = [" | ".join(("", *each, "")).strip() for each in (columns, *rows)]
+    return [lines[0], "|" + "---|" * len(columns), *lines[1:]]
+
+
+def kinds_title(record: Mapping[str, Any]) -> str:
+    """Kinds of text, window and sinks."""
+    settings = record["settings"]
+    return f"{', '.join(record['kinds'])}: w = {settings['window']}, {settings['sink_tokens']} sinks"
+
+
+def notes(record: Mapping[str, Any]) -> list[str]:
+    """How intervals and speeds are to be read, and which texts are short or a single document."""
+    found = [
+        "KL is of the untouched model's next-token distribution from the sparse one, in nats per token. "
+        "Intervals: 95%, Student's t over the blocks of all kinds.",
+        "* significant: p below 5% after Holm's correction over the baselines of a length. "
+        "† the interval of the change in perplexity leaves zero out.",
+        "Routers keep the pairs that their k gives. Baselines are asked for a share.",
+    ]
+    wanted = record["settings"]["blocks"]
+    for length in lengths_of(record):
+        short = {name: blocks_of(record, name, length) for name in record["kinds"]}
+        told = [f"{name} {count}" for name, count in short.items() if count < wanted]
+        if told:
+            found.append(f"Fewer than {wanted} blocks of {length:,} tokens: {', '.join(told)}.")
+        few = few_blocks(sum(short.values()))
+        if few:
+            found.append(f"T = {length:,}: {few}.")
+    for name, entry in record["kinds"].items():
+        used = [document for blocks in entry["blocks"].values() for document in blocks["documents"]]
+        if warning := one_document(used):
+            found.append(f"{name}: {warning[0].lower()}{warning[1:]}")
+    return found
+
+
+def verdict(record: Mapping[str, Any], length: int) -> str:
+    """What the routers keep and lose at one length, and how many baselines lose less or more."""
+    rows = mean_rows(record, length)
+    ours = next((row for row in rows if row.ours), None)
+    if ours is None or ours.kl is None:
+        return "The routers are not measured at this length yet."
+    kept = "" if ours.kept_share is None else f" keep {ours.kept_share:.1%} of the distant pairs and"
+    text = f"The routers ({ours.label}){kept} lose {ours.kl.difference:.4f} nats per token."
+    compared = [row.against.difference for row in rows if row.against is not None and row.established]
+    others = sum(row.against is not None for row in rows)
+    if not others:
+        return text
+    less, more = sum(gap > 0 for gap in compared), sum(gap < 0 for gap in compared)
+    text += f" Of {others} baselines, {less} lose significantly less and {more} significantly more."
+    unequal = [
+        row
+        for row in rows
+        if row.against is not None and row.kept_share is not None and (ours.kept_share or 0) > row.kept_share + 0.02
+    ]
+    if unequal:
+        text += f" {len(unequal)} of them keep fewer pairs than the routers, which favours the routers."
+    return text

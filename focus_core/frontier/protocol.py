@@ -1,0 +1,350 @@
+"""The protocol: routers and baselines at one share of pairs, on several kinds of text and at several lengths.
+
+A cell is one method at one k or share, on one kind of text at one length. The record is written after every cell.
+Short lengths come first and, within a length, what matters most, so that an interrupted run is useful.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from focus_core.baselines import BASELINES
+from focus_core.errors import FocusError
+from focus_core.evaluation import evaluate
+from focus_core.evaluation.retention import Untouched
+from focus_core.frontier.files import write_beside
+from focus_core.frontier.kinds import Cut, cut, find_kinds
+from focus_core.frontier.kinds_record import SCHEMA, check_held_out, described, resumed
+from focus_core.frontier.measure import Point, baseline_point, check_names, point_of, routed_point
+from focus_core.frontier.speeds import Speeds, recorded_speeds
+from focus_core.frontier.timing import Clock
+from focus_core.models import LoadedModel, load_model
+from focus_core.progress import Progress, silent
+from focus_core.results import record_run, text_records
+from focus_core.routing.attach import attach
+from focus_core.routing.model import FocusModel
+from focus_core.routing.storage import routers_hash
+from focus_core.shipped import routers_folder
+from focus_core.text import find_texts, read_text, token_blocks
+from focus_core.training.loop import calibration_blocks
+
+LENGTHS = (512, 2048, 8192)
+LONG = 2048
+"""Above this length only `LEADING` baselines are measured unless others are named: exact selection is slow there."""
+LEADING = ("streaming", "sparq", "quest")
+
+
+@dataclass(frozen=True)
+class ProtocolSettings:
+    """Methods and sizes of the protocol.
+
+    Attributes:
+        routers: folders or shipped names, the first of which are compared with all baselines; None for those shipped.
+        top_k: k of the routers.
+        baselines: keys of `focus_core.baselines.BASELINES`; None for all, above `LONG` tokens for `LEADING`.
+        lengths: T in tokens; None for those of `LENGTHS` that the model has positions for.
+        shares: of distant pairs, for the baselines.
+        blocks: of each kind of text at each length, evenly spaced over its documents.
+        window: w, for all methods.
+        sink_tokens: first tokens that all methods keep.
+        seed: of random baselines.
+
+    Raises:
+        FocusError: an unknown baseline, or a share that is not above 0 and below 1.
+    """
+
+    routers: tuple[str | Path | None, ...] = (None,)
+    top_k: tuple[int, ...] = (1,)
+    baselines: tuple[str, ...] | None = None
+    lengths: tuple[int, ...] | None = None
+    shares: tuple[float, ...] = (0.15,)
+    blocks: int = 3
+    window: int = 128
+    sink_tokens: int = 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_names(self.baselines or (), self.shares)
+
+    def baselines_at(self, length: int) -> list[str]:
+        """Baselines of one length, the most important first."""
+        names = self.baselines
+        if names is None:
+            names = tuple(BASELINES) if length <= LONG else LEADING
+        return sorted(dict.fromkeys(names), key=_tier)
+
+
+def _tier(name: str) -> int:
+    """Rank of a baseline: the leading ones, then oracles, then others."""
+    if name in LEADING:
+        return LEADING.index(name)
+    return len(LEADING) + (not getattr(BASELINES[name], "oracle", False))
+
+
+@dataclass(frozen=True)
+class Method:
+    """One attention at one setting.
+
+    Attributes:
+        name: key of the method in points.
+        kind: "untouched", "routers" or "baseline".
+        routers: attached while it is measured; baselines may read their groups.
+        top_k: k of routers; None as planned.
+        share: of distant pairs, for a baseline whose share can be set.
+    """
+
+    name: str
+    kind: str
+    routers: str | Path | None
+    top_k: int | None = None
+    share: float | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method on one kind of text at one length."""
+
+    method: Method
+    text: str
+    length: int
+
+    @property
+    def key(self) -> tuple[str, int | None, float | None, str, int]:
+        """That of its `Point`."""
+        return self.method.name, self.method.top_k, self.method.share, self.text, self.length
+
+
+def measure_protocol(
+    kinds: Path,
+    train: Sequence[Path],
+    out: Path,
+    settings: ProtocolSettings | None = None,
+    *,
+    model: str | LoadedModel = "default",
+    speeds: Speeds | None = None,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Measure every cell that the file does not hold yet, and write the table and the figure beside it.
+
+    Kinds, lengths, methods, shares and blocks may be added to a record by another call. A cell that was measured over
+    fewer blocks is measured again.
+
+    Args:
+        kinds: folder with a .txt file or a subfolder of them for each kind of text, see `find_kinds`.
+        train: training text, to fit baselines.
+        out: the JSON file, replaced atomically after every cell; table and figure end in .md and .svg.
+        settings: methods and sizes; the defaults when None.
+        model: a loaded model, or a name that `load_model` accepts.
+        speeds: measured speeds for the table; those that are shipped when None.
+        progress: told of each cell, and of the time that the others will take.
+
+    Returns:
+        The record: ``schema``, ``made``, ``model``, ``settings``, ``training_text``, ``kinds`` (documents and blocks),
+        ``routers`` (hash, settings and training text), ``ours`` (the routers that baselines are compared with) and
+        ``points``.
+
+    Raises:
+        FocusError: a text, a model or routers are missing, a text was trained on, a length is past the model's
+            positions, or the file holds a measurement of other settings.
+        OSError: a file cannot be written.
+    """
+    if out.suffix in (".md", ".svg"):
+        raise FocusError(f"The table and the figure are written beside {out}: give --out a name that ends in .json.")
+    settings = settings or ProtocolSettings()
+    speeds = recorded_speeds() if speeds is None else speeds
+    texts, train_files = find_kinds(kinds), find_texts(train)
+    loaded = model if isinstance(model, LoadedModel) else load_model(model, progress=progress)
+    lengths = wanted_lengths(loaded, settings.lengths)
+    cuts = {
+        (text.name, length): cut(loaded.tokenizer, text.files, length, settings.blocks)
+        for length in lengths
+        for text in texts
+    }
+    empty = next((length for length in lengths if all(not len(cuts[text.name, length].blocks) for text in texts)), None)
+    if empty is not None:
+        raise FocusError(f"No document in {kinds} has {empty:,} tokens: add longer ones or a shorter --length.")
+    methods, routers = _routed_methods(loaded, settings)
+    training_text = text_records(train_files)
+    entries = described(texts, cuts)
+    check_held_out(entries, training_text, routers)
+    report = {
+        "schema": SCHEMA,
+        "model": {"name": loaded.info.name, "revision": loaded.info.revision},
+        "settings": {
+            "window": settings.window,
+            "sink_tokens": settings.sink_tokens,
+            "seed": settings.seed,
+            "blocks": settings.blocks,
+            "lengths": lengths,
+            "shares": settings.shares,
+            "top_k": settings.top_k,
+        },
+        "training_text": training_text,
+    }
+    ours = {"method": methods[0].name, "top_k": methods[0].top_k}
+    record = resumed(out, report, {"kinds": entries, "routers": routers, "ours": ours})
+    points = [point_of(point) for point in record["points"]]
+    fit_length = min(LONG, _positions(loaded) or LONG)
+    pool = calibration_blocks(token_blocks(loaded.tokenizer, map(read_text, train_files), fit_length), settings.seed)
+    run = _Run(loaded, settings, cuts, pool, methods)
+    cells = run.cells(lengths, [text.name for text in texts])
+    missing = run.missing(cells, points)
+    clock = Clock([(cell.key[0], cell.length, len(cuts[cell.text, cell.length].blocks)) for cell in missing], points)
+    for done, point in enumerate(run.measure(missing), 1):
+        points = [each for each in points if each.key != point.key] + [point]
+        record = record_run(out, {**record, "points": [asdict(each) for each in points]})
+        write_beside(out, record, speeds)
+        left = clock.after(point)
+        at = f"{point.label}, {point.text}, T = {point.length:,}"
+        progress(f"{at} ({done} of {len(missing)}; {left})", done / len(missing))
+    if not missing:
+        write_beside(out, record, speeds)
+    return record
+
+
+def wanted_lengths(loaded: LoadedModel, lengths: Sequence[int] | None) -> list[int]:
+    """Context lengths in ascending order: those given, or those of `LENGTHS` that the model has positions for.
+
+    Raises:
+        FocusError: a length is past the model's positions.
+    """
+    positions = _positions(loaded)
+    if lengths is None:
+        fitting = [length for length in LENGTHS if positions is None or length <= positions]
+        return fitting or [positions or LENGTHS[0]]
+    if positions is not None and max(lengths) > positions:
+        raise FocusError(
+            f"{loaded.info.name} has {positions:,} positions, so it cannot be measured at {max(lengths):,} tokens: "
+            "give a shorter --length."
+        )
+    return sorted(set(lengths))
+
+
+def _positions(loaded: LoadedModel) -> int | None:
+    return getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
+
+
+def _routed_methods(loaded: LoadedModel, settings: ProtocolSettings) -> tuple[list[Method], dict[str, Any]]:
+    """The routers at each k, and what identifies them; each is attached once to read it."""
+    methods: list[Method] = []
+    found: dict[str, Any] = {}
+    for folder in settings.routers:
+        focus = attach(loaded, folder, untrained=False)
+        try:
+            name, config = focus.name, focus.config
+            entry = {"hash": routers_hash(focus.routers), "router": config.router, "num_groups": config.num_groups}
+        finally:
+            focus.detach()
+        if found.get(name, entry)["hash"] != entry["hash"]:
+            raise FocusError(f"Two folders of routers are called {name}: rename one of them.")
+        found[name] = entry | {"trained_on": _training_text(folder if folder is not None else name)}
+        for top_k in (None,) if config.layer_top_k else settings.top_k:
+            methods.append(Method(name, "routers", folder, top_k))
+    return methods, found
+
+
+def _training_text(folder: str | Path) -> list[dict[str, Any]]:
+    """Name, size and hash of the texts that routers were trained on; empty where that was not recorded."""
+    try:
+        return list(json.loads((routers_folder(folder) / "training.json").read_text(encoding="utf-8"))["data"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+class _Run:
+    """The cells of a run in order, and their measurement. Untouched states are kept for one length at a time."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        settings: ProtocolSettings,
+        cuts: dict[tuple[str, int], Cut],
+        pool: Tensor,
+        routed: list[Method],
+    ) -> None:
+        self.loaded, self.settings, self.cuts, self.pool, self.routed = loaded, settings, cuts, pool, routed
+
+    def cells(self, lengths: Sequence[int], texts: Sequence[str]) -> list[Cell]:
+        """All cells that have a block."""
+        return [
+            Cell(method, text, length)
+            for length in lengths
+            for method in self._methods(length)
+            for text in texts
+            if len(self.cuts[text, length].blocks)
+        ]
+
+    def missing(self, cells: Sequence[Cell], points: Sequence[Point]) -> list[Cell]:
+        """Those without a point over as many blocks."""
+        held = {point.key: len(point.block_nll) for point in points}
+        return [cell for cell in cells if held.get(cell.key, 0) != len(self.cuts[cell.text, cell.length].blocks)]
+
+    def measure(self, cells: Sequence[Cell]) -> Iterator[Point]:
+        """The points of cells, in their order."""
+        for length, group in groupby(cells, key=lambda cell: cell.length):
+            states = {text: Untouched(part.blocks) for (text, each), part in self.cuts.items() if each == length}
+            for method, same in groupby(group, key=lambda cell: cell.method):
+                with self._attached(method) as focus:
+                    for cell in same:
+                        start = time.perf_counter()
+                        point = self._point(focus, method, states[cell.text])
+                        seconds = round(time.perf_counter() - start, 2)
+                        yield replace(point, text=cell.text, length=length, seconds=seconds)
+
+    def _methods(self, length: int) -> list[Method]:
+        first, shares = self.routed[0].routers, self.settings.shares
+        baselines = [
+            Method(name, "baseline", first, share=share)
+            for name in self.settings.baselines_at(length)
+            for share in (shares if BASELINES[name].tunable else (None,))
+        ]
+        return [Method("untouched", "untouched", first), *self.routed, *baselines]
+
+    @contextmanager
+    def _attached(self, method: Method) -> Iterator[FocusModel]:
+        focus = attach(self.loaded, method.routers, untrained=False)
+        try:
+            yield focus
+        finally:
+            focus.detach()
+
+    def _point(self, focus: FocusModel, method: Method, states: Untouched) -> Point:
+        settings = self.settings
+        if method.kind == "untouched":
+            row = evaluate(focus, states.blocks, routing="off", untouched=states)
+            return routed_point("untouched", "untouched model", "", row)
+        if method.kind == "baseline":
+            return baseline_point(
+                focus,
+                method.name,
+                states.blocks,
+                share=method.share or 0.0,
+                window=settings.window,
+                sinks=settings.sink_tokens,
+                training_text=self.pool[:2],
+                seed=settings.seed,
+                untouched=states,
+            )
+        changes: dict[str, Any] = {"window": settings.window, "sink_tokens": settings.sink_tokens}
+        config = focus.config
+        row = evaluate(
+            focus,
+            states.blocks,
+            routing="hard",
+            top_k=method.top_k,
+            balance="calibrated",
+            untouched=states,
+            **changes,
+        )
+        label = f"{method.name}, as planned" if method.top_k is None else f"{method.name}, k={method.top_k}"
+        planned = config.layer_top_k or None
+        return routed_point(method.name, label, "trained", row, config.router, config.num_groups, planned)

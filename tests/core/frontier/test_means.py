@@ -1,0 +1,125 @@
+"""Means over kinds of text: intervals against scipy, comparison with our routers, Holm's correction."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from focus_core.errors import FocusError
+from focus_core.frontier.kinds_table import cells, verdict
+from focus_core.frontier.means import mean_over_kinds, mean_rows
+from focus_core.frontier.speeds import Speeds
+
+KINDS = ("books", "wiki", "web", "technical", "code", "dialogue")
+
+
+def test_with_equal_blocks_the_interval_is_that_of_all_blocks_together():
+    values = np.random.default_rng(0).gamma(2.0, 0.01, (6, 3))
+    found = mean_over_kinds(dict(zip(KINDS, values.tolist(), strict=True)))
+    expected = stats.ttest_1samp(values.ravel(), 0.0)
+    interval = expected.confidence_interval(0.95)
+    assert found.difference == pytest.approx(values.mean()) and found.blocks == 18
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    assert found.p_value == pytest.approx(expected.pvalue)
+
+
+def test_with_unequal_blocks_every_kind_counts_alike():
+    values = {"long": [1.0, 2.0, 3.0, 2.0, 1.0, 3.0], "short": [8.0, 10.0]}
+    found = mean_over_kinds(values)
+    assert found.difference == pytest.approx((2.0 + 9.0) / 2) and found.low < 5.5 < found.high
+    with pytest.raises(FocusError, match="at least one block of each"):
+        mean_over_kinds({"none": []})
+
+
+def test_the_interval_covers_the_mean_over_kinds():
+    random, hits, runs = np.random.default_rng(1), 0, 400
+    for _ in range(runs):
+        counts = [3, 3, 2, 3, 3, 3]
+        found = mean_over_kinds({name: random.normal(1.0, 0.3, count) for name, count in zip(KINDS, counts)})
+        hits += found.low <= 1.0 <= found.high
+    assert 0.92 <= hits / runs <= 0.98
+
+
+def record(shifts, blocks=3):
+    """A record of six kinds: KL of each method, untouched first, with noise that the blocks share."""
+    hardness = np.random.default_rng(2).normal(0.0, 0.01, (6, blocks))
+    points = []
+    for number, (method, kl) in enumerate({"untouched": None, **shifts}.items()):
+        noise = np.random.default_rng(10 + number).normal(0.0, 0.0005, (6, blocks))
+        kind = {"untouched": "untouched", "mine": "routers"}.get(method, "baseline")
+        for place, text in enumerate(KINDS):
+            block_kl = [] if kl is None else (kl + hardness[place] + noise[place]).tolist()
+            points.append(
+                {
+                    "method": method,
+                    "kind": kind,
+                    "label": method,
+                    "source": "",
+                    "top_k": 1 if kind == "routers" else None,
+                    "wanted_share": 0.15 if kind == "baseline" else None,
+                    "kept_share": 0.18 if kind == "routers" else 0.15,
+                    "causal_kept_share": 0.2,
+                    "perplexity": 20.0,
+                    "largest_group_share": 0.1 + 0.01 * place if kind == "routers" else None,
+                    "tokens": 90,
+                    "block_nll": [3.0 + (0.0 if kl is None else kl)] * blocks,
+                    "router": "head" if kind == "routers" else None,
+                    "num_groups": 8 if kind == "routers" else None,
+                    "kl": None if kl is None else float(np.mean(block_kl)),
+                    "kl_last_quarter": None if kl is None else kl,
+                    "top1_agreement": None if kl is None else 0.9,
+                    "block_kl": block_kl,
+                    "text": text,
+                    "length": 64,
+                }
+            )
+    parts = {name: {"documents": [], "blocks": {"64": {"used": blocks, "documents": ["a", "b"]}}} for name in KINDS}
+    return {
+        "kinds": parts,
+        "ours": {"method": "mine", "top_k": 1},
+        "points": points,
+        "settings": {"blocks": blocks, "window": 4, "sink_tokens": 2},
+    }
+
+
+def test_baselines_are_compared_with_our_routers_over_the_same_blocks():
+    made = record({"mine": 0.05, "better": 0.04, "same": 0.05, "worse": 0.08})
+    rows = {row.series: row for row in mean_rows(made, 64)}
+    assert [row.series for row in mean_rows(made, 64)] == ["untouched", "mine", "better", "same", "worse"]
+    of = {(point["method"], point["text"]): point["block_kl"] for point in made["points"]}
+    alone = {
+        name: stats.ttest_rel(
+            np.concatenate([of["mine", text] for text in KINDS]), np.concatenate([of[name, text] for text in KINDS])
+        ).pvalue
+        for name in ("better", "same", "worse")
+    }
+    least = 0.0
+    for rank, name in enumerate(sorted(alone, key=alone.get)):  # Holm, written out
+        least = min(1.0, max(least, (3 - rank) * alone[name]))
+        assert rows[name].p_value == pytest.approx(least)
+    assert rows["better"].against.difference == pytest.approx(0.01, abs=1e-3) and rows["better"].established
+    assert rows["worse"].against.difference < 0 and rows["worse"].established
+    assert not rows["same"].established and rows["mine"].against is None and rows["untouched"].kl is None
+    assert rows["mine"].largest_group_share == pytest.approx(0.15)
+    assert rows["mine"].relative == pytest.approx(np.exp(0.05))
+
+
+def test_few_blocks_establish_nothing():
+    rows = mean_rows(record({"mine": 0.05, "worse": 0.5}, blocks=2), 64)
+    assert rows[-1].p_value < 0.001 and not rows[-1].established
+
+
+def test_the_verdict_counts_baselines_and_says_whom_an_unequal_share_favours():
+    made = record({"mine": 0.05, "better": 0.04, "same": 0.05, "worse": 0.08})
+    text = verdict(made, 64)
+    assert text.startswith("The routers (mine) keep 18.0% of the distant pairs and lose 0.0")
+    assert "Of 3 baselines, 1 lose significantly less and 1 significantly more." in text
+    assert "3 of them keep fewer pairs than the routers" in text
+    assert verdict({**made, "ours": {"method": "gone", "top_k": 1}}, 64).startswith("The routers are not measured")
+
+
+def test_a_row_shows_retention_before_perplexity_and_speed_of_its_own_length_alone():
+    made = record({"mine": 0.05})
+    speeds = Speeds(((("head", 8, 1), 64, 0.17, 3.0), (("head", 8, 1), 128, 0.17, 9.0)))
+    texts = cells(mean_rows(made, 64)[1], speeds)
+    assert texts[1] == "18.0%" and texts[2].startswith("0.0") and texts[3] == "0.0500" and texts[5] == "90.0%"
+    assert texts[6].startswith("+5.1%") and texts[7] == "15%" and texts[8] == "3.00x" and texts[9:] == ("", "")
