@@ -103,7 +103,8 @@ def check_names(baselines: Iterable[str], shares: Iterable[float]) -> None:
 
 def point_of(stored: dict[str, Any]) -> Point:
     """The point that a record holds as plain values."""
-    return Point(**{name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()})
+    frozen: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in stored.items()}
+    return Point(**frozen)
 
 
 def routed_point(

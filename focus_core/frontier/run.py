@@ -108,7 +108,7 @@ def measure_frontier(
         "data": text_records(held_files),
         "training_text": text_records(train_files),
     }
-    record = resume_record(out, report) | {"documents": list(sample.documents)}
+    record: dict[str, Any] = resume_record(out, report) | {"documents": list(sample.documents)}
     points = [point_of(point) for point in record["points"]]
     plan = _Plan(loaded, held, calibration_blocks(pool, settings.seed), settings, points)
     for done, point in enumerate(plan.run(), 1):
