@@ -200,10 +200,15 @@ def adaptation() -> str:
     scale, rows = record["settings"]["scale"], record["results"]
     untouched = next(row["perplexity"] for row in rows if row["cell"] == "untouched")
     best = min((row for row in rows if row["cell"].startswith("LoRA")), key=lambda row: row["perplexity"])
+    rank = best["cell"].split()[1].removeprefix("r")
+    grid = (
+        f"Its learning rate is {best['learning_rate']:g}, {best['rate_grid']}."
+        if "rate_grid" in best
+        else "Its learning-rate grid stops at 1e-4, where perplexity was still falling."
+    )
     return (
-        f"Full attention with LoRA adapters (rank 16, {scale['steps']} steps on the same seven books) is at "
-        f"{best['perplexity'] / untouched - 1:+.1%}, on other blocks with T = {scale['length']}. Its learning-rate "
-        "grid stops at 1e-4, where perplexity was still falling."
+        f"Full attention with LoRA adapters (rank {rank}, {scale['steps']} steps on the same seven books) is at "
+        f"{best['perplexity'] / untouched - 1:+.1%}, on other blocks with T = {scale['length']}. {grid}"
     )
 
 

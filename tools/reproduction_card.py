@@ -18,10 +18,15 @@ from reproduction_tables import command, differs, interval_note, measured_table,
 
 from focus_core.reproduce.registry import EXPERIMENTS
 from focus_core.reproduce.runner import NEEDS
+from focus_core.reproduce.studies.rates import rate_remark
 from focus_core.results import REPRODUCTION, machine_of
 
 TOOL = "reproduction_card.py"
-BEYOND_PAPER = "Not in the paper: changes of our own recipe, at the same share of kept pairs."
+BEYOND_PAPER = {
+    "recipes": "Not in the paper: changes of our own recipe, at the same share of kept pairs.",
+    "adapted": "Not in the paper. Perplexity falls with adaptation to the text, whichever pairs are kept. So each row "
+    "has two references: the untouched model, and full attention with the same weights.",
+}
 
 
 def reproduced() -> dict[str, list[dict[str, Any]]]:
@@ -91,6 +96,7 @@ def section(record: dict[str, Any]) -> list[str]:
         "## Measured here",
         differs(record),
         interval_note(record),
+        rate_remark(record),
         scores(record),
         measured_table(record),
         f"Not run here: {', '.join(record['missing'])}." if record["missing"] else "",
@@ -103,7 +109,7 @@ def page(made: Pages, name: str, published: dict[str, Any] | None, found: list[d
     experiment, here = EXPERIMENTS[name], f"**Here**: {SUMMARIES[name](found)}."
     parts = [f"{name}: {experiment.title}"]
     if published is None:
-        parts += [BEYOND_PAPER, here]
+        parts += [BEYOND_PAPER[name], here]
     else:
         rows = [["" if value is None else str(value) for value in row] for row in published["rows"]]
         parts += [

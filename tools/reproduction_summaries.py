@@ -10,6 +10,7 @@ from typing import Any
 
 from cards import direction, read
 
+from focus_core.reproduce.studies.rates import NOT_BRACKETED
 from focus_core.results import machine_of
 
 Found = list[dict[str, Any]]
@@ -50,9 +51,22 @@ def scale(found: Found) -> str:
     return f"published recipe, k = 2, causal: {', '.join(told)}; k = 3 equals untouched"
 
 
+def best_adapter(found: Found, rank: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The newest record of lora with adapters of a rank, and their row of the lowest perplexity."""
+    for record in sorted(found, key=lambda record: ("rates" in record, record["made"]["date"]), reverse=True):
+        rows = [row for row in record["results"] if f"{row['cell']} ".startswith(f"LoRA r{rank} ")]
+        if rows:
+            return record, min(rows, key=lambda row: row["perplexity"])
+    raise ValueError(f"no record of lora has adapters of rank {rank}")
+
+
 def lora(found: Found) -> str:
-    """Adapters of both ranks at the highest rate beside our routers."""
-    ranks = (f"LoRA r = {rank} {_change(_row(found, cell=f'LoRA r{rank} lr 0.0001'))}" for rank in (4, 16))
+    """Adapters of both ranks at their best rate beside our routers."""
+    best = {rank: best_adapter(found, rank) for rank in (4, 16)}
+    ranks = (
+        f"LoRA r = {rank} {_change(row)}{'' if 'rates' in record else f' ({NOT_BRACKETED})'}"
+        for rank, (record, row) in best.items()
+    )
     gaps = [
         task["differences"][task["headline"]]
         for record in found
@@ -62,8 +76,23 @@ def lora(found: Found) -> str:
     ]
     changed = sum(direction(gap) != 0 for gap in gaps)
     return (
-        f"perplexity: {', '.join(ranks)}, our routers at k = 2 {_change(_hard(found, 'our recipe'))}; "
+        f"perplexity: {', '.join(ranks)}, our routers at k = 2 {_change(_hard([best[4][0]], 'our recipe'))}; "
         f"{changed or 'none'} of {len(gaps)} LoRA scores changed significantly, over 5 to 20 items each"
+    )
+
+
+def adapted(found: Found) -> str:
+    """Routers beside the adapted model and the baseline on it that keeps most."""
+    if not found:
+        return "not run here"
+    ours, full = _hard(found, "routers", 1), _row(found, cell="LoRA, full attention")
+    both = _hard(found, "routers on LoRA", 1)
+    baselines = [row for row in found[0]["results"] if row["cell"].startswith("baseline")]
+    best = min(baselines, key=lambda row: row["kl_from_full"])
+    return (
+        f"perplexity: routers at k = 1 {_change(ours)}, LoRA with full attention {_change(full)}; KL to full attention "
+        f"with the same weights: routers {ours['kl_from_full']:.3f}, routers on LoRA {both['kl_from_full']:.3f}, "
+        f"{best['routing']} on LoRA {best['kl_from_full']:.3f} nats"
     )
 
 
@@ -170,6 +199,7 @@ SUMMARIES: dict[str, Callable[[Found], str]] = {
     "retrofit": retrofit,
     "scale": scale,
     "lora": lora,
+    "adapted": adapted,
     "alignment": alignment,
     "finetune": finetune,
     "domains": domains,

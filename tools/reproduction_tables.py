@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from cards import direction, interval_of, table
@@ -25,6 +26,7 @@ HIDDEN = (
     "words_chosen_on",
     "against_low",
     "against_high",
+    *(f"{name}_{end}" for name in ("from_full", "kl", "kl_from_full") for end in ("low", "high")),
 )
 FEW = 16
 """A percentile bootstrap over fewer blocks than this excludes a true zero too often."""
@@ -33,6 +35,9 @@ NAMES = {
     "kept_share": "distant kept",
     "largest_group_share": "largest group",
     "difference": "minus untouched (95%)",
+    "from_full": "minus full attention, same weights (95%)",
+    "kl": "KL(untouched \\|\\| this), nats (95%)",
+    "kl_from_full": "KL(full, same weights \\|\\| this), nats (95%)",
     "speedup_bound": "bound on the speed-up",
     "largest": "largest, probe",
     "worst": "worst layer",
@@ -71,17 +76,39 @@ def against_base(row: dict[str, Any]) -> str:
     return f"{row['against_base']:+.2f} [{row['against_low']:+.2f}, {row['against_high']:+.2f}]"
 
 
+def with_interval(name: str, form: str) -> Callable[[dict[str, Any]], str]:
+    """Prints a value of a row with the ends that are named after it."""
+
+    def text(row: dict[str, Any]) -> str:
+        low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+        ends = "" if low is None else f" [{low:{form}}, {high:{form}}]"
+        return f"{row[name]:{form}}{ends}"
+
+    return text
+
+
+SPECIAL: dict[str, Callable[[dict[str, Any]], str]] = {
+    "routing": setting,
+    "difference": difference,
+    "against_base": against_base,
+    "learning_rate": lambda row: f"{row['learning_rate']:g}",
+    "from_full": with_interval("from_full", "+.2f"),
+    "kl": with_interval("kl", ".3f"),
+    "kl_from_full": with_interval("kl_from_full", ".3f"),
+}
+"""Columns that are printed from more than their own value, or with other digits."""
+
+
 def measured_table(record: dict[str, Any]) -> str:
     """The record's rows; a perplexity never without kept share and largest group."""
     rows = record["results"]
     columns = [name for name in record["columns"] if name not in HIDDEN]
     columns = [name for name in columns if any(row.get(name) is not None for row in rows)]
-    special = {"routing": setting, "difference": difference, "against_base": against_base}
     tasks = list(dict.fromkeys(task for row in rows for task in row.get("benchmarks", {})))
     lines = []
     for row in rows:
         line = [
-            special[name](row) if name in special and row.get(name) is not None else cell(name, row.get(name))
+            SPECIAL[name](row) if name in SPECIAL and row.get(name) is not None else cell(name, row.get(name))
             for name in columns
         ]
         lines.append(line + [benchmark(row, task) for task in tasks])

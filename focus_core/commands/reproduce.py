@@ -38,7 +38,10 @@ def reproduce(
     ] = None,
     rate: Annotated[
         list[float] | None,
-        typer.Option(RATE, min=0, help="Learning rate of adapters of lora; repeat. Default: 1e-5, 5e-5 and 1e-4."),
+        typer.Option(RATE, min=0, help="Start of the grid of adapters' learning rates, lora and adapted; repeat."),
+    ] = None,
+    choose: Annotated[
+        list[Path] | None, typer.Option(help="Text to choose learning rates by. Default: the training text; repeat.")
     ] = None,
     treebank: Annotated[Path | None, typer.Option(help="CoNLL-U file with gold tags, for the groups.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of routers or adapters.")] = None,
@@ -57,8 +60,8 @@ def reproduce(
 ) -> None:
     """Measure one of the paper's tables or figures at a scale of your choice.
 
-    Defaults are small: about 15 minutes at most on 2 cores, recipes over
-    an hour and a half. Stop with Ctrl-C and repeat the command to resume;
+    Defaults are small: about 15 minutes at most on 2 cores, lora and
+    adapted about an hour, recipes over an hour and a half. Stop with Ctrl-C and repeat the command to resume;
     finished cells are not measured again. docs/reproduction.md compares
     published figures with ours.
 
@@ -71,7 +74,8 @@ def reproduce(
         _list(EXPERIMENTS, json_output)
         return
     names = list(EXPERIMENTS) if name == EVERYTHING else [name]
-    _check(name, {"--cell": cell, "--out": out, "--record": record}, {"--task": task, "--rank": rank, RATE: rate})
+    _check(name, {"--cell": cell, "--out": out, "--record": record})
+    _check_adapters(name, {"--task": task, "--rank": rank}, {RATE: rate, "--choose": choose})
     sizes = {"steps": steps, "full_steps": full_steps, "length": length, "batch_size": batch_size}
     sizes |= {"blocks": blocks, "window": window, "limit": limit}
     inputs: dict[str, Any] = {
@@ -84,6 +88,7 @@ def reproduce(
         "tasks": task or (),
         "ranks": rank or (),
         "rates": rate or (),
+        "choose": choose or (),
         "treebank": treebank,
         "device": device,
         "seed": seed,
@@ -99,13 +104,20 @@ def reproduce(
         _print(records, left_out)
 
 
-def _check(name: str, of_one: dict[str, Any], of_lora: dict[str, Any]) -> None:
-    """Refuse options that do not act on this experiment."""
+def _check(name: str, of_one: dict[str, Any]) -> None:
+    """Refuse options of one experiment where all are run."""
     if name == EVERYTHING and any(of_one.values()):
         raise FocusError("--cell, --out and --record belong to one experiment: give its name instead of all.")
+
+
+def _check_adapters(name: str, of_lora: dict[str, Any], of_searches: dict[str, Any]) -> None:
+    """Refuse options that do not act on this experiment."""
     for option, value in of_lora.items():
         if value and name != "lora":
             raise FocusError(f"{option} belongs to the experiment lora: leave it out elsewhere.")
+    for option, value in of_searches.items():
+        if value and name not in ("lora", "adapted"):
+            raise FocusError(f"{option} belongs to the experiments lora and adapted: leave it out elsewhere.")
 
 
 def _run(

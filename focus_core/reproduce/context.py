@@ -66,7 +66,8 @@ class Context:
         bench: folder with benchmark files.
         tasks: benchmarks of the experiment lora; its own when empty.
         ranks: of its adapters; its own when empty.
-        rates: learning rates of its adapters; its own when empty.
+        rates: learning rates that the search for those of its adapters starts from; its own when empty.
+        choose: texts to choose learning rates by; the training texts when empty.
         treebank: CoNLL-U file.
         device: "cpu" or "cuda".
         seed: of everything random.
@@ -83,6 +84,7 @@ class Context:
     tasks: Sequence[str] = ()
     ranks: Sequence[int] = ()
     rates: Sequence[float] = ()
+    choose: Sequence[Path] = ()
     treebank: Path | None = None
     device: str = "cpu"
     seed: int = 0
@@ -142,7 +144,18 @@ class Context:
         else:
             every = self._cut(self.training_files)
             every = every[-max(1, len(every) // 20) :]
-        return every[np.linspace(0, len(every) - 1, min(self.scale.blocks, len(every))).round().astype(int)]
+        return _spaced(every, self.scale.blocks)
+
+    @cached_property
+    def choose_files(self) -> list[Path]:
+        """Texts to choose by; empty if none were named."""
+        return find_texts(self.choose) if self.choose else []
+
+    @cached_property
+    def choosing(self) -> np.ndarray:
+        """(N, T) int64 evenly spaced blocks to choose learning rates by, never those of the tables."""
+        every = self._cut(self.choose_files) if self.choose_files else self.blocks
+        return _spaced(every, self.scale.blocks)
 
     def _cut(self, files: Sequence[Path]) -> np.ndarray:
         return token_blocks(self.loaded.tokenizer, (read_text(file) for file in files), self.scale.length)
@@ -183,7 +196,12 @@ class Context:
             "device": self.device,
             "data": text_records(self.training_files) if self.data else [],
             "held_out": text_records(self.held_files),
+            **({"choose": text_records(self.choose_files)} if self.choose else {}),
         }
+
+
+def _spaced(blocks: np.ndarray, count: int) -> np.ndarray:
+    return blocks[np.linspace(0, len(blocks) - 1, min(count, len(blocks))).round().astype(int)]
 
 
 def row(found: Evaluation, untouched: Evaluation | None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from focus_core.reproduce.context import Scale
-from focus_core.reproduce.experiments import adapters, collapse, machine, recipes, retrofits, texts
+from focus_core.reproduce.experiments import adapted, adapters, collapse, machine, recipes, retrofits, texts
 from focus_core.reproduce.runner import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -24,11 +24,19 @@ EXPERIMENTS: dict[str, Experiment] = {
         needs=("data",),
     ),
     "lora": Experiment(
-        "Routers beside LoRA of two ranks and three learning rates",
+        "Routers beside LoRA of two ranks, each method at its best learning rate",
         adapters.lora_cells,
         adapters.run,
-        adapters.COLUMNS,
+        adapters.TUNED_COLUMNS,
         Scale(steps=20, length=256, window=32, limit=3),
+        needs=("data",),
+    ),
+    "adapted": Experiment(
+        "Routers and baselines beside the model adapted to the same text with full attention",
+        adapted.cells,
+        adapted.run,
+        adapted.COLUMNS,
+        Scale(steps=20, length=256, window=32, blocks=16),
         needs=("data",),
     ),
     "alignment": Experiment(

@@ -25,6 +25,10 @@ from focus_core.training.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 CHECKPOINT = "checkpoint.safetensors"
 
 
+class DivergedError(FocusError):
+    """A loss that is no longer finite."""
+
+
 @dataclass(frozen=True)
 class TrainSettings:
     """Length and settings of a training run.
@@ -116,7 +120,7 @@ def train(
         The steps of this call, in order.
 
     Raises:
-        FocusError: too little text, or a checkpoint of other settings.
+        FocusError: too little text, or a checkpoint of other settings; `DivergedError` if the loss is not finite.
         OSError: the folder cannot be written.
     """
     if len(blocks) < settings.batch_size:
@@ -138,7 +142,7 @@ def train(
     try:
         for step in range(done, settings.steps):
             started, largest = time.perf_counter(), LargestGroup()
-            rows = torch.from_numpy(blocks[_batch(len(blocks), step, settings)]).to(device)
+            rows = torch.from_numpy(blocks[batch_rows(len(blocks), step, settings)]).to(device)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step, settings)
             autocast = torch.autocast(device.type, torch.bfloat16, enabled=settings.autocast)
@@ -151,7 +155,7 @@ def train(
             optimizer.zero_grad(set_to_none=True)
             done = step + 1
             if not math.isfinite(loss):
-                raise FocusError(f"The loss became {loss} at step {done}: train again with a lower learning rate.")
+                raise DivergedError(f"The loss became {loss} at step {done}: train again with a lower learning rate.")
             seconds = time.perf_counter() - started
             history.append(Step(done, loss, largest.share, rows.numel() / seconds))
             if done % settings.save_every == 0:
@@ -183,7 +187,7 @@ def calibration_blocks(blocks: np.ndarray, seed: int) -> Tensor:
     return torch.from_numpy(blocks[: runs * RUN].reshape(runs, RUN, -1)[chosen].reshape(-1, blocks.shape[1]))
 
 
-def _batch(num_blocks: int, step: int, settings: TrainSettings) -> np.ndarray:
+def batch_rows(num_blocks: int, step: int, settings: TrainSettings) -> np.ndarray:
     """Rows of one step: every epoch is a new permutation, a function of seed and step alone."""
     per_epoch = num_blocks // settings.batch_size
     epoch, place = divmod(step, per_epoch)

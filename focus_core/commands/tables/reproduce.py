@@ -10,7 +10,17 @@ from focus_core.commands.tables.plain import plain_table
 from focus_core.reproduce.runner import NEEDS, Experiment
 
 SHARES = ("largest", "worst", "stability", "purity", "recall", "attainable")
-FOLDED = ("variant", "low", "high", "top_k", "balance", "causal_kept_share", "exposure", "tokens")
+FOLDED = (
+    "variant",
+    "low",
+    "high",
+    *(f"{name}_{end}" for name in ("from_full", "kl", "kl_from_full") for end in ("low", "high")),
+    "top_k",
+    "balance",
+    "causal_kept_share",
+    "exposure",
+    "tokens",
+)
 """Columns that the terminal leaves out or joins."""
 
 

@@ -1,6 +1,7 @@
 """Experiments that need the harness or PEFT: routers beside LoRA, in perplexity and benchmarks.
 
-Both train in the run, on the same text, steps and tokens.
+Both train in the run, on the same text, steps and tokens. In `lora` each method has a learning rate of its own, from a
+grid that brackets its best; `alignment` has the three published rates.
 """
 
 from __future__ import annotations
@@ -8,17 +9,31 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from focus_core.errors import FocusError, require
 from focus_core.reproduce.context import Context, row
 from focus_core.reproduce.experiments.retrofits import HARD, OUR_RECIPE, OURS, PAPER, train_routers
+from focus_core.reproduce.experiments.tuning import (
+    ADAPTER_RATES,
+    ROUTER_RATES,
+    chosen_on,
+    full_attention_loss,
+    of_search,
+    tuned,
+    tuned_routers,
+)
+from focus_core.reproduce.studies.rates import RateSearch
 from focus_core.resources import data_dir
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel
 from focus_core.text import read_text
 
-RANKS, RATES = (4, 16), (1e-5, 5e-5, 1e-4)
+if TYPE_CHECKING:
+    from focus_core.reproduce.studies.lora import LoraSettings
+
+RANKS, PUBLISHED_RATES = (4, 16), (1e-5, 5e-5, 1e-4)
 ALIGNMENT_TASKS = ("truthfulqa_mc1", "hellaswag")
 LORA_TASKS = (
     *("truthfulqa_mc1", "hellaswag", "arc_easy", "piqa", "lambada_openai", "gsm8k"),
@@ -37,17 +52,29 @@ COLUMNS = (
     *("parameters", "routing", "top_k", "balance", "perplexity", "difference", "low", "high"),
     *("kept_share", "largest_group_share"),
 )
+TUNED_COLUMNS = ("parameters", "learning_rate", "rate_grid", *COLUMNS[1:])
+"""Of rows whose learning rate was searched for."""
 
 
 def lora_cells(context: Context) -> dict[str, dict[str, Any]]:
-    """The untouched model, both recipes of routers, and every rank and rate."""
-    tasks = _chosen(context.tasks) if context.bench is not None else ()
-    return _cells(context, tasks, context.ranks or RANKS, context.rates or RATES)
+    """The untouched model, both recipes of routers, and adapters of every rank, each with the start of its grid."""
+    cells = _cells(context, _chosen(context.tasks) if context.bench is not None else ())
+    limits = cells["untouched"]["tasks"]
+    for values in cells.values():
+        if "config" in values:
+            values["rates"] = ROUTER_RATES
+    for rank in context.ranks or RANKS:
+        cells[f"LoRA r{rank}"] = {"tasks": limits, "rank": rank, "rates": tuple(context.rates or ADAPTER_RATES)}
+    return cells
 
 
 def alignment_cells(context: Context) -> dict[str, dict[str, Any]]:
     """TruthfulQA and HellaSwag: the untouched model, both recipes of routers, and LoRA of rank 4 at three rates."""
-    return _cells(context, ALIGNMENT_TASKS, RANKS[:1], RATES)
+    cells, rank = _cells(context, ALIGNMENT_TASKS), RANKS[0]
+    limits = cells["untouched"]["tasks"]
+    for rate in PUBLISHED_RATES:
+        cells[f"LoRA r{rank} lr {rate:g}"] = {"tasks": limits, "rank": rank, "rate": rate}
+    return cells
 
 
 def _chosen(names: Sequence[str]) -> tuple[str, ...]:
@@ -61,21 +88,17 @@ def _chosen(names: Sequence[str]) -> tuple[str, ...]:
     return known if EVERY_TASK in names else tuple(name for name in known if name in names)
 
 
-def _cells(
-    context: Context, tasks: Sequence[str], ranks: Sequence[int], rates: Sequence[float]
-) -> dict[str, dict[str, Any]]:
+def _cells(context: Context, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The untouched model and both recipes of routers."""
     limits = {name: min(context.scale.limit, MOST.get(name, context.scale.limit)) for name in tasks}
     if "gsm8k" in limits:  # an answer of hundreds of tokens costs as much as choosing three times
         limits["gsm8k"] = min(limits["gsm8k"], max(1, context.scale.limit // 3))
     window = context.scale.window
-    cells: dict[str, dict[str, Any]] = {
+    return {
         "untouched": {"tasks": limits},
         "published recipe": {"tasks": limits, "config": FocusConfig.paper(window=window), "objective": PAPER},
         OUR_RECIPE: {"tasks": limits, "config": FocusConfig(window=window), "objective": OURS},
     }
-    for rank in ranks:
-        cells |= {f"LoRA r{rank} lr {rate:g}": {"tasks": limits, "rank": rank, "rate": rate} for rate in rates}
-    return cells
 
 
 def run(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -89,26 +112,60 @@ def run(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
     yardstick = Yardstick(context.held, tasks, context.bench, tasks, _filler(), context.seed)
     folder, inputs = context.folder / "grid", {**context.inputs(), "tasks": tasks}
     if "rank" in values:
-        from focus_core.reproduce.studies.lora import LoraSettings
-
-        scale = context.scale
-        settings = LoraSettings(values["rank"], values["rate"], scale.steps, scale.batch_size, context.seed)
+        search = _searched_adapter(context, cell, values, folder) if "rates" in values else None
+        settings = _settings(context, values["rank"], values["rate"] if search is None else search.best)
         found = run_grid(
             context.load, context.stream, [settings], yardstick, inputs, folder, progress=context.progress
         )["results"][0]
         gap = found["perplexity_difference"]
         more = {**gap.to_dict(), "benchmarks": found["benchmarks"]}
         shares = {"kept_share": 1.0, "largest_group_share": None, "parameters": found["trainable_parameters"]}
-        return {"rows": [{"perplexity": found["perplexity"], **shares, **more}]}
+        return _with_search(context, [{"perplexity": found["perplexity"], **shares, **more}], search)
     grid = run_grid(context.load, context.stream, [], yardstick, inputs, folder, progress=context.progress)
     if cell == "untouched":
         rows = {name: {"metrics": found} for name, found in grid["untouched"]["benchmarks"].items()}
         return {"rows": [{"parameters": 0, **row(context.untouched, None), "benchmarks": rows}]}
-    focus = train_routers(context, cell, values["config"], values["objective"])
+    search = None
+    if "rates" in values:
+        focus, search = tuned_routers(context, cell, values)
+    else:
+        focus = train_routers(context, cell, values["config"], values["objective"])
     try:
-        return {"rows": _routed(context, cell, focus, tasks)}
+        return _with_search(context, _routed(context, cell, focus, tasks), search)
     finally:
         focus.detach()
+
+
+def _with_search(context: Context, rows: list[dict[str, Any]], search: RateSearch | None) -> dict[str, Any]:
+    """The result of a cell, with the learning rates that were tried."""
+    if search is None:
+        return {"rows": rows}
+    found = {**search.to_dict(), "chosen_on": chosen_on(context)}
+    return {"rows": [{**row, **of_search(search)} for row in rows], "rates": found}
+
+
+def _settings(context: Context, rank: int, rate: float) -> LoraSettings:
+    from focus_core.reproduce.studies.lora import LoraSettings
+
+    return LoraSettings(rank, rate, context.scale.steps, context.scale.batch_size, context.seed)
+
+
+def _searched_adapter(context: Context, cell: str, values: dict[str, Any], folder: Path) -> RateSearch:
+    """The best rate of adapters of a rank; `run_grid` then finds the best one trained."""
+    from focus_core.reproduce.studies.lora import train_lora
+
+    def train(rate: float, _: Path) -> float:
+        settings, loaded = _settings(context, values["rank"], rate), context.load()
+
+        def show(step: int, loss: float) -> None:
+            name = f"{cell}, rate {rate:g}: step {step} of {settings.steps}, loss {loss:.3f}"
+            context.progress(name, step / settings.steps)
+
+        adapted, _ = train_lora(loaded.model, context.stream(), settings, folder / settings.name, on_step=show)
+        merged: Any = adapted.merge_and_unload()  # type: ignore[operator]
+        return full_attention_loss(loaded._replace(model=merged), context.choosing)
+
+    return tuned(context, cell, values, train)
 
 
 def _filler() -> str:

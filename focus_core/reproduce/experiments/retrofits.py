@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from focus_core.baselines import BASELINES
@@ -31,15 +32,32 @@ PAPER, OURS = PUBLISHED_OBJECTIVE, DEFAULT_OBJECTIVE
 OUR_RECIPE = "our recipe"
 
 
-def train_routers(context: Context, cell: str, config: FocusConfig, objective: str) -> FocusModel:
+def train_routers(
+    context: Context,
+    cell: str,
+    config: FocusConfig,
+    objective: str,
+    *,
+    folder: Path | None = None,
+    learning_rate: float = TrainSettings.learning_rate,
+) -> FocusModel:
     """Train routers for the scale's steps; an interrupted cell resumes from its checkpoint.
 
     The caller detaches the returned routers.
+
+    Args:
+        context: of the run.
+        cell: name for the progress.
+        config: of the routers.
+        objective: key of `focus_core.training.objectives.OBJECTIVES`.
+        folder: for checkpoints and routers; that of the cell when None.
+        learning_rate: peak rate.
     """
     scale = context.scale
     settings = TrainSettings(
         steps=scale.steps,
         batch_size=scale.batch_size,
+        learning_rate=learning_rate,
         objective=objective,
         seed=context.seed,
         autocast=config.layers is None,  # layers without a router refuse the mixed dtypes of autocast
@@ -50,7 +68,7 @@ def train_routers(context: Context, cell: str, config: FocusConfig, objective: s
         context.progress(f"{cell}: step {step.step} of {scale.steps}, loss {step.loss:.3f}", step.step / scale.steps)
 
     try:
-        train(focus, context.blocks, settings, context.folder / CELLS / cell, show)
+        train(focus, context.blocks, settings, folder or context.folder / CELLS / cell, show)
     except BaseException:
         focus.detach()
         raise

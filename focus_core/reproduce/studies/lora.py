@@ -6,6 +6,7 @@ Adapters are on the query, key and value projections, as in the published compar
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,14 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from focus_core.errors import FocusError
-from focus_core.training.stream import TokenStream
+from focus_core.files import write_atomic
 
+ADAPTER, LOSSES = "adapter", "losses.json"
 PROJECTIONS = ({"q_proj", "k_proj", "v_proj"}, {"qkv_proj"}, {"query_key_value"}, {"c_attn"})
 """Names of the query, key and value projections in the families of Transformers; the first set found is used."""
 
@@ -47,7 +50,7 @@ class LoraSettings:
     @property
     def name(self) -> str:
         """Name of the cell, such as "r4-lr1e-05"."""
-        return f"r{self.rank}-lr{self.learning_rate:.0e}"
+        return f"r{self.rank}-lr{self.learning_rate:g}"
 
 
 def target_modules(model: nn.Module) -> list[str]:
@@ -65,19 +68,19 @@ def target_modules(model: nn.Module) -> list[str]:
 
 def train_lora(
     model: PreTrainedModel,
-    stream: TokenStream,
+    stream: IterableDataset[dict[str, Tensor]],
     settings: LoraSettings,
     folder: Path,
     *,
     on_step: Callable[[int, float], None] | None = None,
 ) -> tuple[PeftModel, list[float]]:
-    """Train adapters on the language-model loss; a stopped run resumes from its last checkpoint.
+    """Train adapters on the language-model loss; a stopped run resumes, and a finished one is read from its folder.
 
     Args:
         model: a decoder without routers. Its projections are replaced by PEFT's; its weights do not change.
-        stream: blocks of tokens.
+        stream: blocks of tokens, each with its `input_ids`.
         settings: see `LoraSettings`.
-        folder: for checkpoints and, at the end, the adapter (safetensors).
+        folder: for checkpoints and, at the end, the adapter (safetensors) and its losses.
         on_step: called with the step and its loss.
 
     Returns:
@@ -86,6 +89,9 @@ def train_lora(
     Raises:
         FocusError: no projections to adapt, or no text.
     """
+    if (folder / LOSSES).is_file():
+        stored = PeftModel.from_pretrained(model, str(folder / ADAPTER), is_trainable=True)
+        return stored.eval(), json.loads((folder / LOSSES).read_text(encoding="utf-8"))
     torch.manual_seed(settings.seed)
     adapted = get_peft_model(
         model,
@@ -129,8 +135,9 @@ def train_lora(
     trainer.remove_callback(PrinterCallback)
     checkpoints = folder / "checkpoints"
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None)
-    adapted.save_pretrained(str(folder / "adapter"))
+    adapted.save_pretrained(str(folder / ADAPTER))
     losses = [float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
+    write_atomic(folder / LOSSES, json.dumps(losses) + "\n")
     return adapted.eval(), losses  # type: ignore[return-value]
 
 

@@ -379,6 +379,12 @@ VIEWS: dict[str, View] = {
         "focus reproduce lora --data FILE --bench FOLDER",
         compared,
     ),
+    "adapted": View(
+        "Adapted model",
+        "Routers beside full attention adapted to the same text, and baselines on that model",
+        "focus reproduce adapted --data FILE --held-out FILE",
+        compared,
+    ),
     "alignment": View(
         "Alignment",
         "TruthfulQA and HellaSwag after routers and after LoRA",
