@@ -1,0 +1,234 @@
+"""Routers beside full attention adapted to the same text, and beside baselines on that adapted model.
+
+Perplexity falls with adaptation, whichever pairs are kept. So every row has two references: the untouched model, and
+full attention with the same weights.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from focus_core.baselines import BASELINES
+from focus_core.errors import FocusError, require
+from focus_core.evaluation import Evaluation, evaluate
+from focus_core.evaluation.compare import mean_difference, perplexity_difference
+from focus_core.evaluation.retention import Untouched, compare_tokens, retention_of
+from focus_core.frontier.measure import Point, baseline_point
+from focus_core.models import LoadedModel
+from focus_core.reproduce.context import Context
+from focus_core.reproduce.experiments.retrofits import OURS
+from focus_core.reproduce.experiments.tuning import (
+    ADAPTER_RATES,
+    ROUTER_RATES,
+    chosen_on,
+    full_attention_loss,
+    of_search,
+    tuned,
+    tuned_routers,
+)
+from focus_core.reproduce.runner import CELLS
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.model import FocusModel, retrofit
+from focus_core.training.loop import calibration_blocks
+
+UNTOUCHED, ROUTERS, LORA, BOTH = "untouched", "routers", "LoRA, full attention", "routers on LoRA"
+TOP_KS = (1, 2)
+SHARED_AT = 1
+"""k of the routers whose kept share baselines get."""
+COLUMNS = (
+    *("parameters", "learning_rate", "rate_grid", "routing", "top_k", "balance", "perplexity"),
+    *("difference", "low", "high", "from_full", "from_full_low", "from_full_high"),
+    *("kl", "kl_low", "kl_high", "kl_from_full", "kl_from_full_low", "kl_from_full_high"),
+    *("kept_share", "largest_group_share"),
+)
+
+
+def cells(context: Context) -> dict[str, dict[str, Any]]:
+    """The untouched model, routers, the adapted model with full attention, with these routers, and with baselines."""
+    config = FocusConfig(router="head", window=context.scale.window)
+    return {
+        UNTOUCHED: {},
+        ROUTERS: {"config": config, "objective": OURS, "rates": ROUTER_RATES},
+        LORA: {"config": config, "rates": tuple(context.rates or ADAPTER_RATES)},
+        BOTH: {"config": config},
+        **{f"baseline {name}": {"baseline": name, "config": config} for name in BASELINES},
+    }
+
+
+def run(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Measure one method against the untouched model and against full attention with its own weights."""
+    require("peft", "eval")
+    untouched = _untouched(context)
+    if cell == UNTOUCHED:
+        found = context.untouched
+        return {"rows": [{"routing": "off", "parameters": 0, "perplexity": found.perplexity, "kept_share": 1.0}]}
+    if cell == ROUTERS:
+        focus, search = tuned_routers(context, cell, values)
+        parameters = sum(parameter.numel() for parameter in focus.trainable_parameters())
+        try:
+            rows = _routed(context, focus, untouched, untouched, context.untouched.block_nll)
+        finally:
+            focus.detach()
+        rates = {**search.to_dict(), "chosen_on": chosen_on(context)}
+        return {"rows": [{"parameters": parameters, **row, **of_search(search)} for row in rows], "rates": rates}
+    if cell == LORA:
+        return _adapted_row(context, values, untouched)
+    adapted, best = _stored(context, cell, LORA), _stored(context, cell, ROUTERS)["rates"]["best"]
+    loaded, _, _ = _adapt(context, values["config"], adapted["rates"]["best"])
+    own, own_nll = Untouched(context.held), adapted["block_nll"]
+    if cell == BOTH:
+        focus = FocusModel.from_pretrained(loaded.model, context.folder / "rates" / ROUTERS / f"{best:g}")
+        return {"rows": _routed(context, focus, untouched, own, own_nll)}
+    focus = retrofit(loaded.model, values["config"], seed=context.seed)
+    return {"rows": [_baseline(context, cell, values, focus, untouched, own, own_nll)]}
+
+
+def _untouched(context: Context) -> Untouched:
+    """States of the untouched model for the held-out blocks; every cell computes them before it changes anything."""
+    reference = Untouched(context.held)
+    focus = retrofit(context.loaded.model, seed=context.seed)
+    try:
+        for number in range(len(context.held)):
+            reference.states(focus, number, number + 1)
+    finally:
+        focus.detach()
+    return reference
+
+
+def _stored(context: Context, cell: str, wanted: str) -> dict[str, Any]:
+    """A finished cell that another one builds on.
+
+    Raises:
+        FocusError: it is not measured yet.
+    """
+    path = context.folder / CELLS / f"{wanted}.json"
+    if not path.is_file():
+        raise FocusError(f"The cell {cell!r} builds on {wanted!r}: run that cell first.")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _adapt(context: Context, config: FocusConfig, rate: float) -> tuple[LoadedModel, int, int]:
+    """The model adapted at a rate, with about as many parameters as routers have; the rank; its parameters."""
+    from focus_core.reproduce.studies.adapted import adapt
+
+    focus = retrofit(context.loaded.model, config, seed=context.seed)
+    wanted = sum(parameter.numel() for parameter in focus.trainable_parameters())
+    focus.detach()
+    scale = context.scale
+
+    def show(step: int, loss: float) -> None:
+        name = f"LoRA, rate {rate:g}: step {step} of {scale.steps}, loss {loss:.3f}"
+        context.progress(name, step / scale.steps)
+
+    found = adapt(
+        context.load(),
+        context.blocks,
+        parameters=wanted,
+        steps=scale.steps,
+        learning_rate=rate,
+        out=context.folder / "adapters",
+        batch_size=scale.batch_size,
+        seed=context.seed,
+        on_step=show,
+    )
+    return found.loaded, found.rank, found.parameters
+
+
+def _adapted_row(context: Context, values: dict[str, Any], untouched: Untouched) -> dict[str, Any]:
+    """The adapted model with full attention; its divergence from itself is 0."""
+
+    def train(rate: float, _: Path) -> float:
+        return full_attention_loss(_adapt(context, values["config"], rate)[0], context.choosing)
+
+    search = tuned(context, LORA, values, train)
+    loaded, rank, parameters = _adapt(context, values["config"], search.best)
+    focus = retrofit(loaded.model, values["config"], seed=context.seed)
+    compared = []
+    with torch.inference_mode(), focus.routing("off"):
+        for number, block in enumerate(context.held):
+            rows = torch.from_numpy(block)[None].to(focus.model.device)
+            compared.append(compare_tokens(focus, rows, untouched.states(focus, number, number + 1)))
+    focus.detach()
+    losses = [float(each.losses.double().mean()) for each in compared]
+    retained = retention_of(compared, context.held.shape[1])
+    row = {
+        **{"parameters": parameters, "routing": "off", "perplexity": float(np.exp(np.mean(losses)))},
+        **perplexity_difference(losses, context.untouched.block_nll).to_dict(),
+        **_kl("kl", retained.block_kl),
+        **{"kept_share": 1.0, **of_search(search), "rank": rank},
+    }
+    return {"rows": [row], "rates": {**search.to_dict(), "chosen_on": chosen_on(context)}, "block_nll": losses}
+
+
+def _routed(
+    context: Context, focus: FocusModel, untouched: Untouched, own: Untouched, own_nll: Any
+) -> list[dict[str, Any]]:
+    """Hard, causal routing at each k, beside the untouched model and full attention with the same weights."""
+    rows = []
+    for top_k in TOP_KS:
+        measure = partial(evaluate, focus, context.held, routing="hard", top_k=top_k, balance="calibrated")
+        found = measure(untouched=untouched)
+        beside = found if own is untouched else measure(untouched=own)
+        kept = {"kept_share": found.kept_share, "largest_group_share": found.largest_group_share}
+        row = _row(context, found, beside, own_nll)
+        rows.append({"routing": "hard", "top_k": top_k, "balance": "calibrated", **row, **kept})
+    return rows
+
+
+def _baseline(
+    context: Context,
+    cell: str,
+    values: dict[str, Any],
+    focus: FocusModel,
+    untouched: Untouched,
+    own: Untouched,
+    own_nll: Any,
+) -> dict[str, Any]:
+    """A baseline on the adapted model, at the share of distant pairs that the routers keep."""
+    routed = next(row for row in _stored(context, cell, ROUTERS)["rows"] if row["top_k"] == SHARED_AT)
+    config = values["config"]
+    measure = partial(
+        baseline_point,
+        focus,
+        values["baseline"],
+        context.held,
+        share=routed["kept_share"],
+        window=config.window,
+        sinks=config.sink_tokens,
+        training_text=calibration_blocks(context.blocks, context.seed)[:2],
+        seed=context.seed,
+    )
+    found = measure(untouched=untouched)
+    row = _row(context, found, measure(untouched=own), own_nll)
+    return {"routing": found.label, **row, "kept_share": found.kept_share}
+
+
+def _row(context: Context, found: Evaluation | Point, beside: Evaluation | Point, own_nll: Any) -> dict[str, Any]:
+    """The columns of a sparse row.
+
+    Args:
+        context: of the run.
+        found: compared with the untouched model.
+        beside: the same, compared with full attention of the same weights.
+        own_nll: losses of that full attention, block by block.
+    """
+    own = perplexity_difference(found.block_nll, own_nll)
+    return {
+        "perplexity": found.perplexity,
+        **perplexity_difference(found.block_nll, context.untouched.block_nll).to_dict(),
+        **{"from_full": own.difference, "from_full_low": own.low, "from_full_high": own.high},
+        **_kl("kl", found.block_kl),
+        **_kl("kl_from_full", beside.block_kl),
+    }
+
+
+def _kl(name: str, block_kl: tuple[float, ...]) -> dict[str, float | None]:
+    """A mean divergence over blocks with its interval."""
+    gap = mean_difference(block_kl)
+    return {name: gap.difference, f"{name}_low": gap.low, f"{name}_high": gap.high}
