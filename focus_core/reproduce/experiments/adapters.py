@@ -161,8 +161,8 @@ def _searched_adapter(context: Context, cell: str, values: dict[str, Any], folde
             name = f"{cell}, rate {rate:g}: step {step} of {settings.steps}, loss {loss:.3f}"
             context.progress(name, step / settings.steps)
 
-        adapted, _ = train_lora(loaded.model, context.stream(), settings, folder / settings.name, on_step=show)
-        merged: Any = adapted.merge_and_unload()  # type: ignore[operator]
+        found = train_lora(loaded.model, context.stream(), settings, folder / settings.name, on_step=show)
+        merged: Any = found[0].merge_and_unload()  # type: ignore[operator]
         return full_attention_loss(loaded._replace(model=merged), context.choosing)
 
     return tuned(context, cell, values, train)
