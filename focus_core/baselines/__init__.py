@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from focus_core.baselines.case import Baseline, Case, Result
+from focus_core.baselines.case import Baseline, Case, Result, attend_in_parts
 from focus_core.baselines.estimates import fit_tables, magicpig, magicpig_keys, performer, performer_features
 from focus_core.baselines.patterns import random_blocks, sliding_window, strided, window_and_sinks
 from focus_core.baselines.selection import fit_kmeans, kmeans_routing, lsh, moba, quest, sparq, sparq_keys
@@ -42,4 +42,4 @@ BASELINES: dict[str, Baseline] = {
     "performer": Baseline("random features", "Performer, arXiv 2009.14794", performer, features=performer_features),
 }
 
-__all__ = ["BASELINES", "Baseline", "Case", "Result", "exact"]
+__all__ = ["BASELINES", "Baseline", "Case", "Result", "attend_in_parts", "exact"]

@@ -1,97 +1,41 @@
 """The input of a baseline, and the parts that all of them use: distant pairs, sinks, budgets.
 
-This is reference code for evaluation: it builds a mask of every pair, so that kept pairs can be counted. A case may
-hold some consecutive queries of a text alone; its mask is then (Tq, T).
+This is reference code for evaluation: it builds masks of pairs, so that kept pairs can be counted. A case may hold
+some consecutive queries of a text, with the keys up to the last of them. `attend_in_parts` evaluates a long text so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from focus_core.attention import AttentionOutput
 from focus_core.attention.reference import attention_logits
+from focus_core.baselines.layout import Layout
+from focus_core.baselines.ranking import descending, largest, only
 from focus_core.errors import FocusError
 
-HALVINGS = 24
-"""Steps of a bisection for a wanted share."""
+PART_PAIRS = 2**20
+"""About as many pairs of queries and keys, over all heads, are computed at once."""
+
+Statistic = TypeVar("Statistic")
 
 
 class Result(NamedTuple):
     """Output of a baseline, and which pairs it computed.
 
     Attributes:
-        attention: output (B, H, T, Dv) and log-sum-exp (B, H, T).
-        kept: bool, broadcastable to (B, H, Tq, T), all computed pairs; None if no pair is left out or computed exactly.
+        attention: output (B, H, Tq, Dv) and log-sum-exp (B, H, Tq).
+        kept: bool, broadcastable to (B, H, Tq, S), all computed pairs; None if no pair is left out or computed exactly.
     """
 
     attention: AttentionOutput
     kept: Tensor | None
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Masks of pairs by the places of their tokens; layers and texts of one length share them.
-
-    Attributes:
-        length: T, the number of keys.
-        window: pairs at most this far apart are local and always kept.
-        sinks: the first so many keys are always kept.
-        device: of the masks.
-        start: place of the first query in the text.
-        queries: Tq, the number of queries from there.
-        sliding_window: the model's own window, in tokens: no pair is farther apart; None without.
-    """
-
-    length: int
-    window: int
-    sinks: int
-    device: torch.device
-    start: int
-    queries: int
-    sliding_window: int | None = None
-
-    @property
-    def distance(self) -> Tensor:
-        """(Tq, T) int64: query index minus key index."""
-        index = torch.arange(self.length, device=self.device)
-        return index[self.start : self.start + self.queries, None] - index
-
-    @property
-    def causal(self) -> Tensor:
-        """(Tq, T) bool: the key is not after the query, and inside the model's own window."""
-        causal = self.distance >= 0
-        return causal if self.sliding_window is None else causal & (self.distance < self.sliding_window)
-
-    @property
-    def distant(self) -> Tensor:
-        """(Tq, T) bool: causal and farther than the window."""
-        return self.causal & (self.distance > self.window)
-
-    @property
-    def sink(self) -> Tensor:
-        """(T,) bool: keys that everyone keeps."""
-        return torch.arange(self.length, device=self.device) < self.sinks
-
-    @property
-    def open(self) -> Tensor:
-        """(Tq, T) bool: local pairs and sinks."""
-        return self.causal & ((self.distance <= self.window) | self.sink)
-
-    @property
-    def distant_keys(self) -> Tensor:
-        """(T,) int64: how many distant keys each query of the whole text has."""
-        return (torch.arange(self.length, device=self.device).clamp(max=self.farthest) - self.window).clamp(min=0)
-
-    @property
-    def farthest(self) -> int:
-        """The largest distance of a causal pair."""
-        return min(self.length, self.length if self.sliding_window is None else self.sliding_window) - 1
 
 
 @dataclass(frozen=True)
@@ -100,8 +44,8 @@ class Case:
 
     Attributes:
         query: (B, H, Tq, D), position-encoded; Tq = T unless `start` says otherwise.
-        key: (B, H, T, D), already repeated for grouped queries.
-        value: (B, H, T, Dv), likewise.
+        key: (B, H, S, D), already repeated for grouped queries; S = T, or the keys up to the last query of a part.
+        value: (B, H, S, Dv), likewise.
         window: pairs at most this far apart are local and always kept.
         sinks: the first so many keys are always kept.
         share: wanted share of distant pairs, sinks included.
@@ -111,6 +55,7 @@ class Case:
         fitted: result of the baseline's `fit` on training text for this layer; None without.
         start: place of the first query in the text.
         sliding_window: the model's own window, in tokens: no pair is farther apart; None without.
+        whole: the case of the whole text that this one is a part of; None without.
     """
 
     query: Tensor
@@ -125,12 +70,44 @@ class Case:
     fitted: Any = None
     start: int = 0
     sliding_window: int | None = None
+    whole: Case | None = field(default=None, repr=False, compare=False)
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """Masks of pairs by the places of their tokens."""
-        length, queries = self.key.shape[2], self.query.shape[2]
-        return Layout(length, self.window, self.sinks, self.query.device, self.start, queries, self.sliding_window)
+        length, keys, queries = (self.whole or self).key.shape[2], self.key.shape[2], self.query.shape[2]
+        return Layout(
+            length, self.window, self.sinks, self.query.device, self.start, queries, keys, self.sliding_window
+        )
+
+    def part(self, start: int, stop: int) -> Case:
+        """The queries from `start` to before `stop`, and the keys before `stop`: later ones are not theirs to see."""
+        query, key, value = self.query[:, :, start:stop], self.key[:, :, :stop], self.value[:, :, :stop]
+        return replace(self, query=query, key=key, value=value, start=start, whole=self)
+
+    def parts(self) -> Iterator[Case]:
+        """The whole text in parts of about `PART_PAIRS` pairs, in order."""
+        start, (batch, heads, length, _) = 0, self.query.shape
+        while start < length:
+            rows = max(16, PART_PAIRS // (batch * heads * (start + 64)) // 16 * 16)
+            stop = min(length, start + min(rows, 512))
+            yield self.part(start, stop)
+            start = stop
+
+    def once(self, statistic: Callable[[Case], Statistic]) -> Statistic:
+        """A statistic of the keys and values of the whole text, computed once for all its parts.
+
+        Args:
+            statistic: a plain function of the whole case, which must not depend on its queries.
+        """
+        text = self.whole or self
+        if statistic not in text._statistics:
+            text._statistics[statistic] = statistic(text)
+        return text._statistics[statistic]
+
+    @cached_property
+    def _statistics(self) -> dict[Callable[[Case], Any], Any]:
+        return {}
 
     @cached_property
     def distance(self) -> Tensor:
@@ -156,17 +133,37 @@ class Case:
         """A new generator with this layer's seed."""
         return torch.Generator().manual_seed(self.seed)
 
+    @cached_property
+    def choosable(self) -> Tensor:
+        """(Tq, S) bool: distant, and not a sink."""
+        return self.distant & ~self.layout.sink
+
+    @property
+    def recency(self) -> Tensor:
+        """(S,) float32 from 0 to below 1/2, growing with the place of a key: added to whole numbers, it parts ties."""
+        return torch.arange(self.key.shape[2], device=self.key.device) / (2 * self.layout.length)
+
     def logits(self) -> Tensor:
-        """(B, H, Tq, T) float32."""
+        """(B, H, Tq, S) float32."""
         return attention_logits(self.query.float(), self.key.float(), self.scale, self.softcap)
 
-    def exactly(self, kept: Tensor) -> Result:
-        """Softmax attention over the kept pairs alone; every query must have one, such as itself."""
-        logits = self.logits().masked_fill_(~kept, float("-inf"))
+    def exactly(self, kept: Tensor, logits: Tensor | None = None) -> Result:
+        """Softmax attention over the kept pairs alone; every query must have one, such as itself.
+
+        Args:
+            kept: bool, broadcastable to (B, H, Tq, S). Keys that no query keeps are skipped if all heads share it.
+            logits: (B, H, Tq, S) float32, overwritten; those of the model when None.
+        """
+        value, mask = self.value.float(), kept
+        if logits is None and kept.dim() == 2:
+            keys = kept.any(0).nonzero()[:, 0]
+            mask, value = kept[:, keys], value[:, :, keys]
+            logits = attention_logits(self.query.float(), self.key.float()[:, :, keys], self.scale, self.softcap)
+        logits = (self.logits() if logits is None else logits).add_(only(mask))
         weights = logits.softmax(-1)
         # Of the largest weight e^(l - lse), which spares a pass of exponentials.
         logsumexp = logits.amax(-1) - weights.amax(-1).log()
-        return Result(AttentionOutput((weights @ self.value.float()).to(self.value.dtype), logsumexp), kept)
+        return Result(AttentionOutput((weights @ value).to(self.value.dtype), logsumexp), kept)
 
     def select(self, scores: Tensor) -> Tensor:
         """Keep the distant keys of each query with the highest scores, within the budget of the share.
@@ -175,19 +172,48 @@ class Case:
         that are not distant have no influence, so causal scores give a causal mask.
 
         Args:
-            scores: (B, H, Tq, T) or (H, Tq, T); ties are broken arbitrarily but reproducibly.
+            scores: (B, H, Tq, S) or (H, Tq, S); of equal ones the nearest keys are kept.
 
         Returns:
             bool, all kept pairs.
         """
-        budget = per_query_budget(self.layout.distant_keys, self.share)
-        if budget == 0:
-            return self.open.expand_as(scores)
-        ranked = torch.where(self.distant, scores.float(), float("-inf"))
-        ranked[..., : self.sinks].masked_fill_(self.distant[:, : self.sinks], float("inf"))
-        best = ranked.topk(budget, dim=-1, sorted=False).indices
-        chosen = torch.zeros_like(ranked, dtype=torch.bool).scatter_(-1, best, True)
-        return (chosen & self.distant) | self.open
+        layout, kept = self.layout, self.open.expand(scores.shape).clone()
+        allowed, many, (first, end) = self.choosable, layout.to_choose(self.share), layout.reach
+        some = end > first.clamp(min=self.sinks)
+        for count in many[some].unique().tolist():
+            rows = (some & (many == count)).nonzero()[:, 0]  # consecutive ones
+            above, below = int(rows[0]), int(rows[-1])
+            begin, stop = max(self.sinks, int(first[above])), int(end[below])
+            mine = allowed[above : below + 1, begin:stop]
+            ranked = scores[..., above : below + 1, begin:stop].float().clone(memory_format=torch.contiguous_format)
+            # All rows may choose the columns between these two corners.
+            for corner in (slice(0, max(0, int(first[below]) - begin)), slice(max(0, int(end[above]) - begin), None)):
+                ranked[..., corner].masked_fill_(~mine[:, corner], float("-inf"))
+            kept[..., above : below + 1, begin:stop] |= largest(ranked, count) & mine
+        return kept
+
+    def select_blocks(self, scores: Tensor, size: int) -> Tensor:
+        """Keep the blocks of keys with the highest scores, within the budget of the share; otherwise as `select`.
+
+        Args:
+            scores: (B, H, Tq, N) or (H, Tq, N) of blocks of `size` keys, all N that begin before the last query.
+                Of the block where the budget ends, the nearest keys are kept.
+            size: of a block.
+
+        Returns:
+            bool, all kept pairs.
+        """
+        first, end = self.layout.reach
+        edge = torch.arange(scores.shape[-1], device=scores.device, dtype=torch.int32) * size
+        stop = end[:, None].minimum(edge + size)
+        own = (stop - first.clamp(min=self.sinks)[:, None].maximum(edge)).clamp(min=0)
+        order = descending(scores.float().masked_fill(own == 0, float("-inf")))
+        held = own.expand(order.shape).gather(-1, order)
+        left = self.layout.to_choose(self.share)[:, None] - (held.cumsum(-1, dtype=torch.int32) - held)
+        taken = torch.zeros_like(held).scatter_(-1, order, left.clamp(min=0).minimum(held))
+        begin = (stop - taken)[..., None].expand(*taken.shape, size).flatten(-2)[..., : self.key.shape[2]]
+        places = torch.arange(self.key.shape[2], device=scores.device, dtype=torch.int32)
+        return ((places >= begin) & self.choosable) | self.open
 
 
 @dataclass(frozen=True)
@@ -198,7 +224,7 @@ class Baseline:
         label: name in tables.
         source: paper.
         attend: the method itself.
-        keep: the pairs that it computes, bool, broadcastable to (B, H, Tq, T); None if it estimates all.
+        keep: the pairs that it computes, bool, broadcastable to (B, H, Tq, S); None if it estimates all.
         fit: (query (B, H, T, D), key (B, Hkv, T, D), share, window, sinks, seed) of training text to `Case.fitted`.
         fixed: whether its pairs are known before queries and keys are.
         window: whether its pairs are a window, with sinks or without, which the project's own backend executes as well.
@@ -235,57 +261,15 @@ class Baseline:
         return self.keep is not None and not self.fixed
 
 
-def per_query_budget(distant: Tensor, share: float) -> int:
-    """The number of keys b for which sum min(b, n_i) comes nearest to `share` of all distant pairs.
+def attend_in_parts(baseline: Baseline, case: Case) -> Iterator[tuple[Case, Result]]:
+    """A baseline on a whole text, some consecutive queries at a time, so that no tensor is (H, T, T).
 
     Args:
-        distant: (T,) int64, distant keys n_i of each query.
-        share: 0 to 1.
+        baseline: any.
+        case: of a whole text.
+
+    Yields:
+        Each part of the text in order, with its result.
     """
-    wanted, largest = share * float(distant.sum()), int(distant.max())
-    low, high = 0, largest
-    while low < high:
-        middle = (low + high) // 2
-        if float(distant.clamp(max=middle).sum()) < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    below = float(distant.clamp(max=max(0, low - 1)).sum())
-    return low - 1 if low and wanted - below < float(distant.clamp(max=low).sum()) - wanted else low
-
-
-@lru_cache(maxsize=4)
-def solve_share(
-    pattern: Callable[[Tensor, int, float], Tensor], layout: Layout, share: float, high: float, sinks: bool = True
-) -> Tensor:
-    """The mask with the kept share of distant pairs nearest to `share`, by bisection over a growing setting.
-
-    Cached for all layers and texts, since it depends on neither. The share is that of the whole text.
-
-    Args:
-        pattern: maps distances, window and a setting in [0, high] to bool: the distances that are kept. A larger
-            setting keeps more. A plain function.
-        layout: of the pairs.
-        share: 0 to 1.
-        high: upper end of the setting, which must keep everything.
-        sinks: whether sinks are kept, too. Local pairs always are.
-
-    Returns:
-        (Tq, T) bool.
-    """
-    far = torch.arange(layout.window + 1, max(layout.window, layout.farthest) + 1, device=layout.device)
-    pairs = layout.length - far  # as many pairs are at this distance
-    without = pairs.clamp(max=layout.sinks) if sinks else torch.zeros_like(pairs)
-    total = max(1, int(pairs.sum()))
-
-    def kept(setting: float) -> float:
-        return float(torch.where(pattern(far, layout.window, setting), pairs, without).sum()) / total
-
-    low, top = 0.0, high
-    for _ in range(HALVINGS):
-        middle = (low + top) / 2
-        low, top = (middle, top) if kept(middle) < share else (low, middle)
-    setting = min((low, top), key=lambda setting: abs(kept(setting) - share))
-    distance = layout.distance
-    always = (distance <= layout.window) | layout.sink if sinks else distance <= layout.window
-    return layout.causal & (always | pattern(distance, layout.window, setting))
+    for part in case.parts():
+        yield part, baseline.attend(part)

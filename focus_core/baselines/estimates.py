@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -12,12 +10,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from focus_core.attention import AttentionOutput
-from focus_core.attention.reference import masked_softmax
 from focus_core.baselines.case import Case, Result
+from focus_core.baselines.hashing import collisions
 
 FEATURES = 256
+SUMMED = 256
+"""Keys of a block that random features sum at once."""
 BITS = 4
 MAX_TABLES = 96
+FITTED_QUERIES = 256
+"""Evenly spaced queries of the training text on which the number of tables is chosen."""
 
 
 def performer(case: Case) -> Result:
@@ -27,23 +29,44 @@ def performer(case: Case) -> Result:
     local ones and sinks included, so there is no kept share. The logit cap of a model has no counterpart and is left
     out.
     """
-    query, key = performer_features(case)
-    weights = (query @ key.mT).masked_fill(~case.causal, 0.0)
-    total = weights.sum(-1, keepdim=True).clamp(min=1e-300)
-    output = (weights @ case.value.double()) / total
+    query, key, start = _phi(case, case.query, (-1,)), case.once(_key_features), 0
+    values = F.pad(case.value.double(), (0, 1), value=1.0)  # the last column sums the weights
+    if case.sliding_window is None:  # keys of whole blocks before the first query are summed already
+        start = case.start // SUMMED * SUMMED
+    near = (query @ key[:, :, start : case.key.shape[2]].mT).mul_(case.causal[:, start:])
+    sums = near @ values[:, :, start:]
+    if start:
+        sums += query @ case.once(_running_sums)[:, :, start // SUMMED - 1]
+    total = sums[..., -1:].clamp(min=1e-300)
+    output = sums[..., :-1] / total
     return Result(AttentionOutput(output.to(case.value.dtype), total.log()[..., 0].float()), None)
 
 
 def performer_features(case: Case) -> tuple[Tensor, Tensor]:
     """phi(q) (B, H, Tq, m) and phi(k) (B, H, T, m) of `performer`, float64, each up to a factor that cancels."""
-    projection = orthogonal(FEATURES, case.query.shape[-1], case.generator()).to(case.query.device)
+    return _phi(case, case.query, (-1,)), case.once(_key_features)
 
-    def features(vectors: Tensor, dims: tuple[int, ...]) -> Tensor:
-        exponent = vectors @ projection.double().T - vectors.square().sum(-1, keepdim=True) / 2
-        return torch.exp(exponent - exponent.amax(dims, keepdim=True))
 
-    query, key = (part.double() * math.sqrt(case.scale) for part in (case.query, case.key))
-    return features(query, (-1,)), features(key, (-1, -2))
+def _phi(case: Case, vectors: Tensor, dims: tuple[int, ...]) -> Tensor:
+    projection = case.once(_projection)
+    vectors = vectors.double() * math.sqrt(case.scale)
+    exponent = vectors @ projection.T - vectors.square().sum(-1, keepdim=True) / 2
+    return exponent.sub_(exponent.amax(dims, keepdim=True)).exp_()
+
+
+def _projection(case: Case) -> Tensor:
+    return orthogonal(FEATURES, case.key.shape[-1], case.generator()).to(case.key.device).double()
+
+
+def _key_features(case: Case) -> Tensor:
+    return _phi(case, case.key, (-1, -2))
+
+
+def _running_sums(case: Case) -> Tensor:
+    """(B, H, N, m, Dv + 1): features times values, summed over all keys up to the end of each whole block."""
+    values, whole = F.pad(case.value.double(), (0, 1), value=1.0), case.key.shape[2] // SUMMED * SUMMED
+    blocks = [part[:, :, :whole].unflatten(2, (-1, SUMMED)) for part in (case.once(_key_features), values)]
+    return (blocks[0].mT @ blocks[1]).cumsum(2)
 
 
 def orthogonal(rows: int, size: int, generator: torch.Generator) -> Tensor:
@@ -81,17 +104,21 @@ def fit_tables(
         return Tables(None, center)
     repeats = query.shape[1] // key.shape[1]
     keys, pairs = key[:1].repeat_interleave(repeats, 1), (window, sinks, share)
-    case = Case(query[:1], keys, key[:1], *pairs, 1.0, seed=seed, sliding_window=sliding_window)
-    codes = _codes(case, Tables(MAX_TABLES, center))
-    total = max(1, int(case.distant.sum()) * query.shape[1])
-
-    @cache
-    def kept(count: int) -> float:
-        return float((((_collisions(codes, count) >= 2) | case.open) & case.distant).sum()) / total
-
-    # Every table adds collisions, so the share only grows: the first number that reaches it, or the one before.
-    enough = 1 + bisect_left(range(1, MAX_TABLES), share, key=kept)
-    return Tables(min((max(1, enough - 1), enough), key=lambda count: abs(kept(count) - share)), center)
+    case = Case(query[:1], keys, keys, *pairs, 1.0, seed=seed, sliding_window=sliding_window)
+    rows = torch.linspace(0, query.shape[2] - 1, min(query.shape[2], FITTED_QUERIES), device=query.device).long()
+    tables = Tables(MAX_TABLES, center)
+    ours, theirs = _codes(query[:1, :, rows], tables, case), _codes(_centred(case, tables), tables, case)
+    layout, allowed = case.layout, case.choosable[rows]
+    total = max(1, int(case.distant[rows].sum()) * query.shape[1])
+    sinks_kept = int((case.distant[rows] & layout.sink).sum()) * query.shape[1]
+    hits, before = torch.zeros(1, query.shape[1], *allowed.shape, dtype=torch.uint8, device=query.device), 0.0
+    for count, pair in enumerate(zip(ours.split(1), theirs.split(1)), 1):
+        hits += collisions(*pair)
+        kept = (sinks_kept + int(((hits >= 2) & allowed).count_nonzero())) / total
+        if kept >= share:  # every table adds collisions: this number of tables, or the one before
+            return Tables(max(1, count - 1) if share - before < kept - share else count, center)
+        before = kept
+    return tables
 
 
 def magicpig_keys(case: Case) -> Tensor:
@@ -99,7 +126,9 @@ def magicpig_keys(case: Case) -> Tensor:
     tables: Tables = case.fitted
     if tables.number is None:
         return case.causal
-    return ((_collisions(_codes(case, tables), tables.number) >= 2) & case.distant) | case.open
+    ours = _codes(case.query, tables, case)
+    hits = collisions(ours, case.once(_key_codes)[..., : case.key.shape[2]])
+    return ((hits >= 2) & case.choosable) | case.open
 
 
 def magicpig(case: Case) -> Result:
@@ -113,15 +142,18 @@ def magicpig(case: Case) -> Result:
     kept = magicpig_keys(case)
     if tables.number is None:
         return case.exactly(kept)
-    angle = (
-        (F.normalize(case.query.float(), dim=-1) @ F.normalize(_centred(case, tables), dim=-1).mT).clamp(-1, 1).acos()
-    )
-    chance = (1 - angle / math.pi).clamp(min=1e-3) ** BITS
-    once = tables.number * chance * (1 - chance) ** (tables.number - 1)
-    sampled = (1 - (1 - chance) ** tables.number - once).clamp(min=1e-6)
-    logits = torch.where(case.open, case.logits(), case.logits() - sampled.log())
-    attention = masked_softmax(logits, kept, case.value.float())
-    return Result(AttentionOutput(attention.output.to(case.value.dtype), attention.logsumexp), kept)
+    more = tables.number - 1
+    cosine = F.normalize(case.query.float(), dim=-1) @ case.once(_key_directions)[:, :, : case.key.shape[2]].mT
+    near = cosine.clamp_(-1, 1).acos_().mul_(-1 / math.pi).add_(1).clamp_(min=1e-3)
+    chance = near.log_().mul_(BITS).exp_()
+    none = chance.neg().log1p_().mul_(more).exp_()  # (1 - p^4)^(L - 1)
+    sampled = chance.mul_(more).add_(1).mul_(none).neg_().add_(1).clamp_(min=1e-6)
+    return case.exactly(kept, case.logits().sub_(sampled.log_().mul_(~case.open)))
+
+
+def _key_directions(case: Case) -> Tensor:
+    """(B, H, T, D) float32 centred keys of unit length."""
+    return F.normalize(_centred(case, case.fitted), dim=-1)
 
 
 def _centred(case: Case, tables: Tables) -> Tensor:
@@ -129,23 +161,13 @@ def _centred(case: Case, tables: Tables) -> Tensor:
     return case.key.float() - center.repeat_interleave(case.key.shape[1] // center.shape[0], 0)[None, :, None]
 
 
-def _codes(case: Case, tables: Tables) -> tuple[Tensor, Tensor]:
-    """The sign bits of queries and of keys in every table as one-hot rows, (B, H, Tq or T, tables, 16) float32."""
-    generator, size, device = case.generator(), case.query.shape[-1], case.query.device
+def _key_codes(case: Case) -> Tensor:
+    return _codes(_centred(case, case.fitted), case.fitted, case)
+
+
+def _codes(vectors: Tensor, tables: Tables, case: Case) -> Tensor:
+    """(tables, B, H, T) uint8: the sign bits of vectors (B, H, T, D) in every table."""
+    generator, size, device = case.generator(), case.key.shape[-1], case.key.device
     planes = torch.stack([torch.randn(size, BITS, generator=generator) for _ in range(tables.number or 0)]).to(device)
-    powers = 2 ** torch.arange(BITS, device=device)
-
-    def one_hot(vectors: Tensor) -> Tensor:
-        signs = torch.einsum("bhtd,ldn->bhtln", vectors, planes) > 0
-        return F.one_hot((signs * powers).sum(-1), 2**BITS).float()
-
-    return one_hot(case.query.float()), one_hot(_centred(case, tables))
-
-
-def _collisions(codes: tuple[Tensor, Tensor], count: int) -> Tensor:
-    """(B, H, Tq, T) float32: number of the first `count` tables in which query and key have the same sign bits.
-
-    A product of one-hot rows counts in how many tables the codes are equal.
-    """
-    ours, theirs = (part[..., :count, :].flatten(-2) for part in codes)
-    return ours @ theirs.mT
+    signs = torch.einsum("bhtd,ldn->lbhtn", vectors.float(), planes) > 0
+    return (signs * 2 ** torch.arange(BITS, device=device)).sum(-1).to(torch.uint8)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from focus_core.baselines.case import Case, solve_share
+from focus_core.baselines.case import Case
+from focus_core.baselines.layout import solve_share
+
+RANDOM_BLOCK = 16
 
 
 def sliding_window(case: Case) -> Tensor:
@@ -44,8 +47,11 @@ def random_blocks(case: Case) -> Tensor:
 
     Blocks of 16, drawn for each head and layer; the budget sets the number of blocks per query block.
     """
-    heads, length, block = case.query.shape[1], case.layout.length, 16
-    count = -(-length // block)
-    draw = torch.rand(heads, count, count, generator=case.generator()).to(case.query.device)
-    rows = torch.arange(case.start, case.start + case.query.shape[2], device=draw.device) // block
-    return case.select(draw[:, rows].repeat_interleave(block, 2)[..., :length])
+    scores = case.once(_draw)[:, case.layout.places // RANDOM_BLOCK]
+    return case.select_blocks(scores[..., : -(-case.key.shape[2] // RANDOM_BLOCK)], RANDOM_BLOCK)
+
+
+def _draw(case: Case) -> Tensor:
+    """(H, N, N): a random score of each block of keys for each block of queries."""
+    heads, count = case.key.shape[1], -(-case.layout.length // RANDOM_BLOCK)
+    return torch.rand(heads, count, count, generator=case.generator()).to(case.key.device)

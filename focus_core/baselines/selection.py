@@ -12,6 +12,8 @@ from torch.nn import functional as F
 
 from focus_core.attention import AttentionOutput
 from focus_core.baselines.case import Case, Result
+from focus_core.baselines.hashing import collisions
+from focus_core.baselines.ranking import only
 
 HASH_ROUNDS = 8
 BLOCK = 16
@@ -38,17 +40,21 @@ def kmeans_routing(case: Case) -> Tensor:
     paper fills each cluster with its top w tokens, which looks into the future. Here a query takes the keys of its
     nearest cluster, then of the next, up to its budget.
     """
-    heads = case.query.shape[1]
-    centroids = F.normalize(case.fitted.to(case.query), dim=-1)
-    centroids = centroids.repeat_interleave(heads // centroids.shape[0], 0)
-    nearness = F.normalize(case.query, dim=-1) @ centroids.mT
-    cluster = (F.normalize(case.key, dim=-1) @ centroids.mT).argmax(-1)
-    return case.select(_pick(nearness, cluster))
+    nearness = F.normalize(case.query.float(), dim=-1) @ _centroids(case).mT
+    rank = nearness.argsort(-1).argsort(-1).float()
+    cluster = case.once(_clusters)[:, :, None, : case.key.shape[2]].expand(-1, -1, rank.shape[2], -1)
+    return case.select(torch.gather(rank, -1, cluster).add_(case.recency))
 
 
-def _pick(table: Tensor, column: Tensor) -> Tensor:
-    """(B, H, Tq, C) and (B, H, T) to (B, H, Tq, T): entry (i, j) is table[i, column[j]]."""
-    return torch.gather(table, -1, column[:, :, None, :].expand(-1, -1, table.shape[2], -1))
+def _centroids(case: Case) -> Tensor:
+    """(H, C, D) of unit length."""
+    centroids = F.normalize(case.fitted.to(case.query.device).float(), dim=-1)
+    return centroids.repeat_interleave(case.key.shape[1] // centroids.shape[0], 0)
+
+
+def _clusters(case: Case) -> Tensor:
+    """(B, H, T) int64: the nearest centroid of every key."""
+    return (F.normalize(case.key.float(), dim=-1) @ _centroids(case).mT).argmax(-1)
 
 
 def lsh(case: Case) -> Tensor:
@@ -58,32 +64,47 @@ def lsh(case: Case) -> Tensor:
     shares them); 8 rounds of about 1 / share buckets. The published set is all keys that collide in any round. The
     budget cuts it by the number of collisions; where too few keys collide, others fill the budget.
     """
-    generator, size = case.generator(), case.query.shape[-1]
-    buckets = 2 * max(1, round(0.5 / max(case.share, 1e-2)))
-    rotation = torch.randn(HASH_ROUNDS, size, max(1, buckets // 2), generator=generator).to(case.query)
-    hashes = [_hash(F.normalize(part, dim=-1), rotation) for part in (case.query, case.key)]
-    scores = torch.zeros(*case.query.shape[:3], case.key.shape[2], device=case.query.device)
-    for ours, theirs in zip(hashes[0].unbind(-1), hashes[1].unbind(-1)):
-        scores += ours[..., None] == theirs[..., None, :]
-    return case.select(scores)
+    count = collisions(_hash(case.query, _rotations(case)), case.once(_key_hashes)[..., : case.key.shape[2]])
+    return case.select(count.float().add_(case.recency))
+
+
+def _rotations(case: Case) -> Tensor:
+    """(rounds, D, n/2) normal numbers."""
+    half = max(1, round(0.5 / max(case.share, 1e-2)))
+    return torch.randn(HASH_ROUNDS, case.key.shape[-1], half, generator=case.generator()).to(case.key.device)
+
+
+def _key_hashes(case: Case) -> Tensor:
+    return _hash(case.key, _rotations(case))
 
 
 def _hash(vectors: Tensor, rotation: Tensor) -> Tensor:
-    """(B, H, T, D) and (R, D, n/2) to (B, H, T, R) bucket numbers in 0..n-1."""
-    turned = torch.einsum("bhtd,rdn->bhtrn", vectors, rotation)
-    return torch.cat([turned, -turned], -1).argmax(-1)
+    """(B, H, T, D) and (R, D, n/2) to (R, B, H, T) uint8 bucket numbers in 0..n-1."""
+    turned = torch.einsum("bhtd,rdn->rbhtn", F.normalize(vectors.float(), dim=-1), rotation)
+    return torch.cat([turned, -turned], -1).argmax(-1).to(torch.uint8)
 
 
 def quest(case: Case) -> Tensor:
     """Blocks with the highest upper bound: Quest, arXiv 2406.10774, section 3.2, sum_d max(q_d min_d, q_d max_d)."""
-    low, high = _blocks(case, 1e30).amin(3), _blocks(case, -1e30).amax(3)
+    low, high = case.once(_bounds)
     positive, negative = case.query.float().clamp(min=0), case.query.float().clamp(max=0)
-    return _by_block(case, positive @ high.mT + negative @ low.mT)
+    count = _block_count(case)
+    return case.select_blocks(positive @ high[:, :, :count].mT + negative @ low[:, :, :count].mT, _block_size(case))
 
 
 def moba(case: Case) -> Tensor:
     """Blocks with the highest product of query and mean key: MoBA, arXiv 2502.13189, eq. 5 and 6."""
-    return _by_block(case, case.query.float() @ _blocks(case, float("nan")).nanmean(3).mT)
+    means = case.once(_means)[:, :, : _block_count(case)]
+    return case.select_blocks(case.query.float() @ means.mT, _block_size(case))
+
+
+def _bounds(case: Case) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest component of the keys of each block, (B, H, N, D)."""
+    return _blocks(case, 1e30).amin(3), _blocks(case, -1e30).amax(3)
+
+
+def _means(case: Case) -> Tensor:
+    return _blocks(case, float("nan")).nanmean(3)
 
 
 def _block_size(case: Case) -> int:
@@ -91,15 +112,15 @@ def _block_size(case: Case) -> int:
     return min(BLOCK, case.window + 1)
 
 
+def _block_count(case: Case) -> int:
+    return -(-case.key.shape[2] // _block_size(case))
+
+
 def _blocks(case: Case, fill: float) -> Tensor:
     """(B, H, N, block, D) float32 keys in blocks, the last one padded."""
     size = _block_size(case)
     missing = -case.key.shape[2] % size
     return F.pad(case.key.float(), (0, 0, 0, missing), value=fill).unflatten(2, (-1, size))
-
-
-def _by_block(case: Case, scores: Tensor) -> Tensor:
-    return case.select(scores.repeat_interleave(_block_size(case), -1)[..., : case.key.shape[2]])
 
 
 def sparq_keys(case: Case) -> Tensor:
@@ -115,10 +136,10 @@ def sparq(case: Case) -> Result:
     """
     scores = _sparq_scores(case)
     kept = case.select(scores)
-    weights = scores.masked_fill(~case.causal, float("-inf")).softmax(-1)
-    alpha = (weights * kept).sum(-1, keepdim=True)
+    weights = scores.add_(only(case.causal)).softmax(-1)
+    alpha = weights.mul_(kept).sum(-1, keepdim=True)
     result = case.exactly(kept)
-    mean = _past_mean(case)[:, :, case.start : case.start + case.query.shape[2]]
+    mean = case.once(_past_mean)[:, :, case.start : case.start + case.query.shape[2]]
     output = alpha * result.attention.output.float() + (1 - alpha) * mean
     return Result(AttentionOutput(output.to(case.value.dtype), result.attention.logsumexp), kept)
 
@@ -133,9 +154,9 @@ def _past_mean(case: Case) -> Tensor:
 
 
 def _sparq_scores(case: Case) -> Tensor:
-    """(B, H, Tq, T) float32 q_r k_r / sqrt(D |q_r|_1 / |q|_1)."""
+    """(B, H, Tq, S) float32 q_r k_r / sqrt(D |q_r|_1 / |q|_1)."""
     query, key = case.query.float(), case.key.float()
     largest = query.abs().topk(max(1, query.shape[-1] // 4), dim=-1).indices
     part = torch.zeros_like(query).scatter(-1, largest, query.gather(-1, largest))
     covered = (part.abs().sum(-1) / query.abs().sum(-1).clamp(min=1e-9)).clamp(min=1e-9).sqrt()
-    return (part @ key.mT) * case.scale / covered[..., None]
+    return (part * (case.scale / covered[..., None])) @ key.mT

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from focus_core.attention import AttentionOutput
-from focus_core.baselines import BASELINES, Baseline, Case
+from focus_core.baselines import BASELINES, Baseline, Case, attend_in_parts
 from focus_core.errors import FocusError
 from focus_core.evaluation.perplexity import Evaluation
 from focus_core.evaluation.retention import RETENTION, Untouched, compare_tokens, retention_of
 from focus_core.routing.model import FocusModel
-from focus_core.routing.rules import AttentionCall, Rule
+from focus_core.routing.rules import AttentionCall, Rule, attend_fully
 
 SCHEMA = "focus-frontier/1"
 
@@ -165,7 +165,7 @@ def baseline_point(
         untouched: states of the untouched model for the same blocks, to use and to add to; fresh ones when None.
 
     Returns:
-        The point. Shares are counted on the text itself. Builds (T, T) masks, one layer at a time.
+        The point. Shares are counted on the text itself. Memory grows with T, since queries are computed in parts.
     """
     baseline = BASELINES[name]
     fitted: dict[int, Any] = {}
@@ -208,6 +208,15 @@ class _Tally:
     computed: float = 0.0
     causal: float = 0.0
 
+    def add(self, case: Case, kept: Tensor) -> None:
+        """Count the pairs of a case; `kept` is bool, broadcastable to (B, H, Tq, S)."""
+        causal, distant = case.causal, case.distant
+        copies = kept.numel() // causal.numel()
+        self.kept += int((kept & distant).count_nonzero()) / copies
+        self.distant += int(distant.count_nonzero())
+        self.computed += int((kept & causal).count_nonzero()) / copies
+        self.causal += int(causal.count_nonzero())
+
 
 Attend = Callable[[AttentionCall], AttentionOutput]
 
@@ -226,8 +235,7 @@ def _fitting(baseline: Baseline, fitted: dict[int, Any], *, seed: int, **setting
         assert baseline.fit is not None
         own = {"seed": seed + call.layer, "sliding_window": call.geometry.sliding_window}
         fitted[call.layer] = baseline.fit(call.query, call.key, **own, **settings)
-        case = _case(call, seed=seed + call.layer, **settings)
-        return case.exactly(case.causal).attention
+        return attend_fully(call)
 
     return attend
 
@@ -237,15 +245,12 @@ def _replacing(baseline: Baseline, fitted: dict[int, Any], tally: _Tally, *, see
 
     def attend(call: AttentionCall) -> AttentionOutput:
         case = _case(call, seed=seed + call.layer, fitted=fitted.get(call.layer), **settings)
-        result = baseline.attend(case)
-        if result.kept is not None:
-            kept = result.kept & case.causal
-            copies = kept.numel() // case.causal.numel()
-            tally.kept += float((kept & case.distant).count_nonzero()) / copies
-            tally.distant += float(case.distant.count_nonzero())
-            tally.computed += float(kept.count_nonzero()) / copies
-            tally.causal += float(case.causal.count_nonzero())
-        return result.attention
+        outputs = []
+        for part, result in attend_in_parts(baseline, case):
+            outputs.append(result.attention)
+            if result.kept is not None:
+                tally.add(part, result.kept)
+        return AttentionOutput(*(torch.cat(each, 2) for each in zip(*outputs)))
 
     return attend
 
