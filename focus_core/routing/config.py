@@ -23,9 +23,10 @@ class FocusConfig:
     (arXiv 2604.03260); where the two differ, docs/method.md says why.
 
     Attributes:
-        router: "layer" or "head". "layer", as published: one set of groups for all heads of a layer, and a token reads
-            the groups it is in. "head": one set per key/value head; a token is in one group as a key, and chooses k
-            groups as a query.
+        router: "layer", "head" or "narrow". "layer", as published: one set of groups for all heads of a layer, and a
+            token reads the groups it is in. "head": one set per key/value head; a token is in one group as a key, and
+            chooses k groups as a query. "narrow": many groups per key/value head, of keys before position encoding; a
+            query chooses by the running mean keys of groups, and summaries stand for the others.
         num_groups: K, groups per layer, or per key/value head; at least 2.
         top_k: k, groups each token joins in hard routing, or reads where routers are per head, 1..K.
         window: w, a pair (i, j) with 0 <= i - j <= w is local: always attended, never gated.
@@ -42,6 +43,10 @@ class FocusConfig:
         layers: decoder layers that get a router, None for all.
         layer_top_k: k of each routed layer in their order, in place of `top_k`; None for one k everywhere. 0 leaves
             local pairs and sinks, K is full attention. `focus plan` chooses it; a `top_k` for one call replaces it.
+        chunk: C, tokens between the borders at which narrow groups are summed.
+        read_share: share of its distant keys that a query reads in narrow groups, in place of k groups; None for k. A
+            `top_k` for one call replaces it.
+        count_weight: weight of the log of a narrow group's size in its score; see docs/method.md.
     """
 
     router: str = "layer"
@@ -59,6 +64,9 @@ class FocusConfig:
     balance: str = "calibrated"
     layers: tuple[int, ...] | None = None
     layer_top_k: tuple[int, ...] | None = None
+    chunk: int = 64
+    read_share: float | None = None
+    count_weight: float = 0.0
 
     def __post_init__(self) -> None:
         if self.layers is not None:
@@ -75,7 +83,7 @@ class FocusConfig:
         for name in ("window", "sink_tokens"):
             if getattr(self, name) < 0:
                 raise FocusError(f"{name} is {getattr(self, name)}: it cannot be negative.")
-        for name in ("route_dim", "sinkhorn_rounds"):
+        for name in ("route_dim", "sinkhorn_rounds", "chunk"):
             if getattr(self, name) < 1:
                 raise FocusError(f"{name} is {getattr(self, name)}: it must be at least 1.")
         for name in ("temperature", "gate_sharpness"):
@@ -85,6 +93,15 @@ class FocusConfig:
         for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
                 raise FocusError(f"{name} is {getattr(self, name)!r}: choose one of {', '.join(choices)}.")
+        self._check_share()
+
+    def _check_share(self) -> None:
+        if self.read_share is None:
+            return
+        if not 0 <= self.read_share <= 1:
+            raise FocusError(f"read_share is {self.read_share}: choose a share of distant keys from 0 to 1.")
+        if not ROUTERS[self.router].from_keys:
+            raise FocusError(f"read_share needs router='narrow', and this is router={self.router!r}: set top_k.")
 
     @classmethod
     def paper(cls, **changes: Any) -> FocusConfig:
@@ -102,9 +119,9 @@ class FocusConfig:
         return cls(**{**published, **changes})
 
     def replace(self, **changes: Any) -> FocusConfig:
-        """A copy with some settings changed, validated like any other; a `top_k` alone holds for all layers."""
+        """A copy with some settings changed, validated like any other; a `top_k` alone is the budget of all layers."""
         if "top_k" in changes:
-            changes = {"layer_top_k": None, **changes}
+            changes = {"layer_top_k": None, "read_share": None, **changes}
         return dataclasses.replace(self, **changes)
 
     def top_k_of(self, place: int) -> int:
@@ -123,7 +140,7 @@ class FocusConfig:
         """An untrained router of this kind for one layer.
 
         Args:
-            hidden_size: d, width of the hidden states that enter the attention block.
+            hidden_size: d, width of the hidden states that enter the attention block; of a key where `from_keys`.
             num_kv_heads: key/value heads of the layer.
             generator: source of the initial values (CPU).
         """

@@ -7,7 +7,8 @@ that the module's pre-hook sets for that call only; see `focus_core.routing.mode
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from focus_core.attention import AttentionOutput, focus_attention
 from focus_core.errors import FocusError
 from focus_core.routing.cache import append_routing
-from focus_core.routing.layer import KeyQuery, LayerRouting, heads_in_batch, heads_in_groups
+from focus_core.routing.layer import HeadVectors, KeyQuery, LayerRouting, heads_in_batch, heads_in_groups
+from focus_core.routing.narrow.rotary import before_rotation
 from focus_core.routing.rules import AttentionCall, Geometry, Rule
 
 NAME = "focus"
@@ -50,6 +52,8 @@ class Pending:
         attention_mask: (B, S) bool, True for real tokens, over all tokens so far; None if all are real.
         past: the cache, or None.
         past_length: tokens before the new ones.
+        observer: called with the routing once its keys are known, for routers that group keys; else None.
+        position_embeddings: with which the layer rotates its keys, None without.
     """
 
     routing: LayerRouting
@@ -58,6 +62,8 @@ class Pending:
     attention_mask: Tensor | None
     past: Any
     past_length: int
+    observer: Callable[[LayerRouting], None] | None = None
+    position_embeddings: tuple[Tensor, Tensor] | None = None
 
 
 def token_positions(attention_mask: Tensor | None, batch: int, num_tokens: int, device: torch.device) -> Tensor:
@@ -129,6 +135,12 @@ def _routed(
             f"{type(module).__name__} has {key.shape[1]} key/value heads and its router {heads}: "
             "use router='layer' for this model."
         )
+    if routing.router.from_keys:
+        plain_key = before_rotation(key, pending.position_embeddings)
+        vectors = HeadVectors(query, key, plain_key, geometry.scale, geometry.softcap)
+        routing = replace(routing, vectors=vectors)
+        if pending.observer is not None:
+            pending.observer(routing)
     new = pending.rule.encode(routing)
     kept = append_routing(pending.past, routing.layer, heads_in_groups(new.keys, heads), num_keys)
     num_tokens = pending.past_length + query.shape[2]

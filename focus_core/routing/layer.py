@@ -11,8 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from focus_core.attention import PairCounts, kept_pairs
+from focus_core.errors import FocusError
 from focus_core.routing.balance import BALANCES
 from focus_core.routing.config import FocusConfig
+from focus_core.routing.narrow.attention import narrow_pairs
+from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.routers import Router
 
 if TYPE_CHECKING:
@@ -24,6 +27,24 @@ class KeyQuery(NamedTuple):
 
     keys: Tensor
     queries: Tensor
+
+
+class HeadVectors(NamedTuple):
+    """Queries and keys of a layer, for routers that group keys.
+
+    Attributes:
+        query: (B, Hq, T, D), position-encoded.
+        key: (B, H, T, D), position-encoded.
+        plain_key: (B, H, T, D), before position encoding.
+        scale: factor of the dot products.
+        softcap: the model's cap of its logits, or None.
+    """
+
+    query: Tensor
+    key: Tensor
+    plain_key: Tensor
+    scale: float
+    softcap: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +63,7 @@ class LayerRouting:
         hidden_states: (B, T, d) that enter the attention block.
         valid: (N, T) bool, False for padding; None if every token is real.
         sliding_window: the model's own window in this layer, in tokens; None without.
+        vectors: queries and keys of the call, where the router groups keys; else None.
     """
 
     layer: int
@@ -51,11 +73,12 @@ class LayerRouting:
     hidden_states: Float[Tensor, "B T d"]
     valid: Bool[Tensor, "N T"] | None = None
     sliding_window: int | None = None
+    vectors: HeadVectors | None = None
 
     @cached_property
     def scores(self) -> Float[Tensor, "N T K"]:
         """Scores of tokens as keys before balance, float32."""
-        return self.router(self.hidden_states)
+        return self.router(self._head_vectors().plain_key if self.router.from_keys else self.hidden_states)
 
     @cached_property
     def key_weights(self) -> Float[Tensor, "N T K"]:
@@ -79,19 +102,44 @@ class LayerRouting:
             top_k: k; that of the layer when None. 0 leaves local pairs and sinks.
         """
         top_k = self.top_k if top_k is None else top_k
-        keys = top_k_membership(self.key_weights, self.router.key_top_k(top_k))
+        keys = self.key_membership(top_k)
         if self.router.reads_own_groups:
             return KeyQuery(keys, keys)
         return KeyQuery(keys, top_k_membership(self.query_weights, top_k))
 
+    def key_membership(self, top_k: int | None = None) -> Bool[Tensor, "N T K"]:
+        """The groups that tokens are in where they read `top_k`; that of the layer when None."""
+        return top_k_membership(self.key_weights, self.router.key_top_k(self.top_k if top_k is None else top_k))
+
+    def reading(self, config: FocusConfig | None = None, top_k: int | None = None) -> Reading:
+        """How queries read narrow groups.
+
+        Args:
+            config: window, sinks, borders and budget; those in force when None.
+            top_k: groups to read in place of the budget in force; None for that.
+        """
+        config = self.config if config is None else config
+        return Reading(
+            window=config.window,
+            sink_tokens=config.sink_tokens,
+            chunk=config.chunk,
+            top_k=self.top_k if top_k is None else top_k,
+            share=config.read_share if top_k is None else None,
+            count_weight=config.count_weight,
+        )
+
     def pair_counts(self, config: FocusConfig | None = None, top_k: int | None = None) -> PairCounts:
         """Pairs that hard routing keeps inside the model's own window, one count for each of the N rows.
+
+        With narrow groups there is one for each query head, (B * Hq,).
 
         Args:
             config: window and sinks; those in force when None.
             top_k: as in `membership`.
         """
         config = self.config if config is None else config
+        if self.router.from_keys:
+            return self._narrow_pairs(self.reading(config, top_k))
         keys, queries = self.membership(top_k)
         return kept_pairs(
             keys,
@@ -100,6 +148,25 @@ class LayerRouting:
             sink_tokens=config.sink_tokens,
             sliding_window=self.sliding_window,
         )
+
+    def _narrow_pairs(self, reading: Reading) -> PairCounts:
+        vectors = self._head_vectors()
+        if self.sliding_window is not None:
+            everything = torch.ones(1, vectors.key.shape[2], 1, dtype=torch.bool, device=vectors.key.device)
+            counts = kept_pairs(everything, window=reading.window, sliding_window=self.sliding_window)
+            return PairCounts(*(count.expand(vectors.query.shape[:2].numel()) for count in counts))
+        groups = self.key_weights.argmax(-1).unflatten(0, (-1, self.router.num_heads))
+        num_groups = self.key_weights.shape[-1]
+        settings = {"scale": vectors.scale, "softcap": vectors.softcap}
+        counts = narrow_pairs(vectors.query, vectors.key, groups, num_groups, reading, **settings)
+        return PairCounts(*(count.flatten() for count in counts))
+
+    def _head_vectors(self) -> HeadVectors:
+        if self.vectors is None:
+            raise FocusError(
+                "Groups of keys are known inside the attention call alone: read them from an observer or a rule."
+            )
+        return self.vectors
 
     def group_sizes(self) -> Int[Tensor, "H K"]:
         """Number of tokens with each group as their first, for every head of the router."""

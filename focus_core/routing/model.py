@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from focus_core.routing.cache import past_length
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.interface import NAME, PENDING, Pending
 from focus_core.routing.layer import LayerRouting
-from focus_core.routing.routers import Router
+from focus_core.routing.routers import ROUTERS, Router
 from focus_core.routing.rules import RULES, Rule
 from focus_core.routing.storage import read_routers, write_routers
 from focus_core.shipped import routers_folder
@@ -89,9 +89,10 @@ class FocusModel(nn.Module):
         self.base_matches = True
         text = model.config.get_text_config()
         num_kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-        self.routers = nn.ModuleDict(
-            {str(i): config.new_router(text.hidden_size, num_kv_heads, generator) for i in chosen}
-        )
+        width = text.hidden_size
+        if ROUTERS[config.router].from_keys:
+            width = getattr(text, "head_dim", None) or width // text.num_attention_heads
+        self.routers = nn.ModuleDict({str(i): config.new_router(width, num_kv_heads, generator) for i in chosen})
         for i in chosen:
             device = next(modules[i].parameters()).device
             if device.type != "cpu":
@@ -276,11 +277,15 @@ class _Before:
                 f"Balance {routing.config.balance!r} needs the whole text at once and cannot continue from a cache: "
                 "use balance='calibrated' for generation."
             )
+        router = focus.router(self.layer)
+        if seen and router.from_keys:
+            raise FocusError(
+                "Narrow groups take whole texts and cannot continue from a cache yet: generate with use_cache=False."
+            )
         num_queries = hidden_states.shape[1]
         valid = None
         if attention_mask is not None:
             valid = attention_mask[:, seen : seen + num_queries].to(hidden_states.device, torch.bool)
-        router = focus.router(self.layer)
         layer_routing = LayerRouting(
             self.layer,
             router,
@@ -290,10 +295,16 @@ class _Before:
             None if valid is None else valid.repeat_interleave(router.num_heads, 0),
             own_window(module),
         )
-        if focus._observer is not None:
-            focus._observer(layer_routing)
         rule = routing.rule or RULES[routing.mode]
-        module.__dict__[PENDING] = Pending(layer_routing, rule, routing.backend, attention_mask, past, seen)
+        pending = Pending(layer_routing, rule, routing.backend, attention_mask, past, seen)
+        if router.from_keys:
+            rotation = given.get("position_embeddings", extra.get("position_embeddings"))
+            if not getattr(module, "use_rope", True):  # SmolLM3 has layers without position encoding
+                rotation = None
+            pending = replace(pending, observer=focus._observer, position_embeddings=rotation)
+        elif focus._observer is not None:
+            focus._observer(layer_routing)
+        module.__dict__[PENDING] = pending
 
 
 def _after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:

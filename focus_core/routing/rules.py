@@ -12,6 +12,7 @@ from focus_core.attention import AttentionOutput, focus_attention
 from focus_core.errors import FocusError
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import KeyQuery, LayerRouting
+from focus_core.routing.narrow.rule import attend_narrow
 from focus_core.routing.soft import gated_attention
 
 
@@ -87,6 +88,9 @@ def attend_hard(call: AttentionCall) -> AttentionOutput:
     """
     if call.geometry.dropout > 0:
         raise FocusError("Hard routing has no attention dropout: call model.eval(), or train with soft routing.")
+    if call.routing.router.from_keys:
+        # A layer with a window of its own has few distant keys.
+        return attend_narrow(call) if call.geometry.sliding_window is None else attend_fully(call)
     return focus_attention(
         call.query,
         call.key,
@@ -134,8 +138,27 @@ def attend_fully(call: AttentionCall) -> AttentionOutput:
     )
 
 
+def soft_weights(routing: LayerRouting) -> KeyQuery:
+    """The weights of the new tokens, for the gate.
+
+    Raises:
+        FocusError: routers that have no gate.
+    """
+    if not routing.router.trained_by_gate:
+        raise FocusError("Narrow groups have no soft gate: use hard routing, and fit them with fit_narrow.")
+    return routing.weights
+
+
+def hard_groups(routing: LayerRouting) -> KeyQuery:
+    """The groups of the new tokens; those that queries read are not known before attention where groups are of keys."""
+    if routing.router.from_keys:
+        keys = routing.key_membership()
+        return KeyQuery(keys, keys)
+    return routing.membership()
+
+
 RULES: dict[str, Rule] = {
-    "hard": Rule(attend_hard, LayerRouting.membership),
-    "soft": Rule(attend_soft),
+    "hard": Rule(attend_hard, hard_groups),
+    "soft": Rule(attend_soft, soft_weights),
 }
 """Rules by routing mode."""

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from focus_core.errors import FocusError
 from focus_core.files import atomic_path, write_atomic
 from focus_core.routing.config import FocusConfig
+from focus_core.routing.routers import ROUTERS
 from focus_core.shipped import CONFIG
 
 WEIGHTS = "routers.safetensors"
@@ -122,7 +123,10 @@ def write_routers(
         "base": {**_architecture(model), "fingerprint": weights_fingerprint(model)},
         "routing": json.loads(config.to_json()),
     }
-    tensors = {name: whole(tensor.detach()).cpu().contiguous() for name, tensor in routers.state_dict().items()}
+    dtype = ROUTERS[config.router].stored_dtype
+    tensors = {
+        name: whole(tensor.detach()).to("cpu", dtype).contiguous() for name, tensor in routers.state_dict().items()
+    }
     if not write:
         return
     with atomic_path(folder / WEIGHTS) as temporary:
@@ -173,7 +177,7 @@ def saved_heads(folder: Path) -> int:
     """
     try:
         with safe_open(folder / WEIGHTS, "pt") as file:
-            return min(file.get_slice(name).get_shape()[0] for name in file.keys() if name.endswith(".projection"))  # noqa: SIM118
+            return min(file.get_slice(name).get_shape()[0] for name in file.keys() if name.endswith(".centroids"))  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise FocusError(f"{folder / WEIGHTS} is damaged or no safetensors file: copy it again.") from error
 

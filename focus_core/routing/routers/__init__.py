@@ -3,11 +3,13 @@
 from focus_core.routing.routers.base import SCORES, Router
 from focus_core.routing.routers.head import HeadRouter
 from focus_core.routing.routers.layer import LayerRouter
+from focus_core.routing.routers.narrow import NarrowRouter
 
 ROUTERS: dict[str, type[Router]] = {
     "layer": LayerRouter,
     "head": HeadRouter,
+    "narrow": NarrowRouter,
 }
 """Router classes by their name in `FocusConfig.router`."""
 
-__all__ = ["ROUTERS", "SCORES", "HeadRouter", "LayerRouter", "Router"]
+__all__ = ["ROUTERS", "SCORES", "HeadRouter", "LayerRouter", "NarrowRouter", "Router"]

@@ -24,17 +24,24 @@ class Router(nn.Module):
     Attributes:
         num_heads: H; 1 where all heads of the layer share the groups.
         cosine: scores are cosines, else dot products.
-        projection: (d, d_g) or (H, d, d_g), of tokens as keys.
-        centroids: (K, d_g) or (H, K, d_g).
+        projection: (d, d_g) or (H, d, d_g), of tokens as keys; none where `from_keys`.
+        centroids: (K, d_g) or (H, K, d_g); (H, K, D) where `from_keys`.
         potential: (K,) or (H, K), the column log-potentials of calibrated balance; a buffer, never trained.
         reads_own_groups: class attribute, whether a token reads the groups it is in. Else a token is in one group as a
             key, and chooses k groups as a query.
         per_head: class attribute, whether each key/value head has groups of its own.
+        from_keys: class attribute, whether it sees the layer's keys before position encoding in place of the hidden
+            states, and queries choose by the summaries of groups.
+        trained_by_gate: class attribute, whether it can be trained through the soft gate.
+        stored_dtype: class attribute, dtype of the values on disk.
         label: class attribute, the kind's name where people choose.
     """
 
     reads_own_groups: ClassVar[bool] = True
     per_head: ClassVar[bool] = False
+    from_keys: ClassVar[bool] = False
+    trained_by_gate: ClassVar[bool] = True
+    stored_dtype: ClassVar[torch.dtype] = torch.float32
     label: ClassVar[str]
     num_heads: int
     cosine: bool
@@ -56,11 +63,14 @@ class Router(nn.Module):
         self.cosine = score == "cosine"
         self.num_heads = num_kv_heads if self.per_head else 1
         heads = (num_kv_heads,) if self.per_head else ()
-        projection = torch.randn(*heads, hidden_size, route_dim, generator=generator) * hidden_size**-0.5
+        if self.from_keys:
+            route_dim = hidden_size
+        else:
+            projection = torch.randn(*heads, hidden_size, route_dim, generator=generator) * hidden_size**-0.5
+            self.projection = nn.Parameter(projection)
         centroids = torch.randn(*heads, num_groups, route_dim, generator=generator)
         if not self.cosine:
             centroids = centroids * route_dim**-0.5
-        self.projection = nn.Parameter(projection)
         self.centroids = nn.Parameter(centroids)
         self.register_buffer("potential", torch.zeros(*heads, num_groups))
 

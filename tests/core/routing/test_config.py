@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,13 +12,18 @@ from focus_core.errors import FocusError
 from focus_core.routing.balance import BALANCES
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.gate import GATES
-from focus_core.routing.routers import SCORES
+from focus_core.routing.routers import ROUTERS, SCORES
 
 
 @st.composite
 def configs(draw) -> FocusConfig:
-    num_groups = draw(st.integers(2, 64))
+    num_groups = draw(st.integers(2, 256))
+    router = draw(st.sampled_from(sorted(ROUTERS)))
     return FocusConfig(
+        router=router,
+        chunk=draw(st.integers(1, 256)),
+        read_share=draw(st.none() | st.floats(0, 1)) if router == "narrow" else None,
+        count_weight=draw(st.floats(0, 1)),
         num_groups=num_groups,
         top_k=draw(st.integers(1, num_groups)),
         window=draw(st.integers(0, 4096)),
@@ -50,6 +57,9 @@ def test_json_round_trip(config):
         {"gate": "soft"},
         {"balance": "global"},
         {"score": "l2"},
+        {"read_share": 0.2},
+        {"router": "narrow", "read_share": -0.1},
+        {"chunk": 0},
     ],
 )
 def test_values_out_of_range(change):
@@ -63,6 +73,13 @@ def test_values_out_of_range(change):
 def test_json_that_is_no_configuration(text):
     with pytest.raises(FocusError):
         FocusConfig.from_json(text)
+
+
+def test_settings_of_an_earlier_version_still_load():
+    values = json.loads(FocusConfig().to_json())
+    for name in ("chunk", "read_share", "count_weight"):
+        del values[name]
+    assert FocusConfig.from_json(json.dumps(values)) == FocusConfig()
 
 
 def test_layers_are_a_sorted_set():

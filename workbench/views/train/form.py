@@ -22,7 +22,7 @@ from workbench.views.train.tables import MAX_LENGTH, TrainRequest, text_record
 from workbench.widgets.markup import plain
 
 SOURCES = {"paste": "Paste", "upload": "Upload", "sample": "Sample", "path": "File or folder"}
-NEW = {name: f"new, {kind.label}" for name, kind in ROUTERS.items()}
+NEW = {name: f"new, {kind.label}" for name, kind in ROUTERS.items() if kind.trained_by_gate}
 
 
 def train_form(model: str) -> Job | None:

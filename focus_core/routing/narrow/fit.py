@@ -1,0 +1,113 @@
+"""Narrow groups for a model without training: k-means of its keys on a sample of text, and even groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from sklearn.cluster import MiniBatchKMeans
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from focus_core.errors import FocusError
+from focus_core.progress import Progress, silent
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.layer import LayerRouting
+from focus_core.routing.model import FocusModel, retrofit
+from focus_core.routing.routers import ROUTERS
+from focus_core.routing.rules import Rule, attend_fully, hard_groups
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+ROUNDS = 100
+"""Steps of `even_potentials`."""
+
+
+def fit_narrow(
+    model: PreTrainedModel,
+    blocks: np.ndarray,
+    config: FocusConfig | None = None,
+    *,
+    num_groups: int = 64,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> FocusModel:
+    """Attach narrow routers whose groups fit the model's own keys; one forward pass, nothing is trained.
+
+    Args:
+        model: any causal language model that `retrofit` takes.
+        blocks: (N, T) int64 token ids of broad text; 6,000 tokens or more. All blocks pass through the model together.
+        config: settings with router="narrow"; the default budget reads 15% of the distant keys.
+        num_groups: K, where no config says it.
+        seed: of k-means.
+        progress: told the share done.
+
+    Returns:
+        The model with routers, in hard routing.
+
+    Raises:
+        FocusError: routers of another kind, too little text, or a model that cannot be retrofitted.
+    """
+    if config is None:
+        config = FocusConfig(router="narrow", num_groups=num_groups, top_k=1, window=128, read_share=0.15)
+    if not ROUTERS[config.router].from_keys:
+        raise FocusError(f"These settings are for router={config.router!r}: set router='narrow' to fit narrow groups.")
+    usable = blocks.shape[0] * (blocks.shape[1] - config.sink_tokens)
+    if usable < 2 * config.num_groups:
+        raise FocusError(
+            f"{blocks.size} tokens are too few to fit {config.num_groups} groups: give more text, 6,000 tokens or more."
+        )
+    focus = retrofit(model, config, seed=seed)
+
+    def fit(routing: LayerRouting) -> None:
+        progress("Fitting groups of keys", routing.layer / (1 + max(focus.layers)))
+        assert routing.vectors is not None
+        keys = routing.vectors.plain_key[:, :, config.sink_tokens :].transpose(0, 1).flatten(1, 2).float()
+        router = routing.router
+        router.centroids.copy_(torch.stack([_centroids(head, config, seed) for head in keys.cpu()]).half())
+        # Scores of all sampled keys of a head, as one text without its sinks.
+        potentials = even_potentials(router(keys[None]).cpu()) / config.temperature
+        router.potential.copy_(potentials.half())
+
+    untouched = Rule(attend_fully, hard_groups)
+    ids = torch.from_numpy(blocks).to(model.device)
+    with torch.inference_mode(), focus.routing("hard", rule=untouched), focus.observe(fit):
+        focus.model.base_model(input_ids=ids, use_cache=False)
+    focus.trained = True
+    return focus
+
+
+def _centroids(keys: Float[Tensor, "n D"], config: FocusConfig, seed: int) -> Float[Tensor, "K D"]:
+    if config.score == "cosine":
+        keys = F.normalize(keys, dim=-1)
+    means = MiniBatchKMeans(config.num_groups, random_state=seed, batch_size=4096, n_init=1, max_iter=30)
+    return torch.from_numpy(means.fit(keys.numpy()).cluster_centers_)
+
+
+def even_potentials(scores: Float[Tensor, "H n K"], rounds: int = ROUNDS) -> Float[Tensor, "H K"]:
+    """What to add to scores so that the best group of every token makes even groups.
+
+    The groups are the optimal assignment to K places of n / K tokens each, up to ties. Each round lowers the potential
+    of a group that is too large by the log of its excess, and raises that of one too small. Steps shrink, and the most
+    even potentials of all rounds are returned.
+
+    Args:
+        scores: (H, n, K), each head on its own.
+        rounds: steps.
+    """
+    num_tokens, num_groups = scores.shape[1:]
+    best_two = scores.topk(2, -1).values
+    scale = (best_two[..., 0] - best_two[..., 1]).mean(-1, keepdim=True)
+    potential = best = torch.zeros_like(scores[:, 0])
+    least = torch.full_like(scale, float("inf"))
+    for step in range(rounds):
+        groups = (scores + potential[:, None]).argmax(-1)
+        sizes = torch.zeros_like(potential).scatter_add_(1, groups, torch.ones_like(groups, dtype=potential.dtype))
+        excess = sizes * num_groups / num_tokens
+        worst = excess.amax(1, keepdim=True)
+        best, least = torch.where(worst < least, potential, best), torch.minimum(worst, least)
+        potential = potential - scale * excess.clamp(min=0.1).log() / (1 + step / 10)
+    return best - best.mean(1, keepdim=True)

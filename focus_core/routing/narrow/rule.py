@@ -1,0 +1,33 @@
+"""The rule of narrow groups: an attention call of a routed layer, padding included."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from focus_core.attention import AttentionOutput
+from focus_core.routing.narrow.attention import narrow_attention
+
+if TYPE_CHECKING:
+    from focus_core.routing.rules import AttentionCall
+
+
+def attend_narrow(call: AttentionCall) -> AttentionOutput:
+    """Attention over narrow groups for whole texts; rows with padding one by one, as if it were not there."""
+    membership = call.groups.keys
+    groups, num_groups = membership.to(torch.int8).argmax(-1)[:, None], membership.shape[-1]
+    reading, geometry = call.routing.reading(), call.geometry
+    settings = {"scale": geometry.scale, "softcap": geometry.softcap}
+    tensors = call.query, call.key, call.value, groups
+    real = call.positions >= 0
+    if bool(real.all()):
+        return AttentionOutput(*narrow_attention(*tensors, num_groups, reading, **settings)[:2])
+    output = call.value.new_zeros(*call.query.shape[:3], call.value.shape[-1])
+    logsumexp = torch.full(call.query.shape[:3], float("-inf"), device=output.device)
+    for row, places in enumerate(real):
+        if bool(places.any()):
+            one = (part[row : row + 1, :, places] for part in tensors)
+            found = narrow_attention(*one, num_groups, reading, **settings)
+            output[row][:, places], logsumexp[row][:, places] = found.output[0], found.logsumexp[0]
+    return AttentionOutput(output, logsumexp)
