@@ -83,7 +83,7 @@ def fit_narrow(
 def _centroids(keys: Float[Tensor, "n D"], config: FocusConfig, seed: int) -> Float[Tensor, "K D"]:
     if config.score == "cosine":
         keys = F.normalize(keys, dim=-1)
-    means = MiniBatchKMeans(config.num_groups, random_state=seed, batch_size=4096, n_init=1, max_iter=30)
+    means = MiniBatchKMeans(config.num_groups, random_state=seed, batch_size=4096, n_init="auto", max_iter=30)
     return torch.from_numpy(means.fit(keys.numpy()).cluster_centers_)
 
 

@@ -27,7 +27,7 @@ def attend_narrow(call: AttentionCall) -> AttentionOutput:
     logsumexp = torch.full(call.query.shape[:3], float("-inf"), device=output.device)
     for row, places in enumerate(real):
         if bool(places.any()):
-            one = (part[row : row + 1, :, places] for part in tensors)
-            found = narrow_attention(*one, num_groups, reading, **settings)
+            query, key, value, group = (part[row : row + 1, :, places] for part in tensors)
+            found = narrow_attention(query, key, value, group, num_groups, reading, **settings)
             output[row][:, places], logsumexp[row][:, places] = found.output[0], found.logsumexp[0]
     return AttentionOutput(output, logsumexp)
