@@ -6,7 +6,7 @@ some consecutive queries of a text, with the keys up to the last of them. `atten
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -24,6 +24,8 @@ PART_PAIRS = 2**20
 """About as many pairs of queries and keys, over all heads, are computed at once."""
 
 Statistic = TypeVar("Statistic")
+Setting = Mapping[str, float]
+"""Values of a baseline that may be tuned, by name."""
 
 
 class Result(NamedTuple):
@@ -56,6 +58,7 @@ class Case:
         start: place of the first query in the text.
         sliding_window: the model's own window, in tokens: no pair is farther apart; None without.
         whole: the case of the whole text that this one is a part of; None without.
+        setting: of the baseline, one of its `Baseline.grid`; its own defaults where empty.
     """
 
     query: Tensor
@@ -71,6 +74,7 @@ class Case:
     start: int = 0
     sliding_window: int | None = None
     whole: Case | None = field(default=None, repr=False, compare=False)
+    setting: Setting = field(default_factory=dict)
 
     @cached_property
     def layout(self) -> Layout:
@@ -225,11 +229,13 @@ class Baseline:
         source: paper.
         attend: the method itself.
         keep: the pairs that it computes, bool, broadcastable to (B, H, Tq, S); None if it estimates all.
-        fit: (query (B, H, T, D), key (B, Hkv, T, D), share, window, sinks, seed) of training text to `Case.fitted`.
+        fit: (query (B, H, T, D), key (B, Hkv, T, D), share, window, sinks, seed, sliding_window, setting, before) of
+            training text to `Case.fitted`; `before` is its result for earlier texts, or None.
         fixed: whether its pairs are known before queries and keys are.
         window: whether its pairs are a window, with sinks or without, which the project's own backend executes as well.
         features: of one that estimates all pairs: phi(q) (B, H, Tq, m) and phi(k) (B, H, T, m), whose running sums
             execute it.
+        grid: settings to choose from by training text, the default first; as many for every baseline that has any.
 
     Raises:
         FocusError: both `keep` and `features`, or neither.
@@ -243,6 +249,7 @@ class Baseline:
     fixed: bool = False
     window: bool = False
     features: Callable[[Case], tuple[Tensor, Tensor]] | None = None
+    grid: tuple[Setting, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.keep is None) == (self.features is None):

@@ -10,16 +10,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from focus_core.attention import AttentionOutput
-from focus_core.baselines.case import Case, Result
-from focus_core.baselines.hashing import collisions
+from focus_core.baselines.case import Case, Result, Setting
+from focus_core.baselines.hashing import MAX_TABLES, collisions
 
 FEATURES = 256
 SUMMED = 256
 """Keys of a block that random features sum at once."""
-BITS = 4
-MAX_TABLES = 96
+MAGICPIG_GRID = ({"bits": 4}, {"bits": 3}, {"bits": 6}, {"bits": 8})
+"""Sign bits of a table."""
+HASHED = 2**22
+"""Sign bits that are computed at once."""
 FITTED_QUERIES = 256
-"""Evenly spaced queries of the training text on which the number of tables is chosen."""
+"""Evenly spaced queries of the training texts on which the number of tables is chosen."""
 
 
 def performer(case: Case) -> Result:
@@ -81,10 +83,17 @@ def orthogonal(rows: int, size: int, generator: torch.Generator) -> Tensor:
 
 
 class Tables(NamedTuple):
-    """Hash tables of one layer: how many, and the mean key (Hkv, D) that is subtracted first; None for all pairs."""
+    """Hash tables of one layer.
+
+    Attributes:
+        number: of tables; None for all pairs.
+        center: (Hkv, D), the mean key, which is subtracted first.
+        bits: of a code.
+    """
 
     number: int | None
     center: Tensor
+    bits: int
 
 
 def fit_tables(
@@ -96,28 +105,33 @@ def fit_tables(
     sinks: int,
     seed: int,
     sliding_window: int | None = None,
+    setting: Setting | None = None,
+    before: Tables | None = None,
     **_: Any,
 ) -> Tables:
-    """The number of tables with which training text keeps `share` of its distant pairs."""
-    center = key.float().mean((0, 2))
+    """The number of tables with which training text keeps `share` of its distant pairs. Later texts are not used."""
+    if before is not None:
+        return before
+    center, bits = key.float().mean((0, 2)), int((setting or MAGICPIG_GRID[0])["bits"])
+    tables = Tables(MAX_TABLES, center, bits)
     if share >= 1:
-        return Tables(None, center)
-    repeats = query.shape[1] // key.shape[1]
-    keys, pairs = key[:1].repeat_interleave(repeats, 1), (window, sinks, share)
-    case = Case(query[:1], keys, keys, *pairs, 1.0, seed=seed, sliding_window=sliding_window)
-    rows = torch.linspace(0, query.shape[2] - 1, min(query.shape[2], FITTED_QUERIES), device=query.device).long()
-    tables = Tables(MAX_TABLES, center)
-    ours, theirs = _codes(query[:1, :, rows], tables, case), _codes(_centred(case, tables), tables, case)
-    layout, allowed = case.layout, case.choosable[rows]
-    total = max(1, int(case.distant[rows].sum()) * query.shape[1])
-    sinks_kept = int((case.distant[rows] & layout.sink).sum()) * query.shape[1]
-    hits, before = torch.zeros(1, query.shape[1], *allowed.shape, dtype=torch.uint8, device=query.device), 0.0
-    for count, pair in enumerate(zip(ours.split(1), theirs.split(1)), 1):
-        hits += collisions(*pair)
+        return tables._replace(number=None)
+    keys, pairs = key.repeat_interleave(query.shape[1] // key.shape[1], 1), (window, sinks, share)
+    case = Case(query, keys, keys, *pairs, 1.0, seed=seed, sliding_window=sliding_window)
+    count = min(query.shape[2], max(1, FITTED_QUERIES // len(query)))
+    rows = torch.linspace(0, query.shape[2] - 1, count, device=query.device).long()
+    asking, asked = query[:, :, rows], _centred(case, tables)
+    allowed, copies = case.choosable[rows], query.shape[0] * query.shape[1]
+    total = max(1, int(case.distant[rows].sum()) * copies)
+    sinks_kept = int((case.distant[rows] & case.layout.sink).sum()) * copies
+    hits = torch.zeros(*query.shape[:2], *allowed.shape, dtype=torch.uint8, device=query.device)
+    share_before = 0.0
+    for number, plane in enumerate(_planes(case, tables).split(1), 1):
+        hits += collisions(_codes(asking, plane), _codes(asked, plane))
         kept = (sinks_kept + int(((hits >= 2) & allowed).count_nonzero())) / total
         if kept >= share:  # every table adds collisions: this number of tables, or the one before
-            return Tables(max(1, count - 1) if share - before < kept - share else count, center)
-        before = kept
+            return tables._replace(number=max(1, number - 1) if share - share_before < kept - share else number)
+        share_before = kept
     return tables
 
 
@@ -126,7 +140,7 @@ def magicpig_keys(case: Case) -> Tensor:
     tables: Tables = case.fitted
     if tables.number is None:
         return case.causal
-    ours = _codes(case.query, tables, case)
+    ours = _codes(case.query, case.once(_own_planes))
     hits = collisions(ours, case.once(_key_codes)[..., : case.key.shape[2]])
     return ((hits >= 2) & case.choosable) | case.open
 
@@ -134,8 +148,9 @@ def magicpig_keys(case: Case) -> Tensor:
 def magicpig(case: Case) -> Result:
     """Keys sampled by hash collisions and weighted by their chance: MagicPIG, arXiv 2410.16179, section 4.
 
-    Keys are centred, with 4 sign bits per table. A key is sampled if it collides in at least two of L tables. This has
-    probability u = 1 - (1 - p^4)^L - L p^4 (1 - p^4)^(L - 1) with p = 1 - angle / pi; its logit becomes logit - log u.
+    Keys are centred, with 4 sign bits per table unless the setting has others. A key is sampled if it collides in at
+    least two of L tables. This has probability u = 1 - (1 - c)^L - L c (1 - c)^(L - 1) with c = p^4 and
+    p = 1 - angle / pi; its logit becomes logit - log u.
     Local pairs and sinks are exact. L is fitted on training text; the paper has 8 to 10 bits, for smaller shares.
     """
     tables: Tables = case.fitted
@@ -145,8 +160,8 @@ def magicpig(case: Case) -> Result:
     more = tables.number - 1
     cosine = F.normalize(case.query.float(), dim=-1) @ case.once(_key_directions)[:, :, : case.key.shape[2]].mT
     near = cosine.clamp_(-1, 1).acos_().mul_(-1 / math.pi).add_(1).clamp_(min=1e-3)
-    chance = near.log_().mul_(BITS).exp_()
-    none = chance.neg().log1p_().mul_(more).exp_()  # (1 - p^4)^(L - 1)
+    chance = near.log_().mul_(tables.bits).exp_()
+    none = chance.neg().log1p_().mul_(more).exp_()  # (1 - c)^(L - 1)
     sampled = chance.mul_(more).add_(1).mul_(none).neg_().add_(1).clamp_(min=1e-6)
     return case.exactly(kept, case.logits().sub_(sampled.log_().mul_(~case.open)))
 
@@ -162,12 +177,22 @@ def _centred(case: Case, tables: Tables) -> Tensor:
 
 
 def _key_codes(case: Case) -> Tensor:
-    return _codes(_centred(case, case.fitted), case.fitted, case)
+    return _codes(_centred(case, case.fitted), case.once(_own_planes))
 
 
-def _codes(vectors: Tensor, tables: Tables, case: Case) -> Tensor:
+def _own_planes(case: Case) -> Tensor:
+    return _planes(case, case.fitted)
+
+
+def _planes(case: Case, tables: Tables) -> Tensor:
+    """(tables, D, bits) normal numbers; more tables leave the first ones as they are."""
+    generator, shape = case.generator(), (case.key.shape[-1], tables.bits)
+    return torch.stack([torch.randn(shape, generator=generator) for _ in range(tables.number or 1)]).to(case.key.device)
+
+
+def _codes(vectors: Tensor, planes: Tensor) -> Tensor:
     """(tables, B, H, T) uint8: the sign bits of vectors (B, H, T, D) in every table."""
-    generator, size, device = case.generator(), case.key.shape[-1], case.key.device
-    planes = torch.stack([torch.randn(size, BITS, generator=generator) for _ in range(tables.number or 0)]).to(device)
-    signs = torch.einsum("bhtd,ldn->lbhtn", vectors.float(), planes) > 0
-    return (signs * 2 ** torch.arange(BITS, device=device)).sum(-1).to(torch.uint8)
+    powers = 2.0 ** torch.arange(planes.shape[-1], device=planes.device)
+    together = max(1, HASHED // (vectors[..., 0].numel() * len(powers)))
+    signs = (torch.einsum("bhtd,ldn->lbhtn", vectors.float(), some) > 0 for some in planes.split(together))
+    return torch.cat([(some.float() @ powers).to(torch.uint8) for some in signs])

@@ -14,8 +14,8 @@ def collisions(ours: Tensor, theirs: Tensor) -> Tensor:
     """(B, H, Tq, S) uint8: the number of tables in which query and key have the same code.
 
     Args:
-        ours: (L, B, H, Tq) uint8, codes of queries, at most `MAX_TABLES` tables.
-        theirs: (L, B, H, S) uint8, codes of keys.
+        ours: (L, B, H, Tq) uint8 or int16, codes of queries, at most `MAX_TABLES` tables.
+        theirs: (L, B, H, S), codes of keys in the same dtype.
     """
     count = torch.zeros(*ours.shape[1:], theirs.shape[-1], dtype=torch.uint8, device=ours.device)
     for own, other in zip(ours[..., None], theirs[..., None, :]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,25 +11,68 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from focus_core.attention import AttentionOutput
-from focus_core.baselines.case import Case, Result
+from focus_core.baselines.case import Case, Result, Setting
 from focus_core.baselines.hashing import collisions
 from focus_core.baselines.ranking import only
 
-HASH_ROUNDS = 8
-BLOCK = 16
+PAGE_GRID = ({"page": 16}, {"page": 4}, {"page": 8}, {"page": 32})
+"""Keys of a block."""
+KMEANS_GRID = ({"clusters": 1}, {"clusters": 2}, {"clusters": 4}, {"clusters": 8})
+"""Clusters, in multiples of 1 / share."""
+LSH_GRID = (
+    {"rounds": 8, "buckets": 1},
+    {"rounds": 32, "buckets": 1},
+    {"rounds": 8, "buckets": 4},
+    {"rounds": 32, "buckets": 4},
+)
+"""Rounds of hashing, and buckets of each in multiples of 1 / share."""
+SPARQ_GRID = ({"components": 0.25}, {"components": 0.125}, {"components": 0.5}, {"components": 0.75})
+"""Share of the components of a query that choose its keys."""
+FEWEST = 1e-2
+"""Clusters and buckets are no more than for this share."""
+MINIBATCH = 1024
 
 
-def fit_kmeans(query: Tensor, key: Tensor, *, share: float, seed: int, **_: Any) -> Tensor:
-    """Centroids (Hkv, C, D) of normalised queries and keys of training text, with about 1 / share clusters."""
-    kv_heads = key.shape[1]
-    clusters = max(2, round(1 / max(share, 1e-2)))
-    centroids = []
+class Clusters(NamedTuple):
+    """Clusters of one layer.
+
+    Attributes:
+        centroids: (Hkv, C, D).
+        models: k-means of each key/value head, to go on with more text.
+    """
+
+    centroids: Tensor
+    models: list[MiniBatchKMeans]
+
+
+def fit_kmeans(
+    query: Tensor,
+    key: Tensor,
+    *,
+    share: float,
+    seed: int,
+    setting: Setting | None = None,
+    before: Clusters | None = None,
+    **_: Any,
+) -> Clusters:
+    """Clusters of normalised queries and keys of training text, about 1 / share unless the setting has more.
+
+    Mini-batches of all tokens in random order, after those of earlier texts.
+    """
+    kv_heads, wanted = key.shape[1], (setting or KMEANS_GRID[0])["clusters"] / max(share, FEWEST)
+    models = before.models if before else []
     for head in range(kv_heads):
         pool = [key[:, head], *query.unflatten(1, (kv_heads, -1))[:, head].unbind(1)]
         points = F.normalize(torch.cat([part.reshape(-1, part.shape[-1]) for part in pool]).float(), dim=-1)
-        model: Any = MiniBatchKMeans(min(clusters, len(points)), random_state=seed, n_init=1, batch_size=1024)  # pyright: ignore[reportArgumentType]  (its stub knows "auto" alone)
-        centroids.append(model.fit(points.cpu().numpy()).cluster_centers_.astype(np.float32))
-    return torch.from_numpy(np.stack(centroids))
+        order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
+        batches = points.cpu()[order].split(MINIBATCH)
+        if before is None:
+            count = min(max(2, round(wanted)), len(batches[0]))
+            models.append(MiniBatchKMeans(count, random_state=seed, n_init=1))  # pyright: ignore[reportArgumentType]  (its stub knows "auto" alone)
+        for batch in batches:
+            models[head].partial_fit(batch.numpy())
+    centroids = np.stack([model.cluster_centers_.astype(np.float32) for model in models])
+    return Clusters(torch.from_numpy(centroids), models)
 
 
 def kmeans_routing(case: Case) -> Tensor:
@@ -48,7 +91,7 @@ def kmeans_routing(case: Case) -> Tensor:
 
 def _centroids(case: Case) -> Tensor:
     """(H, C, D) of unit length."""
-    centroids = F.normalize(case.fitted.to(case.query.device).float(), dim=-1)
+    centroids = F.normalize(case.fitted.centroids.to(case.query.device).float(), dim=-1)
     return centroids.repeat_interleave(case.key.shape[1] // centroids.shape[0], 0)
 
 
@@ -61,8 +104,9 @@ def lsh(case: Case) -> Tensor:
     """Keys that share a bucket with the query in the most rounds: Reformer, arXiv 2001.04451, section 2.
 
     h(x) = argmax([xR; -xR]) in each round. Queries and keys are normalised and hashed with the same rotations (Reformer
-    shares them); 8 rounds of about 1 / share buckets. The published set is all keys that collide in any round. The
-    budget cuts it by the number of collisions; where too few keys collide, others fill the budget.
+    shares them); 8 rounds of about 1 / share buckets unless the setting has others. The published set is all keys that
+    collide in any round. The budget cuts it by the number of collisions; where too few keys collide, others fill the
+    budget.
     """
     count = collisions(_hash(case.query, _rotations(case)), case.once(_key_hashes)[..., : case.key.shape[2]])
     return case.select(count.float().add_(case.recency))
@@ -70,8 +114,9 @@ def lsh(case: Case) -> Tensor:
 
 def _rotations(case: Case) -> Tensor:
     """(rounds, D, n/2) normal numbers."""
-    half = max(1, round(0.5 / max(case.share, 1e-2)))
-    return torch.randn(HASH_ROUNDS, case.key.shape[-1], half, generator=case.generator()).to(case.key.device)
+    setting = case.setting or LSH_GRID[0]
+    half = max(1, round(0.5 * setting["buckets"] / max(case.share, FEWEST)))
+    return torch.randn(int(setting["rounds"]), case.key.shape[-1], half, generator=case.generator()).to(case.key.device)
 
 
 def _key_hashes(case: Case) -> Tensor:
@@ -79,9 +124,9 @@ def _key_hashes(case: Case) -> Tensor:
 
 
 def _hash(vectors: Tensor, rotation: Tensor) -> Tensor:
-    """(B, H, T, D) and (R, D, n/2) to (R, B, H, T) uint8 bucket numbers in 0..n-1."""
+    """(B, H, T, D) and (R, D, n/2) to (R, B, H, T) int16 bucket numbers in 0..n-1."""
     turned = torch.einsum("bhtd,rdn->rbhtn", F.normalize(vectors.float(), dim=-1), rotation)
-    return torch.cat([turned, -turned], -1).argmax(-1).to(torch.uint8)
+    return torch.cat([turned, -turned], -1).argmax(-1).to(torch.int16)
 
 
 def quest(case: Case) -> Tensor:
@@ -109,7 +154,7 @@ def _means(case: Case) -> Tensor:
 
 def _block_size(case: Case) -> int:
     # A block that holds a distant key must lie wholly in the past of the query.
-    return min(BLOCK, case.window + 1)
+    return min(int((case.setting or PAGE_GRID[0])["page"]), case.window + 1)
 
 
 def _block_count(case: Case) -> int:
@@ -155,8 +200,8 @@ def _past_mean(case: Case) -> Tensor:
 
 def _sparq_scores(case: Case) -> Tensor:
     """(B, H, Tq, S) float32 q_r k_r / sqrt(D |q_r|_1 / |q|_1)."""
-    query, key = case.query.float(), case.key.float()
-    largest = query.abs().topk(max(1, query.shape[-1] // 4), dim=-1).indices
-    part = torch.zeros_like(query).scatter(-1, largest, query.gather(-1, largest))
-    covered = (part.abs().sum(-1) / query.abs().sum(-1).clamp(min=1e-9)).clamp(min=1e-9).sqrt()
-    return (part * (case.scale / covered[..., None])) @ key.mT
+    query, key, part = case.query.float(), case.key.float(), (case.setting or SPARQ_GRID[0])["components"]
+    largest = query.abs().topk(max(1, int(part * query.shape[-1])), dim=-1).indices
+    chosen = torch.zeros_like(query).scatter(-1, largest, query.gather(-1, largest))
+    covered = (chosen.abs().sum(-1) / query.abs().sum(-1).clamp(min=1e-9)).clamp(min=1e-9).sqrt()
+    return (chosen * (case.scale / covered[..., None])) @ key.mT

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from focus_core.attention import AttentionOutput
 from focus_core.baselines import BASELINES, Baseline, Case, attend_in_parts
+from focus_core.baselines.case import Setting
 from focus_core.errors import FocusError
 from focus_core.evaluation.perplexity import Evaluation
 from focus_core.evaluation.retention import RETENTION, Untouched, compare_tokens, retention_of
@@ -21,6 +22,8 @@ from focus_core.routing.model import FocusModel
 from focus_core.routing.rules import AttentionCall, Rule, attend_fully
 
 SCHEMA = "focus-frontier/1"
+FITTED_TOGETHER = 4
+"""Blocks of training text in one forward pass."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Point:
         text: kind of text, in records of several kinds; None in those of one.
         length: T in tokens, likewise.
         seconds: time of the measurement, likewise.
+        setting: of a baseline, chosen on training text; None for its default.
     """
 
     method: str
@@ -76,6 +80,7 @@ class Point:
     text: str | None = None
     length: int | None = None
     seconds: float | None = None
+    setting: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The point as plain values."""
@@ -149,6 +154,8 @@ def baseline_point(
     sinks: int,
     training_text: Tensor,
     seed: int = 0,
+    setting: Setting | None = None,
+    fitted: dict[int, Any] | None = None,
     untouched: Untouched | None = None,
 ) -> Point:
     """Retention and perplexity with every layer's attention replaced by a baseline at a wanted share of distant pairs.
@@ -162,17 +169,17 @@ def baseline_point(
         sinks: number of first tokens that every query keeps, the same as that of these routers.
         training_text: (n, T) int64, other text, for baselines that are fitted.
         seed: of random ones.
+        setting: of the baseline, see `tune`; its default when None.
+        fitted: result of `fit_baseline` with the same arguments, to save time; from `training_text` when None.
         untouched: states of the untouched model for the same blocks, to use and to add to; fresh ones when None.
 
     Returns:
         The point. Shares are counted on the text itself. Memory grows with T, since queries are computed in parts.
     """
     baseline = BASELINES[name]
-    fitted: dict[int, Any] = {}
-    settings = {"share": share, "window": window, "sinks": sinks}
-    if baseline.fit is not None:
-        with _attending(focus, _fitting(baseline, fitted, seed=seed, **settings)):
-            focus.model.base_model(input_ids=training_text.to(focus.model.device), use_cache=False)
+    settings: dict[str, Any] = {"share": share, "window": window, "sinks": sinks, "setting": setting or {}}
+    if fitted is None:
+        fitted = fit_baseline(focus, name, training_text, seed=seed, **settings)
     tally = _Tally()
     untouched = Untouched(blocks) if untouched is None else untouched
     compared = []
@@ -195,8 +202,45 @@ def baseline_point(
         largest_group_share=None,
         tokens=blocks.size - len(blocks),
         block_nll=tuple(block_nll),
+        setting=dict(setting) if setting else None,
         **{name: getattr(retained, name) for name in RETENTION},
     )
+
+
+@torch.inference_mode()
+def fit_baseline(
+    focus: FocusModel,
+    name: str,
+    training_text: Tensor,
+    *,
+    share: float,
+    window: int,
+    sinks: int,
+    seed: int = 0,
+    setting: Setting | None = None,
+) -> dict[int, Any]:
+    """What a baseline learns from training text in every layer, `FITTED_TOGETHER` blocks at a time.
+
+    Args:
+        focus: the model, which attends fully; its routers are not used.
+        name: key of `BASELINES`.
+        training_text: (n, T) int64.
+        share: of distant pairs.
+        window: w.
+        sinks: number of first tokens that every query keeps.
+        seed: of random baselines.
+        setting: of the baseline; its default when None.
+
+    Returns:
+        `Case.fitted` by layer; empty for a baseline that is not fitted.
+    """
+    baseline, fitted = BASELINES[name], {}
+    if baseline.fit is not None:
+        settings = {"share": share, "window": window, "sinks": sinks, "setting": setting or {}}
+        with _attending(focus, _fitting(baseline, fitted, seed=seed, **settings)):
+            for rows in training_text.split(FITTED_TOGETHER):
+                focus.model.base_model(input_ids=rows.to(focus.model.device), use_cache=False)
+    return fitted
 
 
 @dataclass
@@ -233,7 +277,8 @@ def _fitting(baseline: Baseline, fitted: dict[int, Any], *, seed: int, **setting
 
     def attend(call: AttentionCall) -> AttentionOutput:
         assert baseline.fit is not None
-        own = {"seed": seed + call.layer, "sliding_window": call.geometry.sliding_window}
+        own: dict[str, Any] = {"seed": seed + call.layer, "sliding_window": call.geometry.sliding_window}
+        own["before"] = fitted.get(call.layer)
         fitted[call.layer] = baseline.fit(call.query, call.key, **own, **settings)
         return attend_fully(call)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from focus_core.baselines import BASELINES, Case, estimates, selection
+from focus_core.baselines import BASELINES, Case, estimates
 from focus_core.baselines.layout import per_query_budget
 
 NAMES = list(BASELINES)
@@ -15,14 +15,15 @@ TUNABLE = [name for name in NAMES if BASELINES[name].tunable]
 LENGTH, WINDOW, SINKS = 160, 8, 2
 
 
-def case_of(name, share=0.4, length=LENGTH, seed=0):
+def case_of(name, share=0.4, length=LENGTH, seed=0, setting=None):
     generator = torch.Generator().manual_seed(seed)
     query, key, value = (torch.randn(2, 4, length, 8, generator=generator) for _ in range(3))
-    case = Case(query, key, value, WINDOW, SINKS, share, scale=8**-0.5, seed=3)
+    setting = setting or {}
+    case = Case(query, key, value, WINDOW, SINKS, share, scale=8**-0.5, seed=3, setting=setting)
     fit = BASELINES[name].fit
     if fit is None:
         return case
-    fitted = fit(query, key[:, :2], share=share, window=WINDOW, sinks=SINKS, seed=0)
+    fitted = fit(query, key[:, :2], share=share, window=WINDOW, sinks=SINKS, seed=0, setting=setting)
     return dataclasses.replace(case, fitted=fitted)
 
 
@@ -109,9 +110,9 @@ def test_fixed_patterns_are_those_of_the_papers():
 
 def score_of(name, case):
     """The score of a pair, straight from the paper."""
-    query, key = case.query, case.key
+    query, key, setting = case.query, case.key, case.setting or BASELINES[name].grid[0]
     if name == "kmeans":
-        unit = F.normalize(case.fitted, dim=-1)
+        unit = F.normalize(case.fitted.centroids, dim=-1)
 
         def kmeans(b, h, i, j):
             cluster = max(range(len(unit[h // 2])), key=lambda c: float(key[b, h, j] @ unit[h // 2, c]))
@@ -119,8 +120,8 @@ def score_of(name, case):
 
         return kmeans
     if name == "lsh":
-        buckets = 2 * max(1, round(0.5 / case.share))
-        rotation = torch.randn(selection.HASH_ROUNDS, 8, buckets // 2, generator=case.generator())
+        buckets = 2 * max(1, round(0.5 * setting["buckets"] / case.share))
+        rotation = torch.randn(setting["rounds"], 8, buckets // 2, generator=case.generator())
 
         def lsh(b, h, i, j):
             turned = [[torch.cat([x @ r, -(x @ r)]).argmax() for r in rotation] for x in (query[b, h, i], key[b, h, j])]
@@ -128,7 +129,7 @@ def score_of(name, case):
 
         return lsh
     if name in ("quest", "moba"):
-        size = WINDOW + 1
+        size = min(setting["page"], WINDOW + 1)
 
         def block(b, h, i, j):
             keys = key[b, h, j // size * size : j // size * size + size]
@@ -139,15 +140,18 @@ def score_of(name, case):
         return block
 
     def sparq(b, h, i, j):
-        top = query[b, h, i].abs().topk(2).indices
+        top = query[b, h, i].abs().topk(max(1, int(setting["components"] * 8))).indices
         return float(query[b, h, i, top] @ key[b, h, j, top])
 
     return sparq
 
 
-@pytest.mark.parametrize("name", ["kmeans", "lsh", "quest", "moba", "sparq"])
-def test_the_keys_kept_are_those_with_the_best_scores(name):
-    case = case_of(name, 0.2)
+SCORED = ["kmeans", "lsh", "quest", "moba", "sparq"]
+
+
+@pytest.mark.parametrize(("name", "setting"), [(name, each) for name in SCORED for each in BASELINES[name].grid])
+def test_the_keys_kept_are_those_with_the_best_scores(name, setting):
+    case = case_of(name, 0.2, setting=setting)
     kept = run(name, case).kept
     b, h = 1, 2
     score = score_of(name, case)
@@ -177,18 +181,20 @@ def test_sparq_adds_the_mean_value_for_the_mass_it_left_out():
     assert torch.allclose(result.attention.output[b, h, i], expected, atol=1e-5)
 
 
-def test_magicpig_samples_two_collisions_and_divides_by_their_chance():
-    case = case_of("magicpig", 0.3, length=40)
+@pytest.mark.parametrize("setting", BASELINES["magicpig"].grid)
+def test_magicpig_samples_two_collisions_and_divides_by_their_chance(setting):
+    case = case_of("magicpig", 0.3, length=40, setting=setting)
+    assert case.fitted.bits == setting["bits"]
     tables = case.fitted
     generator = case.generator()
-    planes = [torch.randn(8, estimates.BITS, generator=generator) for _ in range(tables.number)]
+    planes = [torch.randn(8, tables.bits, generator=generator) for _ in range(tables.number)]
     center = tables.center.repeat_interleave(2, 0)[None, :, None]
     key = case.key - center
     hits = sum(((case.query @ p > 0)[..., :, None, :] == (key @ p > 0)[..., None, :, :]).all(-1).int() for p in planes)
     result = run("magicpig", case)
     assert torch.equal(result.kept, case.open | (case.distant & (hits >= 2)))
     cosine = F.cosine_similarity(case.query[..., :, None, :], key[..., None, :, :], dim=-1)
-    p = (1 - cosine.clamp(-1, 1).acos() / math.pi) ** estimates.BITS
+    p = (1 - cosine.clamp(-1, 1).acos() / math.pi) ** tables.bits
     n = tables.number
     chance = 1 - (1 - p) ** n - n * p * (1 - p) ** (n - 1)
     extra = torch.where(case.open, 0.0, -chance.log())
