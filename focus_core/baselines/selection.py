@@ -71,7 +71,7 @@ def fit_kmeans(
             models.append(MiniBatchKMeans(count, random_state=seed, n_init=1))  # pyright: ignore[reportArgumentType]  (its stub knows "auto" alone)
         for batch in batches:
             models[head].partial_fit(batch.numpy())
-    centroids = np.stack([model.cluster_centers_.astype(np.float32) for model in models])
+    centroids = np.stack([np.asarray(model.cluster_centers_, dtype=np.float32) for model in models])
     return Clusters(torch.from_numpy(centroids), models)
 
 

@@ -38,7 +38,8 @@ class Tuner:
         self, focus: FocusModel, text: Tensor, *, window: int, sinks: int, seed: int = 0, blocks: int = TUNED_BLOCKS
     ) -> None:
         count = max(1, min(blocks, len(text) // 2))
-        self.focus, self.budget = focus, {"window": window, "sinks": sinks, "seed": seed}
+        self.focus = focus
+        self.budget: dict[str, Any] = {"window": window, "sinks": sinks, "seed": seed}
         self.fitted_on = text[:-count][:FITTED_BLOCKS] if len(text) > count else text
         self.held: np.ndarray = text[-count:].cpu().numpy()
         self.untouched = Untouched(self.held)
