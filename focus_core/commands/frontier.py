@@ -132,7 +132,7 @@ def _kinds(
         )
     if not quiet:
         for length in lengths_of(record):
-            rich.print(means_table(record, length, known))
+            rich.print(means_table(record, length))
             rich.print(by_kind_table(record, length))
             print(verdict(record, length))
         print(*notes(record), sep="\n")

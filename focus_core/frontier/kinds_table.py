@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from focus_core.evaluation.compare import few_blocks
+from focus_core.evaluation.compare import MIN_BLOCKS, few_blocks
 from focus_core.frontier.kinds import one_document
 from focus_core.frontier.means import MeanRow, blocks_of, kinds_at, lengths_of, mean_rows
 from focus_core.frontier.speeds import Speeds
@@ -24,6 +24,10 @@ COLUMNS = (
     "whole model",
 )
 """Retention first. "ours minus this" is the difference in KL of the routers of the record, with its 95% interval."""
+
+
+UNEQUAL = 0.02
+"""A larger difference between shares of pairs is told beside a comparison."""
 
 
 class Timed(NamedTuple):
@@ -152,17 +156,23 @@ def verdict(record: Mapping[str, Any], length: int) -> str:
         return "The routers are not measured at this length yet."
     kept = "" if ours.kept_share is None else f" keep {ours.kept_share:.1%} of the distant pairs and"
     text = f"The routers ({ours.label}){kept} lose {ours.kl.difference:.4f} nats per token."
-    compared = [row.against.difference for row in rows if row.against is not None and row.established]
-    others = sum(row.against is not None for row in rows)
-    if not others:
+    compared = [row for row in rows if row.against is not None]
+    if not compared:
         return text
-    less, more = sum(gap > 0 for gap in compared), sum(gap < 0 for gap in compared)
-    text += f" Of {others} baselines, {less} lose significantly less and {more} significantly more."
-    unequal = [
-        row
-        for row in rows
-        if row.against is not None and row.kept_share is not None and (ours.kept_share or 0) > row.kept_share + 0.02
-    ]
-    if unequal:
-        text += f" {len(unequal)} of them keep fewer pairs than the routers, which favours the routers."
+    text += f" {_counted(compared)}"
+    fewer = sum((ours.kept_share or 0) > (row.kept_share or 1) + UNEQUAL for row in compared)
+    if fewer:
+        text += f" {fewer} of {len(compared)} keep fewer pairs than the routers, which favours the routers."
     return text
+
+
+def _counted(compared: list[MeanRow]) -> str:
+    """How many baselines lose less and more than our routers."""
+    gaps = [row.against for row in compared if row.against is not None]
+    number = f"Of {len(gaps)} baselines" if len(gaps) > 1 else "Of 1 baseline"
+    if any(gap.mark for gap in gaps):
+        less = sum(gap.difference > 0 for gap in gaps)
+        return f"{number}, {less} lose less, but over fewer than {MIN_BLOCKS} blocks nothing is established."
+    established = [row.against.difference for row in compared if row.against is not None and row.established]
+    less, more = sum(gap > 0 for gap in established), sum(gap < 0 for gap in established)
+    return f"{number}, {less} lose significantly less and {more} significantly more."

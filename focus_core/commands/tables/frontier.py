@@ -8,9 +8,8 @@ from typing import Any
 from rich.table import Table
 
 from focus_core.commands.tables.plain import plain_table
-from focus_core.frontier.kinds_table import by_kind_cells, timed
+from focus_core.frontier.kinds_table import by_kind_cells
 from focus_core.frontier.means import kinds_at, mean_rows
-from focus_core.frontier.speeds import Speeds
 from focus_core.frontier.table import SIZES, Row, retention_cells
 
 
@@ -36,22 +35,19 @@ def frontier_table(rows: Sequence[Row], title: str) -> Table:
     return table
 
 
-def means_table(record: dict[str, Any], length: int, speeds: Speeds) -> Table:
-    """Mean over kinds of text at one length, retention first; intervals are in the table beside the record."""
-    names = ("method", "kept", "KL", "last quarter", "ours minus", "top-1", "perplexity", "largest", "attention")
+def means_table(record: dict[str, Any], length: int) -> Table:
+    """Mean over kinds at one length, retention first; the table beside the record has intervals and speeds, too."""
+    names = ("method", "kept", "KL", "last quarter", "ours minus", "perplexity", "largest group")
     table = plain_table(f"{record['model']['name']}, T={length}, mean over kinds", *names, left=("method",))
     for row in mean_rows(record, length):
-        speed = timed(row, speeds).excluded
         table.add_row(
             row.label,
-            "approximate" if row.kept_share is None else f"{row.kept_share:.1%}",
+            "all" if row.kept_share is None else f"{row.kept_share:.1%}",
             "" if row.kl is None else f"{row.kl.difference:.4f}",
             "" if row.kl_last_quarter is None else f"{row.kl_last_quarter:.4f}",
             "" if row.against is None else f"{row.against.difference:+.4f}{' *' if row.established else ''}",
-            "" if row.top1_agreement is None else f"{row.top1_agreement:.1%}",
             "" if row.kl is None else f"{row.relative - 1:+.1%}",
             "" if row.largest_group_share is None else f"{row.largest_group_share:.0%}",
-            "" if speed is None else f"{speed:.2f}x",
         )
     return table
 
