@@ -14,10 +14,14 @@ from workbench.runs import jobs
 from workbench.shell import state
 from workbench.shell.frame import open_bare_page
 from workbench.views.quality.charts import BOUND, KEPT, frontier
+from workbench.views.quality.kinds import SHARES as KINDS_SHARES
+from workbench.views.quality.kinds import TIMES as KINDS_TIMES
+from workbench.views.quality.kinds import by_kind, kinds_lengths, kinds_map, kinds_notes, kinds_verdict
 from workbench.views.quality.record_charts import KEPT as DISTANT_KEPT
 from workbench.views.quality.record_charts import draw
+from workbench.views.quality.record_tables import SPEEDS
 from workbench.views.quality.record_verdicts import num_blocks, verdict
-from workbench.views.quality.records import SPEEDS, VIEWS, Record, find_records, read, run_files
+from workbench.views.quality.records import VIEWS, Record, find_records, read, run_files
 from workbench.views.quality.tables import Found, find_results
 from workbench.views.quality.verdicts import quality_verdict
 from workbench.widgets.export import chart
@@ -35,6 +39,7 @@ SHARES = (
 )
 AXES = {"kept": KEPT, "bound": BOUND}
 FRONTIER_AXES = {"kept": DISTANT_KEPT} | {f"speed{size}": name for name, size in SPEEDS.items()}
+KINDS_NATS = ("KL", "KL, last quarter", "KL, low", "KL, high", "ours minus this")
 PERCENT = st.column_config.NumberColumn(format="percent")
 TIMES = st.column_config.NumberColumn(format="%.2fx")
 COLUMNS = {
@@ -153,6 +158,9 @@ def _evidence(kind: str, records: list[Record]) -> None:
     )
     record = found[name or next(iter(found))]
     table = read(record)
+    if view.draw == "kinds":
+        _kinds(record, table)
+        return
     against = _frontier_axis(table) if view.draw == "frontier" else None
     table = table.drop(columns=[name for name in SPEEDS if name in table and bool(table[name].isna().all())])
     blocks = num_blocks(record.content)
@@ -171,6 +179,44 @@ def _evidence(kind: str, records: list[Record]) -> None:
     missing = record.content.get("missing")
     if missing:
         st.caption(f"Not measured in this run: {plain(', '.join(map(str, missing)))}.")
+
+
+def _kinds(record: Record, table: pd.DataFrame) -> None:
+    """Several kinds of text: a length to choose, the means over kinds, and KL of each method on each kind."""
+    content, lengths = record.content, kinds_lengths(record.content)
+    state.choose("kinds_length", lengths)
+    length = st.segmented_control(
+        "Length",
+        lengths,
+        format_func="{:,} tokens".format,
+        key="kinds_length",
+        required=True,
+        help="Context length T. Quality, kept share and speed of a table are all of this length.",
+        persist_state="session",
+    )
+    length = length or lengths[0]
+    st.markdown(f"#### {plain(kinds_verdict(content, length))}")
+    st.dataframe(
+        table.loc[table["T"] == length].dropna(axis="columns", how="all").drop(columns="T"),
+        hide_index=True,
+        key="kinds_rows",
+        column_config={name: PERCENT for name in KINDS_SHARES}
+        | {name: TIMES for name in KINDS_TIMES}
+        | {name: st.column_config.NumberColumn(format="%.4f") for name in KINDS_NATS},
+    )
+    kinds = by_kind(content, length)
+    chart(
+        kinds_map(kinds, dark=is_dark()),
+        kinds,
+        {"file": record.name, "model": content["model"]["name"], "date": record.date, "length": length},
+        name="quality-kinds",
+        alt=f"KL of {len(kinds)} methods on {len(kinds.columns) - 1} kinds of text at {length:,} tokens.",
+    )
+    st.markdown("\n".join(f"- {plain(note)}" for note in kinds_notes(content)))
+    made = content["made"]
+    st.caption(
+        plain(f"{content['model']['name']}; {made['device']}; {record.date[:10]}. Made by {VIEWS['kinds'].command}.")
+    )
 
 
 def _frontier_axis(table: pd.DataFrame) -> str:

@@ -78,6 +78,7 @@ SETTINGS: dict[str, Setting] = {
     "speed": Setting("", _words),
     "axis": Setting("", _words),
     "frontier_axis": Setting("", _words),
+    "kinds_length": Setting(-1, _whole_number),
     "evidence": Setting("", _words),
     "record": Setting("", _words),
 }

@@ -24,8 +24,9 @@ from focus_core.reproduce.runner import run_experiment
 from focus_core.resources import data_dir
 from focus_core.results import made_now, plain, record_run
 from workbench.views.quality.record_charts import draw
+from workbench.views.quality.record_tables import SPEEDS
 from workbench.views.quality.record_verdicts import few_blocks, num_blocks, verdict
-from workbench.views.quality.records import SPEEDS, VIEWS, find_records, read, run_files
+from workbench.views.quality.records import VIEWS, find_records, read, run_files
 
 SHIPPED = sorted((data_dir() / "results").rglob("*.json"))
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "dog", "run", "past", "it", "then", "slept"]

@@ -14,7 +14,7 @@ from plotly.subplots import make_subplots
 from focus_core.routing.balance import sees_future
 from workbench.charts.labels import Named, beside, in_a_column
 from workbench.charts.theme import style
-from workbench.views.quality.records import SPEEDS
+from workbench.views.quality.record_tables import SPEEDS
 
 _LIGHT = ("#0072B2", "#D55E00", "#117733", "#882255", "#E69F00", "#56B4E9")
 _DARK = ("#56B4E9", "#E69F00", "#ACD39E", "#FFAABB", "#F0E442", "#99DDFF")

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from focus_core.evaluation.compare import MIN_BLOCKS
-from workbench.views.quality.records import SPEEDS
+from workbench.views.quality.record_tables import SPEEDS
 
 ADAPTATION = (
     "A perplexity below the untouched model's is no win over full attention: routers trained on next tokens also adapt "

@@ -1,0 +1,93 @@
+"""The Quality page on a record of several kinds of text that a tiny model made."""
+
+import json
+import math
+
+import pytest
+from opening import open_page, shown
+
+from focus_core import FocusConfig, FocusError, retrofit
+from focus_core.frontier.means import mean_rows
+from focus_core.frontier.protocol import ProtocolSettings, measure_protocol
+from focus_core.frontier.speeds import Speeds
+from workbench.views.quality.kinds import by_kind, kinds_map, kinds_table, kinds_verdict
+from workbench.views.quality.records import find_records, read
+
+
+@pytest.fixture
+def record(tmp_path, monkeypatch, tiny_llama):
+    """A file with a record of two kinds and two lengths, alone in the folder of runs."""
+    config = FocusConfig(num_groups=4, top_k=1, window=4, sink_tokens=2, route_dim=8, balance="calibrated")
+    focus = retrofit(tiny_llama.model, config)
+    focus.save_pretrained(tmp_path / "mine")
+    focus.detach()
+    (tmp_path / "kinds").mkdir()
+    (tmp_path / "kinds" / "code.txt").write_text("def add(first, second):\n    return first + second\n" * 20)
+    (tmp_path / "kinds" / "*odd* name.txt").write_text("Rain fell on the harbour, and the boats stayed in. " * 20)
+    (tmp_path / "train.txt").write_text("Once upon a time there was a model of language. " * 60)
+    settings = ProtocolSettings(
+        routers=(str(tmp_path / "mine"),),
+        baselines=("streaming", "sparq", "performer"),
+        lengths=(32, 64),
+        blocks=2,
+        window=4,
+        sink_tokens=2,
+    )
+    monkeypatch.setenv("FOCUS_RUNS", str(tmp_path / "runs"))
+    out = tmp_path / "runs" / "kinds" / "result.json"
+    measure_protocol(tmp_path / "kinds", [tmp_path / "train.txt"], out, settings, model=tiny_llama, speeds=Speeds())
+    return out
+
+
+def test_the_tables_hold_the_rows_of_the_record(record):
+    (found,) = find_records([record])
+    table = read(found)
+    assert found.kind == "kinds" and set(table["T"]) == {32, 64}
+    for length in (32, 64):
+        rows, kinds = mean_rows(found.content, length), by_kind(found.content, length)
+        shown_rows = table.loc[table["T"] == length].to_dict("records")
+        for row, line in zip(rows, shown_rows, strict=True):
+            assert line["method"] == row.label and line["significant"] is row.established
+            assert math.isnan(line["KL"]) if row.kl is None else line["KL"] == row.kl.difference, row.label
+        assert list(kinds.columns) == ["method", "*odd* name", "code"]
+        first = next(row for row in rows if row.ours)
+        assert kinds.loc[kinds["method"] == first.label, "code"].item() == first.by_kind["code"]
+    columns = list(table.columns)
+    assert (
+        columns.index("distant kept") < columns.index("KL") < columns.index("top-1 same") < columns.index("perplexity")
+    )
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_map_has_a_cell_for_every_method_and_kind(record, dark):
+    content = json.loads(record.read_text(encoding="utf-8"))
+    table = by_kind(content, 64)
+    (heat,) = kinds_map(table, dark=dark).data
+    for place, row in enumerate(table.to_dict("records")):
+        assert heat.y[place] == row["method"]
+        for column, kind in enumerate(("*odd* name", "code")):
+            assert heat.text[place][column] == f"{row[kind]:.3f}"
+            assert heat.z[place][column] == pytest.approx(math.log10(row[kind]))
+
+
+def test_the_page_shows_the_length_that_is_chosen(record):
+    content = json.loads(record.read_text(encoding="utf-8"))
+    app = open_page("quality", evidence="kinds", kinds_length="64")
+    said = shown(app).replace("\\", "")
+    assert kinds_verdict(content, 64) in said and "fewer than 16 blocks" in said
+    assert app.selectbox(key="evidence").value == "kinds"
+    first = app.dataframe[0].value
+    assert len(first) == 5 and "performer" not in set(first["method"])
+    assert first["KL"].dropna().tolist() == [row.kl.difference for row in mean_rows(content, 64) if row.kl is not None]
+    app = app.segmented_control(key="kinds_length").set_value(32).run()
+    assert kinds_verdict(content, 32) in shown(app).replace("\\", "")
+
+
+def test_a_damaged_record_is_refused_in_one_sentence(record):
+    content = json.loads(record.read_text(encoding="utf-8"))
+    del content["points"][-1]["block_kl"]
+    record.write_text(json.dumps(content))
+    (found,) = find_records([record])
+    with pytest.raises(FocusError, match="damaged"):
+        read(found)
+    assert len(kinds_table({"points": []})) == 0
