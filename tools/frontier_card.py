@@ -2,8 +2,8 @@
 
     python tools/frontier_card.py [--check]
 
-Every figure comes from `data/results/frontier-*.json` (focus frontier) and `plan-*.json` (focus plan). Speeds are left
-out: they were measured at other lengths than perplexity.
+Every figure comes from `data/results/frontier-*.json` (focus frontier) and `plan-*.json` (focus plan). Records of
+several kinds of text show speeds of their own lengths. The others show none: theirs were measured at other lengths.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ import cards
 from cards import RESULTS, ROOT, Pages, read, records, table
 
 from focus_core.frontier.figure import figure
-from focus_core.frontier.speeds import Speeds
+from focus_core.frontier.kinds_figure import kinds_figure
+from focus_core.frontier.kinds_record import SCHEMA as KINDS
+from focus_core.frontier.kinds_table import COLUMNS, cells, kinds_markdown, kinds_title, verdict
+from focus_core.frontier.means import lengths_of, mean_rows
+from focus_core.frontier.speeds import Speeds, recorded_speeds
 from focus_core.frontier.table import Row, frontier_rows, retention_cells, title, worth
 
 TOOL = "frontier_card.py"
@@ -212,12 +216,46 @@ def adaptation() -> str:
     )
 
 
+def kinds_summary(found: dict[str, dict[str, Any]]) -> str:
+    """Of each record of several kinds: a sentence, the routers beside the baselines at each length, and the time."""
+    if not found:
+        return "No record of several kinds ships yet."
+    parts = []
+    for name, record in found.items():
+        stem = name.removesuffix(".json")
+        parts.append(f"[{kinds_title(record)}](tables/{stem}.md), {record['model']['name']}:")
+        for length in lengths_of(record):
+            rows = [cells(row, recorded_speeds()) for row in mean_rows(record, length)]
+            parts += [f"### T = {length:,}", verdict(record, length), table(COLUMNS, rows)]
+        parts.append(f"![KL against the share of distant pairs kept](../data/results/{stem}.svg)")
+        parts.append(duration(record))
+    return "\n\n".join(parts)
+
+
+def duration(record: dict[str, Any]) -> str:
+    """How long the cells of a record took, by length."""
+    took = {
+        length: sum(point["seconds"] or 0 for point in record["points"] if point["length"] == length) / 60
+        for length in lengths_of(record)
+    }
+    told = ", ".join(f"{minutes:.0f} minutes at {length:,} tokens" for length, minutes in took.items())
+    return f"The measurement took {told} ({record['made']['device']}, {record['made'].get('cores')} cores)."
+
+
 def pages() -> Pages:
     """Everything that this tool makes."""
     made: Pages = {}
     lines = []
+    every = records("frontier-*.json")
+    kinds = {name: record for name, record in every.items() if record["schema"] == KINDS}
+    for name, record in kinds.items():
+        stem = name.removesuffix(".json")
+        made[RESULTS / f"{stem}.svg"] = kinds_figure(record) + "\n"
+        image = f"![KL against kept pairs](../../data/results/{stem}.svg)"
+        lines.append((f"[{kinds_title(record)}](tables/{stem}.md)", "", f"{len(record['points'])}"))
+        cards.page(made, f"{stem}.md", TOOL, kinds_title(record), image, kinds_markdown(record, recorded_speeds()))
     found = sorted(
-        records("frontier-*.json").items(),
+        ((name, record) for name, record in every.items() if name not in kinds),
         key=lambda pair: (
             -len(pair[1]["data"]),
             pair[1]["settings"]["length"],
@@ -242,6 +280,7 @@ def pages() -> Pages:
     )
     doc, books = ROOT / "docs" / "frontier.md", read(BOOKS)
     cards.fill(made, doc, "answer", answer(books))
+    cards.fill(made, doc, "kinds", kinds_summary(kinds))
     cards.fill(made, doc, "budgets", budgets_table(books))
     cards.fill(made, doc, "eight blocks", eight_blocks())
     cards.fill(made, doc, "web", web_table(read(WEB)))

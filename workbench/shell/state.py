@@ -6,7 +6,7 @@ changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,7 +137,7 @@ def clamp(name: str, low: int, high: int, default: int) -> None:
         st.session_state[name] = default
 
 
-def choose(name: str, options: list[str]) -> None:
+def choose(name: str, options: Sequence[Any]) -> None:
     """Bring a choice in the session state into the options, the first one by default."""
     if st.session_state.get(name) not in options:
         st.session_state[name] = options[0]
