@@ -32,6 +32,11 @@ def read(name: str) -> Record:
     return json.loads((RESULTS / name).read_text(encoding="utf-8"))
 
 
+def published() -> dict[str, Any]:
+    """The paper's tables and claims by experiment."""
+    return json.loads((ROOT / "data" / "published.json").read_text(encoding="utf-8"))["experiments"]
+
+
 def records(pattern: str) -> dict[str, Record]:
     """Shipped records by file name, in the order of the names."""
     return {path.name: read(path.name) for path in sorted(RESULTS.glob(pattern))}

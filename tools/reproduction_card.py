@@ -8,13 +8,14 @@ where another command measures the same (`focus bench`, `focus align`) from its 
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from typing import Any
 
 import cards
-from cards import ROOT, Pages, read, records, table
+from cards import ROOT, Pages, published, read, records, table
 from reproduction_summaries import SUMMARIES
 from reproduction_tables import command, differs, interval_note, measured_table, scores
+from reproduction_verdicts import FAILS, HOLDS, RULES, UNTESTED, Verdict
 
 from focus_core.reproduce.registry import EXPERIMENTS
 from focus_core.reproduce.runner import NEEDS
@@ -104,19 +105,27 @@ def section(record: dict[str, Any]) -> list[str]:
     ]
 
 
-def page(made: Pages, name: str, published: dict[str, Any] | None, found: list[dict[str, Any]]) -> None:
-    """One experiment: the claim and the published table where there are such, and ours."""
+def page(
+    made: Pages,
+    name: str,
+    paper: dict[str, Any] | None,
+    found: list[dict[str, Any]],
+    verdicts: dict[str, Verdict],
+) -> None:
+    """One experiment: the claims and the published table where there are such, and ours."""
     experiment, here = EXPERIMENTS[name], f"**Here**: {SUMMARIES[name](found)}."
     parts = [f"{name}: {experiment.title}"]
-    if published is None:
+    if paper is None:
         parts += [BEYOND_PAPER[name], here]
     else:
-        rows = [["" if value is None else str(value) for value in row] for row in published["rows"]]
+        rows = [["" if value is None else str(value) for value in row] for row in paper["rows"]]
+        claims = [(text, verdicts[claim].word, verdicts[claim].because) for claim, text in paper["claims"].items()]
         parts += [
-            f"**Claim** ({published['source']}): {published['claim']}",
+            f"**Claim** ({paper['source']}): {paper['claim']}",
+            table(("part of the claim", "verdict", "because"), claims),
             here,
-            f"## Published: {published['setting']}",
-            table(published["columns"], rows),
+            f"## Published: {paper['setting']}",
+            table(paper["columns"], rows),
         ]
     for record in found:
         parts += section(record)
@@ -132,17 +141,30 @@ def page(made: Pages, name: str, published: dict[str, Any] | None, found: list[d
 
 def pages() -> Pages:
     """Everything that this tool makes."""
-    published = json.loads((ROOT / "data" / "published.json").read_text(encoding="utf-8"))["experiments"]
-    found, made, rows = reproduced(), {}, []
+    paper, found, made, rows = published(), reproduced(), {}, []
+    verdicts = {claim: RULES[claim](found) for each in paper.values() for claim in each["claims"]}
     for name in EXPERIMENTS:
-        own = found.get(name, [])
-        page(made, name, published.get(name), own)
-        claim = published[name]["claim"] if name in published else "(not in the paper)"
-        rows.append((f"[{name}](tables/reproduction-{name}.md)", claim, SUMMARIES[name](own)))
+        own, link = found.get(name, []), f"[{name}](tables/reproduction-{name}.md)"
+        page(made, name, paper.get(name), own, verdicts)
+        for claim, text in paper[name]["claims"].items() if name in paper else ():
+            rows.append((link, text, verdicts[claim].word, verdicts[claim].because))
+        if name not in paper:
+            rows.append((link, "(not in the paper)", "", SUMMARIES[name](own)))
     doc = ROOT / "docs" / "reproduction.md"
-    cards.fill(made, doc, "summary", table(("experiment", "the paper's claim", "measured here"), rows))
+    cards.fill(made, doc, "answer", answer(verdicts))
+    cards.fill(made, doc, "summary", table(("experiment", "the paper's claim", "verdict", "measured here"), rows))
     cards.fill(made, doc, "recorded", recorded(found))
     return made
+
+
+def answer(verdicts: dict[str, Verdict]) -> str:
+    """The first lines: how many claims hold, and of which experiments."""
+    lines = []
+    for word, told in ((HOLDS, "hold here"), (FAILS, "do not hold here"), (UNTESTED, "are not testable here")):
+        names = Counter(claim.rpartition("-")[0] for claim, each in verdicts.items() if each.word == word)
+        listed = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in names.items())
+        lines.append(f"{names.total()} of {len(verdicts)} published claims {told}: {listed}.")
+    return "\n".join(lines)
 
 
 def recorded(found: dict[str, list[dict[str, Any]]]) -> str:

@@ -17,37 +17,40 @@ Found = list[dict[str, Any]]
 """The records of one experiment, the oldest first."""
 
 
-def _rows(found: Found, **wanted: Any) -> list[dict[str, Any]]:
+def rows_of(found: Found, **wanted: Any) -> list[dict[str, Any]]:
+    """The rows of the oldest record with these values."""
     return [row for row in found[0]["results"] if all(row.get(name) == value for name, value in wanted.items())]
 
 
-def _row(found: Found, **wanted: Any) -> dict[str, Any]:
-    (row,) = _rows(found, **wanted)
+def row_of(found: Found, **wanted: Any) -> dict[str, Any]:
+    """The only such row."""
+    (row,) = rows_of(found, **wanted)
     return row
 
 
-def _change(row: dict[str, Any]) -> str:
+def change(row: dict[str, Any]) -> str:
     """Perplexity over the untouched model's, in per cent."""
     return f"{row['difference'] / (row['perplexity'] - row['difference']):+.1%}"
 
 
-def _hard(found: Found, cell: str, top_k: int = 2) -> dict[str, Any]:
-    return _row(found, cell=cell, routing="hard", top_k=top_k, balance="calibrated")
+def hard(found: Found, cell: str, top_k: int = 2) -> dict[str, Any]:
+    """Hard, causal routing of a cell at a k."""
+    return row_of(found, cell=cell, routing="hard", top_k=top_k, balance="calibrated")
 
 
 def retrofit(found: Found) -> str:
     """Both recipes and the best baseline."""
-    ours = _hard(found, "our recipe")
+    ours = hard(found, "our recipe")
     return (
-        f"perplexity at k = 2, causal: published recipe {_change(_hard(found, 'published recipe'))}, our recipe "
-        f"{_change(ours)}, SparQ at the share of ours {_change(_row(found, cell='baseline sparq'))}"
+        f"perplexity at k = 2, causal: published recipe {change(hard(found, 'published recipe'))}, our recipe "
+        f"{change(ours)}, SparQ at the share of ours {change(row_of(found, cell='baseline sparq'))}"
     )
 
 
 def scale(found: Found) -> str:
     """Two small models."""
     models = dict.fromkeys((row["cell"], row["model_name"], row["parameters"]) for row in found[0]["results"])
-    told = (f"{name} ({size / 1e6:.0f}M parameters) {_change(_hard(found, cell))}" for cell, name, size in models)
+    told = (f"{name} ({size / 1e6:.0f}M parameters) {change(hard(found, cell))}" for cell, name, size in models)
     return f"published recipe, k = 2, causal: {', '.join(told)}; k = 3 equals untouched"
 
 
@@ -64,7 +67,7 @@ def lora(found: Found) -> str:
     """Adapters of both ranks at their best rate beside our routers."""
     best = {rank: best_adapter(found, rank) for rank in (4, 16)}
     ranks = (
-        f"LoRA r = {rank} {_change(row)}{'' if 'rates' in record else f' ({NOT_BRACKETED})'}"
+        f"LoRA r = {rank} {change(row)}{'' if 'rates' in record else f' ({NOT_BRACKETED})'}"
         for rank, (record, row) in best.items()
     )
     gaps = [
@@ -76,7 +79,7 @@ def lora(found: Found) -> str:
     ]
     changed = sum(direction(gap) != 0 for gap in gaps)
     return (
-        f"perplexity: {', '.join(ranks)}, our routers at k = 2 {_change(_hard([best[4][0]], 'our recipe'))}; "
+        f"perplexity: {', '.join(ranks)}, our routers at k = 2 {change(hard([best[4][0]], 'our recipe'))}; "
         f"{changed or 'none'} of {len(gaps)} LoRA scores changed significantly, over 5 to 20 items each"
     )
 
@@ -85,12 +88,12 @@ def adapted(found: Found) -> str:
     """Routers beside the adapted model and the baseline on it that keeps most."""
     if not found:
         return "not run here"
-    ours, full = _hard(found, "routers", 1), _row(found, cell="LoRA, full attention")
-    both = _hard(found, "routers on LoRA", 1)
+    ours, full = hard(found, "routers", 1), row_of(found, cell="LoRA, full attention")
+    both = hard(found, "routers on LoRA", 1)
     baselines = [row for row in found[0]["results"] if row["cell"].startswith("baseline")]
     best = min(baselines, key=lambda row: row["kl_from_full"])
     return (
-        f"perplexity: routers at k = 1 {_change(ours)}, LoRA with full attention {_change(full)}; KL to full attention "
+        f"perplexity: routers at k = 1 {change(ours)}, LoRA with full attention {change(full)}; KL to full attention "
         f"with the same weights: routers {ours['kl_from_full']:.3f}, routers on LoRA {both['kl_from_full']:.3f}, "
         f"{best['routing']} on LoRA {best['kl_from_full']:.3f} nats"
     )
@@ -99,9 +102,9 @@ def adapted(found: Found) -> str:
 def alignment(found: Found) -> str:
     """TruthfulQA on few items."""
     rows = {
-        "untouched": _row(found, cell="untouched"),
-        "LoRA at 1e-4": _row(found, cell="LoRA r4 lr 0.0001"),
-        "our routers at k = 2": _hard(found, "our recipe"),
+        "untouched": row_of(found, cell="untouched"),
+        "LoRA at 1e-4": row_of(found, cell="LoRA r4 lr 0.0001"),
+        "our routers at k = 2": hard(found, "our recipe"),
     }
     told = (f"{name} {row['benchmarks']['truthfulqa_mc1']['metrics']['acc']:.2f}" for name, row in rows.items())
     return f"TruthfulQA MC1 over 20 items: {', '.join(told)}"
@@ -110,9 +113,9 @@ def alignment(found: Found) -> str:
 def finetune(found: Found) -> str:
     """Perplexities after training all weights."""
     rows = {
-        "full attention": _row(found, cell="full attention"),
-        "our recipe": _hard(found, "our recipe"),
-        "published recipe": _hard(found, "published recipe"),
+        "full attention": row_of(found, cell="full attention"),
+        "our recipe": hard(found, "our recipe"),
+        "published recipe": hard(found, "published recipe"),
     }
     told = (f"{name} {row['perplexity']:.1f}" for name, row in rows.items())
     steps = found[0]["settings"]["scale"]["full_steps"]
@@ -121,12 +124,12 @@ def finetune(found: Found) -> str:
 
 def domains(found: Found) -> str:
     """The least and the most that k = 2 costs."""
-    rows = sorted(_rows(found, routing="hard", top_k=2), key=lambda row: row["perplexity"] / (
+    rows = sorted(rows_of(found, routing="hard", top_k=2), key=lambda row: row["perplexity"] / (
         row["perplexity"] - row["difference"]))  # fmt: skip
     low, high = rows[0], rows[-1]
     single = sum(row["low"] is None for row in rows)
     return (
-        f"k = 2 over {len(rows)} texts: from {_change(low)} ({low['cell']}) to {_change(high)} ({high['cell']}); "
+        f"k = 2 over {len(rows)} texts: from {change(low)} ({low['cell']}) to {change(high)} ({high['cell']}); "
         f"{single} of them are a single block, without an interval"
     )
 
@@ -135,8 +138,8 @@ def lengths(found: Found) -> str:
     """The shortest and the longest."""
     told = []
     for k in (1, 2):
-        short, long = (_hard(found, cell, k) for cell in ("512", "8192"))
-        told.append(f"k = {k} {_change(short)} at 512 tokens and {_change(long)} at 8,192")
+        short, long = (hard(found, cell, k) for cell in ("512", "8192"))
+        told.append(f"k = {k} {change(short)} at 512 tokens and {change(long)} at 8,192")
     return "; ".join(told)
 
 
@@ -154,8 +157,8 @@ def speed(found: Found) -> str:
 
 def k_sweep(found: Found) -> str:
     """Change and kept share for each k."""
-    rows = (_hard(found, f"k={k}", k) for k in (1, 2, 3))
-    told = (f"k = {row['top_k']} {_change(row)} with {row['kept_share']:.0%} of the distant pairs" for row in rows)
+    rows = (hard(found, f"k={k}", k) for k in (1, 2, 3))
+    told = (f"k = {row['top_k']} {change(row)} with {row['kept_share']:.0%} of the distant pairs" for row in rows)
     return f"K = 8: {', '.join(told)}"
 
 
@@ -164,7 +167,7 @@ def stability(found: Found) -> str:
     names = {"softmax": "softmax", "balance-x5": "balance weight x5", "sinkhorn-10": "Sinkhorn, 10 rounds"}
     told = []
     for cell, name in names.items():
-        row = _row(found, cell=cell, phase="everything", routing="hard")
+        row = row_of(found, cell=cell, phase="everything", routing="hard")
         told.append(f"{name} {row['largest']:.0%}")
     return f"largest group (mean over layers) after {row['steps']} steps: {', '.join(told)}"
 
@@ -172,8 +175,8 @@ def stability(found: Found) -> str:
 def ablation(found: Found) -> str:
     """K at k = 2."""
     cells = {4: "num_groups=4", 8: "default", 16: "num_groups=16", 32: "num_groups=32"}
-    rows = {groups: _hard(found, cell) for groups, cell in cells.items()}
-    told = (f"K = {groups} {_change(row)} ({row['kept_share']:.0%} kept)" for groups, row in rows.items())
+    rows = {groups: hard(found, cell) for groups, cell in cells.items()}
+    told = (f"K = {groups} {change(row)} ({row['kept_share']:.0%} kept)" for groups, row in rows.items())
     return f"k = 2: {', '.join(told)}"
 
 

@@ -64,3 +64,40 @@ def test_a_block_is_filled_between_its_marks_only(cards, tmp_path):
     )
     with pytest.raises(ValueError, match="'c'"):
         cards.fill(pages, path, "c", "")
+
+
+def test_every_published_claim_has_a_verdict_with_a_reason(load, cards):
+    verdicts = load(ROOT / "tools" / "reproduction_verdicts.py")
+    reproduced = load(ROOT / "tools" / "reproduction_card.py").reproduced()
+    claims = [claim for each in cards.published().values() for claim in each["claims"]]
+    assert len(claims) == len(set(claims)) and set(claims) == set(verdicts.RULES)
+    text = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    for claim in claims:
+        word, because = verdicts.RULES[claim](reproduced)
+        assert word in (verdicts.HOLDS, verdicts.FAILS, verdicts.UNTESTED) and because
+        assert f"| {word} | {because} |" in text
+
+
+def test_verdicts_follow_the_interval(load):
+    """The same record with its difference moved: below zero, above it, and around it."""
+    import copy
+
+    verdicts = load(ROOT / "tools" / "reproduction_verdicts.py")
+    found = load(ROOT / "tools" / "reproduction_card.py").reproduced()
+    for middle, word in ((-5.0, verdicts.HOLDS), (5.0, verdicts.FAILS), (0.1, verdicts.UNTESTED)):
+        changed = copy.deepcopy(found)
+        for row in changed["retrofit"][-1]["results"]:
+            if row["cell"] == "published recipe":
+                row |= {"difference": middle, "low": middle - 1, "high": middle + 1}
+        assert verdicts.below_untouched(changed).word == word
+
+
+def test_percentile_intervals_of_older_records_are_widened_to_those_of_t(load):
+    verdicts = load(ROOT / "tools" / "reproduction_verdicts.py")
+    old = {"difference": 1.0, "low": 0.1, "high": 1.9}
+    low, high = verdicts.ends(old, 8)
+    # of 8 values: percentiles reach 1.96 sd sqrt(7/8) / sqrt(8), t reaches 2.365 sd / sqrt(8)
+    assert (low, high) == pytest.approx(
+        (1 - 0.9 * 2.3646 / 1.96 * (8 / 7) ** 0.5, 1 + 0.9 * 2.3646 / 1.96 * (8 / 7) ** 0.5), rel=1e-3
+    )
+    assert verdicts.ends({**old, "established": False}, 8) == (0.1, 1.9)
