@@ -155,9 +155,12 @@ def _print(records: dict[str, Any], left_out: dict[str, str]) -> None:
     import rich
 
     from focus_core.commands.tables.reproduce import experiment_table
+    from focus_core.reproduce.studies.rates import rate_remark
 
     for record in records.values():
         rich.print(experiment_table(record))
+        if remark := rate_remark(record):
+            print(remark)
         if record["missing"]:
             print(f"Not measured yet: {', '.join(record['missing'])}.")
     for name, reason in left_out.items():

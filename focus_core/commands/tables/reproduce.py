@@ -12,6 +12,7 @@ from focus_core.reproduce.runner import NEEDS, Experiment
 SHARES = ("largest", "worst", "stability", "purity", "recall", "attainable")
 FOLDED = (
     "variant",
+    "rate_grid",
     "low",
     "high",
     *(f"{name}_{end}" for name in ("from_full", "kl", "kl_from_full") for end in ("low", "high")),
