@@ -21,7 +21,7 @@ from focus_core.attention.inputs import AttentionInputs
 from focus_core.attention.registry import BACKENDS, resolve
 from focus_core.attention.validate import checked_inputs
 from focus_core.bench.memory import working_bytes
-from focus_core.bench.routing import routing_seconds
+from focus_core.bench.routing import choosing_seconds, routing_seconds
 from focus_core.bench.timing import alternate, spread
 from focus_core.errors import FocusError
 from focus_core.results import record_run, resume_record
@@ -163,7 +163,8 @@ def run_bench(
         - ``working_bytes``: peak memory beyond inputs and output, None where it cannot be read;
         - ``input_bytes`` of query, key and value;
         - ``error_output`` and ``error_logsumexp``: largest deviations from the float32 reference on some queries;
-        - ``routing_s``, from `focus_core.bench.routing.routing_seconds`;
+        - ``routing_s``, from `focus_core.bench.routing.routing_seconds`, ``select_s``, its part at inference, and
+          ``speedup_with_choice`` with it;
         - ``failure``: a sentence, alone, where the point could not be measured.
 
     Raises:
@@ -248,6 +249,8 @@ def measure_point(
             device=settings.device,
             seed=settings.seed,
         )
+        point["select_s"] = choosing_seconds(point["routing_s"])
+        point["speedup_with_choice"] = point["full_s"]["median"] / (point["sparse_s"]["median"] + point["select_s"])
     return point
 
 

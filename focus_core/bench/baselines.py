@@ -1,32 +1,36 @@
 """Speed of published sparse attentions, executed exactly, against full attention.
 
-Heads are timed one after another (`focus_core.bench.heads`): the selection of the pairs, and attention to them by the
-fastest execution of `focus_core.baselines.execution`. Full attention is timed over one head per thread and divided by
-their number, because a single causal head leaves threads idle. The papers' own kernels and savings in decode are not
-measured.
+The unit is one key/value head with its query heads (`focus_core.bench.heads`), which are folded into one call as in
+routed attention: keys and values are not repeated. Timed are the choice of the pairs (`focus_core.baselines.choosing`)
+and attention to them by the fastest execution of `focus_core.baselines.execution`. Full attention, and windows in the
+project's backend, are timed over one unit per thread and divided by their number, because one unit alone leaves threads
+idle. The papers' own kernels and savings in decode are not measured.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from focus_core.baselines import BASELINES, Case
+from focus_core.baselines import BASELINES, Baseline, Case
+from focus_core.baselines.choosing import fast_choice, reference_choice, repeated
 from focus_core.baselines.execution import (
+    Choose,
+    Part,
     attend_features,
     attend_key_blocks,
     attend_tiles,
     attend_window,
+    kept_by,
     key_blocks,
     tiles,
 )
@@ -35,14 +39,21 @@ from focus_core.bench.timing import alternate, spread, synchronize
 from focus_core.errors import FocusError
 from focus_core.results import plain, record_run, resume_record
 
-SCHEMA = "focus-bench-baselines/1"
+SCHEMA = "focus-bench-baselines/2"
+UNFOLDED = "focus-bench-baselines/1"
+"""Schema of older records, which timed one query head at a time."""
+
 CHECKED_QUERIES = 64
 TRIES = 2  # of each way, before the fastest is timed
-ROWS = 512  # queries that choose their pairs at once
-WAYS: dict[str, tuple[Callable[[Tensor], Any], Callable[..., Tensor]]] = {
-    **{f"tiles of {size} queries": (partial(tiles, size=size), attend_tiles) for size in (16, 128, 512)},
-    "blocks of 16 keys": (partial(key_blocks, size=16), attend_key_blocks),
+TILES = {
+    "tiles of 16 queries": (16, True),
+    "tiles of 128 queries": (128, True),
+    "tiles of 512 queries": (512, True),
+    "tiles of 128 queries, each head apart": (128, False),
 }
+KEY_BLOCK = 16
+MOST_PAIRS = 1 << 30
+"""Pairs of all query heads, kept or not, up to which blocks of keys are tried; they need a mask of all."""
 _LISTS = ("sizes", "shares", "baselines", "heads")
 
 
@@ -50,12 +61,16 @@ _LISTS = ("sizes", "shares", "baselines", "heads")
 class BaselineBenchSettings:
     """Points to measure: every size with every share and baseline, float32.
 
+    The default sizes are those at which quality is measured, within the positions of the default model.
+
     Attributes:
         sizes: numbers of tokens T.
         shares: wanted shares of distant pairs, sinks included.
         baselines: keys of `focus_core.baselines.BASELINES`.
-        heads: (layer, query head) of each head of the model of `source`; None for normal tensors.
+        heads: (layer, query head) of the model of `source`, each timed with the query heads that share its key/value
+            head; None for normal tensors.
         head_dim: size of a head of normal tensors.
+        query_heads: query heads of a key/value head of normal tensors.
         window: local window w.
         sink_tokens: tokens that all see.
         repetitions: smallest number of timed runs of a point, after one warm-up.
@@ -65,11 +80,12 @@ class BaselineBenchSettings:
         source: the model and text that heads are from, for the record; None for normal tensors.
     """
 
-    sizes: tuple[int, ...] = (8192, 32768)
-    shares: tuple[float, ...] = (0.10, 0.18, 0.32, 0.45)
+    sizes: tuple[int, ...] = (512, 2048, 8192)
+    shares: tuple[float, ...] = (0.15,)
     baselines: tuple[str, ...] = tuple(BASELINES)
     heads: tuple[tuple[int, int] | None, ...] = (None,)
     head_dim: int = 64
+    query_heads: int = 3
     window: int = 128
     sink_tokens: int = 4
     repetitions: int = 3
@@ -79,13 +95,17 @@ class BaselineBenchSettings:
     source: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if not all(size >= 1 for size in (*self.sizes, self.head_dim, self.repetitions, self.fitted_tokens)):
-            raise FocusError("Sizes, repetitions and the size of a head must be at least 1.")
+        if not all(size >= 1 for size in (*self.sizes, *self._counts)):
+            raise FocusError("Sizes, repetitions, query heads and the size of a head must be at least 1.")
         if not all(0 < share < 1 for share in self.shares):
             raise FocusError(f"The shares are {', '.join(map(str, self.shares))}: give numbers between 0 and 1.")
         unknown = sorted(set(self.baselines) - set(BASELINES))
         if unknown:
             raise FocusError(f"There is no baseline {unknown[0]!r}: choose from {', '.join(BASELINES)}.")
+
+    @property
+    def _counts(self) -> tuple[int, ...]:
+        return self.head_dim, self.query_heads, self.repetitions, self.fitted_tokens
 
     def points(self) -> list[dict[str, Any]]:
         """Every combination, short texts first; a baseline without a share once for each size."""
@@ -129,10 +149,10 @@ def run_baseline_bench(
     path, wanted, device = Path(out), settings.points(), settings.device
     described: dict[str, Any] = plain(asdict(settings))
     report = {"schema": SCHEMA, "settings": described}
-    record = resume_record(path, report, free=_LISTS, older={"source": None}, device=device)
+    record = resume_record(path, report, free=_LISTS, device=device)
     measured = [{name: point.get(name) for name in wanted[0]} for point in record["points"]] if wanted else []
     if heads_of is None:
-        common = {name: described[name] for name in ("head_dim", "device", "seed")}
+        common = {name: described[name] for name in ("head_dim", "device", "seed", "query_heads")}
         heads_of = partial(random_heads, **common)
     heads: list[Head] = []
     size = 0
@@ -155,84 +175,154 @@ def measure_baseline(settings: BaselineBenchSettings, head: Head, baseline: str,
 
     Args:
         settings: window, sinks, repetitions, device and seed.
-        head: queries, keys and values.
+        head: queries, keys and values of one key/value head.
         baseline: key of `BASELINES`.
         share: wanted share of its distant pairs; None for random features.
 
     Returns:
-        The values of a point:
+        The values of a point. Seconds are those of one key/value head with its query heads:
 
-        - ``full_s`` and ``attend_s``: seconds per head of full attention and of attention to the selected pairs, with
-          median, minimum, maximum and all runs;
-        - ``select_s``: seconds of one selection by reference code, or of making random features; None for patterns
-          that are known beforehand;
+        - ``full_s`` and ``attend_s``: full attention, and attention to the chosen pairs, with median, minimum, maximum
+          and all runs; ``timed_heads`` has the query and key/value heads that each call computed at once;
+        - ``select_s``: median of choosing the pairs, or of making random features; None for patterns that are known
+          beforehand;
         - ``speedup`` without selection time, and ``speedup_with_choice`` with it;
-        - ``way``: the fastest execution;
+        - ``way`` and ``way_with_choice``: the fastest executions without selection time and with it, and
+          ``attend_with_choice_s``, the attention of the latter;
         - ``kept_share`` of distant and ``causal_kept_share`` of all pairs; None for random features;
         - ``error_output``: largest deviation from the definition in float64, on queries spread over the text.
     """
-    case = _case(settings, head, baseline, share)
-    value = case.value[0, 0]
-    heads = torch.get_num_threads() if value.device.type == "cpu" else 1
-    queries, keys, values = (part.repeat(1, heads, 1, 1) for part in (case.query, case.key, case.value))
+    method, case, device = BASELINES[baseline], _case(settings, head, baseline, share), settings.device
+    group, length = case.query.shape[1:3]
+    units = torch.get_num_threads() if case.query.device.type == "cpu" else 1
+    query, key, value = (part.repeat(1, units, 1, 1) for part in (case.query, case.key, case.value))
 
     def full() -> Tensor:
-        return F.scaled_dot_product_attention(queries, keys, values, is_causal=True, scale=case.scale)
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=case.scale, enable_gqa=group > 1)
 
-    method, together = BASELINES[baseline], 1
-    point: dict[str, Any] = {}
-    calls: dict[str, Callable[[], Any]] = {"full_s": full}
-    if method.keep is None:
-        assert method.features is not None
-        point |= {"way": "running sums", "kept_share": None, "causal_kept_share": None}
-        point["select_s"], features = _timed(partial(method.features, case), settings.device)
-        features = [part[0, 0] for part in features]
-        calls["attend_s"] = partial(attend_features, *features, value)
-        expected = partial(_estimated, *features, value)
-    else:
-        choose = partial(_kept, case, method.keep)
-        if method.fixed:
-            point["select_s"], kept = None, choose()
-        else:
-            point["select_s"], kept = _timed(choose, settings.device)
-        point |= _counted(case, kept)
-        ways = _ways(case, kept)
-        if method.window:
-            width = int(kept[-1].flip(0).long().cumprod(0).sum()) - 1
-            sinks = settings.sink_tokens if bool(kept[-1, 0]) else 0
-            arguments = queries, keys, values, width, sinks, case.scale
-            ways = chain(ways, [("the window's backend", partial(attend_window, *arguments), heads)])
-        point["way"], calls["attend_s"], together = _fastest(ways, settings.device)
-        expected = partial(_softmax_over, case, kept)
-    times = alternate(calls, settings.repetitions, settings.device)
-    for name, number in (("full_s", heads), ("attend_s", together)):
-        times[name] = [seconds / number for seconds in times[name]]
-    point |= {name: spread(runs) for name, runs in times.items()}
-    point["speedup"] = point["full_s"]["median"] / point["attend_s"]["median"]
-    attending = point["attend_s"]["median"] + (point["select_s"] or 0.0)
-    point["speedup_with_choice"] = point["full_s"]["median"] / attending
-    rows = torch.linspace(0, len(value) - 1, min(CHECKED_QUERIES, len(value)), device=value.device).long()
-    point["error_output"] = float((calls["attend_s"]()[rows].double() - expected(rows)).abs().max())
+    def window() -> _Way:
+        attend = partial(attend_window, query, key, value, *_width(case, method), case.scale)
+        return _Way("the window's backend", lambda: None, lambda _: attend()[0, :group].flatten(0, 1), units)
+
+    ways = _features(case, method) if method.keep is None else _pair_ways(case, baseline, method)
+    best, quick, parts = _fastest(ways, device, by_itself=not method.fixed)
+    if method.window:
+        best = quick = min(best, _tried(window(), device, by_itself=False), key=lambda each: each.attend)
+    calls: dict[str, Callable[[], Any]] = {"full_s": full, "attend_s": best.call}
+    if not method.fixed:
+        calls |= {"attend_with_choice_s": quick.call, "select_s": quick.way.plan}
+    times = alternate(calls, settings.repetitions, device)
+    per_unit = {"full_s": units, "attend_s": best.way.units}
+    runs = {name: spread([each / per_unit.get(name, 1) for each in seconds]) for name, seconds in times.items()}
+    select = None if method.fixed else runs.pop("select_s")["median"]
+    attend = runs.get("attend_with_choice_s", runs["attend_s"])["median"]
+    point: dict[str, Any] = {
+        "way": best.way.name,
+        "way_with_choice": quick.way.name,
+        "timed_heads": {name: [group * count, count] for name, count in per_unit.items()},
+        "select_s": select,
+        **runs,
+        "speedup": runs["full_s"]["median"] / runs["attend_s"]["median"],
+        "speedup_with_choice": runs["full_s"]["median"] / (attend + (select or 0.0)),
+        **(_counted(case, parts) if parts else {"kept_share": None, "causal_kept_share": None}),
+    }
+    tokens = torch.linspace(0, length - 1, min(CHECKED_QUERIES, length), device=case.query.device).long().unique()
+    expected = _expected(case, method, tokens, parts)
+    found = best.call().unflatten(0, (group, length))[:, tokens]
+    point["error_output"] = float((found.double() - expected).abs().max())
     return point
 
 
 def _case(settings: BaselineBenchSettings, head: Head, baseline: str, share: float | None) -> Case:
-    """The head, with the baseline's fit on other text."""
+    """The unit, keys and values not repeated, with the baseline's fit on other text."""
     pairs = {"window": settings.window, "sinks": settings.sink_tokens, "share": share or 0.0}
     case = Case(head.query, head.key, head.value, **pairs, scale=head.scale, seed=settings.seed)
     fit = BASELINES[baseline].fit
     return case if fit is None else replace(case, fitted=fit(*head.fitted, seed=settings.seed, **pairs))
 
 
-def _kept(case: Case, keep: Callable[[Case], Tensor]) -> Tensor:
-    """(T, T) bool of the one head, selected for some queries at a time."""
-    length = case.key.shape[2]
-    kept = torch.empty(length, length, dtype=torch.bool, device=case.key.device)
-    for start in range(0, length, ROWS):
-        rows = slice(start, start + ROWS)
-        chosen = keep(replace(case, query=case.query[:, :, rows], start=start))
-        kept[rows] = chosen.reshape(-1, length)
-    return kept
+class _Way(NamedTuple):
+    """An execution: its plan, which holds the choice of the pairs, the attention by a plan, and units per call."""
+
+    name: str
+    plan: Callable[[], Any]
+    attend: Callable[[Any], Tensor]
+    units: int = 1
+
+
+class _Tried(NamedTuple):
+    """An execution with its plan, and seconds per unit of planning and of attention."""
+
+    way: _Way
+    planned: Any
+    choose: float
+    attend: float
+
+    def call(self) -> Tensor:
+        """Attention by the plan, (G * T, Dv)."""
+        return self.way.attend(self.planned)
+
+
+def _pair_ways(case: Case, name: str, method: Baseline) -> Iterator[_Way]:
+    """The executions that allow any pairs."""
+    assert method.keep is not None
+    keep, (group, length) = method.keep, case.query.shape[1:3]
+    tensors = case.query[0].flatten(0, 1), case.key[0, 0], case.value[0, 0]
+
+    def choice() -> Choose:
+        return fast_choice(name, case) or reference_choice(case, keep)
+
+    def in_tiles(size: int, folded: bool) -> list[Part]:
+        return tiles(choice(), group, length, size, folded=folded)
+
+    def in_blocks() -> list[Part]:
+        return key_blocks(in_tiles(128, True), length, KEY_BLOCK)
+
+    for label, (size, folded) in TILES.items():
+        if folded or group > 1:
+            yield _Way(label, partial(in_tiles, size, folded), lambda parts: attend_tiles(*tensors, parts, case.scale))
+    if group * length * length <= MOST_PAIRS:
+        label = f"blocks of {KEY_BLOCK} keys"
+        yield _Way(label, in_blocks, lambda parts: attend_key_blocks(*tensors, parts, case.scale))
+
+
+def _features(case: Case, method: Baseline) -> Iterator[_Way]:
+    """The execution of a baseline that estimates all pairs."""
+    assert method.features is not None
+    features, value = method.features, case.value[0, 0]
+
+    def make() -> tuple[Tensor, Tensor]:
+        query, key = features(case)
+        return query[0], key[0, 0]
+
+    yield _Way("running sums", make, lambda made: attend_features(*made, value).flatten(0, 1))
+
+
+def _tried(way: _Way, device: str, *, by_itself: bool) -> _Tried:
+    """Run an execution a few times; its choice once more if choices are timed by themselves."""
+    choose, planned = _timed(way.plan, device)
+    if by_itself:
+        choose = min(choose, _timed(way.plan, device)[0])
+    attend = min(_timed(partial(way.attend, planned), device)[0] for _ in range(TRIES)) / way.units
+    return _Tried(way, planned, choose, attend)
+
+
+def _fastest(ways: Iterator[_Way], device: str, *, by_itself: bool) -> tuple[_Tried, _Tried, list[Part]]:
+    """The fastest execution without its choice and with it, and the pairs of the first one.
+
+    Where the choice is known beforehand, both are the former.
+    """
+    best = quick = None
+    parts: list[Part] = []
+    for way in ways:
+        tried = _tried(way, device, by_itself=by_itself)
+        if not parts and isinstance(tried.planned, list):
+            parts = tried.planned
+        best = tried if best is None or tried.attend < best.attend else best
+        total = tried.attend + tried.choose
+        quick = tried if quick is None or total < quick.attend + quick.choose else quick
+    assert best is not None and quick is not None
+    return best, quick if by_itself else best, parts
 
 
 def _timed(call: Callable[[], Any], device: str) -> tuple[float, Any]:
@@ -244,48 +334,45 @@ def _timed(call: Callable[[], Any], device: str) -> tuple[float, Any]:
     return time.perf_counter() - started, result
 
 
-def _counted(case: Case, kept: Tensor) -> dict[str, float]:
-    length = len(kept)
-    index = torch.arange(length, device=kept.device)
-    near = sum(int(kept.diagonal(-d).count_nonzero()) for d in range(min(length, case.window + 1)))
-    every = int(kept.count_nonzero())
+def _width(case: Case, method: Baseline) -> tuple[int, int]:
+    """Window and sinks of a baseline that keeps a window, from the keys of the last query."""
+    kept = _kept(case, method, case.key.shape[2] - 1)[0]
+    return int(kept.flip(0).long().cumprod(0).sum()) - 1, case.sinks if bool(kept[0]) else 0
+
+
+def _kept(case: Case, method: Baseline, token: int) -> Tensor:
+    """(G or 1, T) bool: the keys that one query of each head keeps, by definition."""
+    assert method.keep is not None
+    one = replace(repeated(case), query=case.query[:, :, token : token + 1], start=token)
+    return method.keep(one).reshape(-1, case.key.shape[2])
+
+
+def _counted(case: Case, parts: list[Part]) -> dict[str, float]:
+    """Shares of distant pairs and of all pairs, mean over the query heads."""
+    group, length = case.query.shape[1:3]
+    index = torch.arange(length)
     distant = int((index - case.window).clamp(min=0).sum())
-    return {
-        "kept_share": (every - near) / max(1, distant),
-        "causal_kept_share": every / (length * (length + 1) / 2),
-    }
+    causal = length * (length + 1) // 2
+    kept = sum(int((part.bias == 0).count_nonzero()) for part in parts) / group
+    return {"kept_share": (kept - (causal - distant)) / max(1, distant), "causal_kept_share": kept / causal}
 
 
-Way = tuple[str, Callable[[], Tensor], int]
-"""Name, the call, and the number of heads that it computes."""
+def _expected(case: Case, method: Baseline, tokens: Tensor, parts: list[Part]) -> Tensor:
+    """(G, n, Dv) float64: attention of some queries straight from the definition.
 
-
-def _ways(case: Case, kept: Tensor) -> Iterator[Way]:
-    """The executions that allow any pairs, one at a time, since their parts are large."""
-    query, key, value = (part[0, 0] for part in (case.query, case.key, case.value))
-    for name, (plan, run) in WAYS.items():
-        yield name, partial(run, query, key, value, plan(kept), case.scale), 1
-
-
-def _fastest(ways: Iterable[Way], device: str) -> Way:
-    """The execution with the smallest time per head in two tries."""
-    best: tuple[float, Way | None] = (float("inf"), None)
-    for way in ways:
-        seconds = min(_timed(way[1], device)[0] for _ in range(TRIES)) / way[2]
-        best = min(best, (seconds, way), key=lambda each: each[0])
-    assert best[1] is not None
-    return best[1]
-
-
-def _softmax_over(case: Case, kept: Tensor, rows: Tensor) -> Tensor:
-    """Softmax attention of some queries over their kept keys, straight from the definition, float64."""
-    query, key, value = (part[0, 0].double() for part in (case.query, case.key, case.value))
-    logits = (query[rows] @ key.T * case.scale).masked_fill(~kept[rows], float("-inf"))
+    Patterns that are known beforehand are taken from their definition as well, chosen pairs from the choice.
+    """
+    group, length = case.query.shape[1:3]
+    query, key, value = case.query[0, :, tokens].double(), case.key[0, 0].double(), case.value[0, 0].double()
+    if method.features is not None:
+        made, keys = (part.double() for part in method.features(case))
+        weights = made[0, :, tokens] @ keys[0, 0].T
+        weights = weights * (torch.arange(length, device=tokens.device) <= tokens[:, None])
+        return weights @ value / weights.sum(-1, keepdim=True)
+    if method.fixed:
+        kept = torch.stack([_kept(case, method, token).expand(group, -1) for token in tokens.tolist()], 1)
+    else:
+        rows = (torch.arange(group, device=tokens.device)[:, None] * length + tokens).flatten()
+        kept = kept_by(parts, rows, length).unflatten(0, (group, -1))
+    logits = (query @ key.T * case.scale).masked_fill(~kept, float("-inf"))
     return logits.softmax(-1) @ value
-
-
-def _estimated(query: Tensor, key: Tensor, value: Tensor, rows: Tensor) -> Tensor:
-    """Attention of some queries by features of queries and keys, straight from the definition, float64."""
-    weights = query[rows] @ key.T
-    weights = weights * (torch.arange(len(key), device=rows.device) <= rows[:, None])
-    return weights @ value.double() / weights.sum(-1, keepdim=True)

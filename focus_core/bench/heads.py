@@ -1,5 +1,7 @@
 """Heads for timing baselines: those of a model with a text as input, or normal tensors.
 
+The unit is one key/value head with the query heads that read it, as a model with grouped queries has them.
+
 On normal tensors neighbouring queries select different keys, so content-based baselines need heads of a model.
 """
 
@@ -20,13 +22,13 @@ from focus_core.routing.rules import AttentionCall, Rule
 
 
 class Head(NamedTuple):
-    """Query, key and value of a head, and those of other text for fitting baselines.
+    """A key/value head with its G query heads, and those of other text for fitting baselines.
 
     Attributes:
-        query: (1, 1, T, D), position-encoded.
+        query: (1, G, T, D), position-encoded.
         key: (1, 1, T, D), position-encoded.
         value: (1, 1, T, Dv).
-        fitted: query and key (1, 1, T', D) of other text.
+        fitted: query (1, G, T', D) and key (1, 1, T', D) of other text.
         scale: factor of the dot products.
     """
 
@@ -37,8 +39,10 @@ class Head(NamedTuple):
     scale: float
 
 
-def random_heads(tokens: int, fitted_tokens: int, head_dim: int, device: str, seed: int) -> list[Head]:
-    """One head of normal tensors.
+def random_heads(
+    tokens: int, fitted_tokens: int, head_dim: int, device: str, seed: int, query_heads: int = 1
+) -> list[Head]:
+    """One key/value head of normal tensors.
 
     Args:
         tokens: T.
@@ -46,14 +50,15 @@ def random_heads(tokens: int, fitted_tokens: int, head_dim: int, device: str, se
         head_dim: D.
         device: "cpu" or "cuda".
         seed: of the values, which are drawn on the CPU.
+        query_heads: G.
     """
     generator = torch.Generator().manual_seed(seed)
 
-    def normal(length: int) -> Tensor:
-        return torch.randn(1, 1, length, head_dim, generator=generator).to(device)
+    def normal(heads: int, length: int) -> Tensor:
+        return torch.randn(1, heads, length, head_dim, generator=generator).to(device)
 
-    query, key, value = (normal(tokens) for _ in range(3))
-    fitted = normal(fitted_tokens), normal(fitted_tokens)
+    query, key, value = (normal(heads, tokens) for heads in (query_heads, 1, 1))
+    fitted = normal(query_heads, fitted_tokens), normal(1, fitted_tokens)
     return [Head(query, key, value, fitted, head_dim**-0.5)]
 
 
@@ -62,19 +67,19 @@ class _Seen(Exception):
 
 
 Projected = tuple[Tensor, Tensor, Tensor, float]
-"""Query, key and value (1, 1, T, D) of one head, and its scale."""
+"""Query (1, G, T, D), key and value (1, 1, T, D) of one key/value head, and its scale."""
 
 
 @torch.inference_mode()
 def model_heads(focus: FocusModel, input_ids: Tensor, heads: Sequence[tuple[int, int]]) -> list[Projected]:
-    """Queries, keys and values of some heads of the untouched model in prefill of a text.
+    """Queries, keys and values of some key/value heads of the untouched model in prefill of a text.
 
     Layers above the last needed one are not run. Logit caps and the model's own windows are left out.
 
     Args:
         focus: the model; its routers are not used.
         input_ids: (T,) int64.
-        heads: layer and query head of each.
+        heads: layer and query head of each; the query heads that share its key/value head come with it.
 
     Raises:
         FocusError: the model has no such layer or head.
@@ -87,8 +92,9 @@ def model_heads(focus: FocusModel, input_ids: Tensor, heads: Sequence[tuple[int,
         query, key, value, geometry = call.query, call.key, call.value, call.geometry
         for layer, head in heads:
             if layer == call.layer:
-                group = head * key.shape[1] // query.shape[1]
-                ours, theirs = slice(head, head + 1), slice(group, group + 1)
+                group = query.shape[1] // key.shape[1]
+                number = head // group
+                ours, theirs = slice(number * group, (number + 1) * group), slice(number, number + 1)
                 found[layer, head] = (
                     query[:, ours].float().contiguous(),
                     key[:, theirs].float().contiguous(),

@@ -1,6 +1,7 @@
-"""Speed of prefill and decode of a whole routed model, against the untouched model.
+"""Speed of prefill and decode of a whole routed model, against the untouched model and a window with sinks.
 
-The routed and the untouched model are the same object in two modes, and alternate within a point.
+All are the same object in several modes, and alternate within a point. The window runs in the backend of routed calls
+and keeps as many pairs as they do.
 """
 
 from __future__ import annotations
@@ -11,22 +12,25 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
 
+from focus_core.attention import AttentionOutput, focus_attention, kept_pairs
 from focus_core.bench.attention import DTYPES
 from focus_core.bench.memory import working_bytes
-from focus_core.bench.reading import text_ids
+from focus_core.bench.reading import positions, text_ids
 from focus_core.errors import FocusError
 from focus_core.models import load_model
 from focus_core.progress import Progress, silent
 from focus_core.results import record_run
 from focus_core.routing.attach import attach
+from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import KeyQuery, LayerRouting, heads_in_groups
 from focus_core.routing.model import FocusModel
+from focus_core.routing.rules import AttentionCall, Rule
 
 SCHEMA = "focus-bench-model/1"
 
@@ -39,13 +43,15 @@ class ModelBenchSettings:
         prefill: lengths of the prompt, in tokens.
         decode: lengths of the cache before the timed tokens.
         top_k: k of each routed run; the untouched model is always measured.
+        shares: shares of distant pairs that a window with sinks keeps in prefill; those of the routed runs when empty.
         repetitions: timed prefills per length, after one warm-up.
         steps: timed tokens after each cache.
     """
 
-    prefill: tuple[int, ...] = (2048, 4096, 8192)
-    decode: tuple[int, ...] = (4096, 16384, 32768)
+    prefill: tuple[int, ...] = (512, 2048, 8192)
+    decode: tuple[int, ...] = (512, 2048, 8000)
     top_k: tuple[int, ...] = (1, 2)
+    shares: tuple[float, ...] = ()
     repetitions: int = 3
     steps: int = 10
 
@@ -74,8 +80,8 @@ def record_model_bench(
         progress: told each length.
 
     Returns:
-        The record: ``schema``, ``made``, ``model``, ``settings``, ``data``, and the rows of `run_model_bench` as
-        ``results``.
+        The record: ``schema``, ``made``, ``model`` with its ``positions``, ``settings``, ``data``, and the rows of
+        `run_model_bench` as ``results``.
 
     Raises:
         FocusError: a missing model, routers or text, an unknown dtype, or a k that the routers do not have.
@@ -90,7 +96,7 @@ def record_model_bench(
     rows = run_model_bench(focus, ids, settings, progress)
     report = {
         "schema": SCHEMA,
-        "model": {"name": loaded.info.name, "revision": loaded.info.revision},
+        "model": {"name": loaded.info.name, "revision": loaded.info.revision, "positions": positions(loaded)},
         "settings": {"measured": settings, "config": focus.config, "routers": focus.name, "dtype": dtype},
         "data": texts,
         "results": rows,
@@ -102,7 +108,7 @@ def record_model_bench(
 def run_model_bench(
     focus: FocusModel, input_ids: Tensor, settings: ModelBenchSettings, progress: Progress = silent
 ) -> list[dict[str, Any]]:
-    """Time prefill and decode, routed and untouched.
+    """Time prefill and decode, routed and untouched, and prefill through a window with sinks.
 
     Beyond the model's own positions the output is meaningless, but the time is valid.
 
@@ -115,8 +121,9 @@ def run_model_bench(
     Returns:
         One row per length and routing:
 
-        - ``task`` ("prefill" or "decode"), ``tokens``, ``routing`` and ``top_k``;
+        - ``task`` ("prefill" or "decode"), ``tokens``, ``routing`` ("off", "hard" or "window") and ``top_k``;
         - ``kept_share``: of causal pairs in prefill, of the last token's keys in decode, mean over layers;
+        - ``distant_share`` in prefill: of pairs farther apart than the routers' window; ``window`` of a window;
         - ``seconds`` (median, minimum and maximum), ``tokens_per_second``, and ``speedup`` over the untouched model;
         - ``memory_bytes`` in prefill: peak beyond the memory held before, cache included;
         - ``error`` of the shortest prefill: largest difference of a logit from the same routing through the
@@ -144,13 +151,68 @@ def run_model_bench(
 Call = Callable[[], Any]
 
 
-def _modes(settings: ModelBenchSettings) -> list[int | None]:
-    """k of each run, None for the untouched model."""
-    return [None, *settings.top_k]
-
-
 def _mode(focus: FocusModel, top_k: int | None, **options: Any) -> Any:
     return focus.routing("off") if top_k is None else focus.routing("hard", top_k=top_k, **options)
+
+
+def window_rule(window: int, sinks: int) -> Rule:
+    """A window with sinks through the backend of routed calls, in every layer; no router is asked."""
+
+    def nobody(routing: LayerRouting) -> KeyQuery:
+        batch, tokens = routing.hidden_states.shape[:2]
+        rows, groups = batch * routing.router.num_heads, routing.config.num_groups
+        empty = torch.zeros(rows, tokens, groups, dtype=torch.bool, device=routing.hidden_states.device)
+        return KeyQuery(empty, empty)
+
+    def attend(call: AttentionCall) -> AttentionOutput:
+        # One text of several heads, as routers per layer have it.
+        heads = call.routing.router.num_heads
+        query, key, value = (
+            part.unflatten(0, (-1, heads)).flatten(1, 2) for part in (call.query, call.key, call.value)
+        )
+        output = focus_attention(
+            query,
+            key,
+            value,
+            call.groups.keys[::heads, :, :1],
+            window=window,
+            sink_tokens=sinks,
+            positions=call.positions[::heads],
+            sliding_window=call.geometry.sliding_window,
+            scale=call.geometry.scale,
+            softcap=call.geometry.softcap,
+        )
+        return AttentionOutput(*(part.unflatten(1, (heads, -1)).flatten(0, 1) for part in output))
+
+    return Rule(attend, nobody)
+
+
+def window_of_share(share: float, tokens: int, window: int, sinks: int) -> int:
+    """The smallest window, at least `window`, with which it and sinks keep a share of the pairs beyond `window`.
+
+    Args:
+        share: 0 to 1.
+        tokens: T.
+        window: w, beyond which pairs are distant.
+        sinks: first tokens that every query keeps.
+    """
+    apart = torch.arange(window + 1, max(window + 1, tokens))
+    pairs = tokens - apart
+    kept = pairs.clamp(max=sinks).sum() + (pairs - pairs.clamp(max=sinks)).cumsum(0)
+    enough = int((kept < share * pairs.sum()).sum())
+    return window if share * float(pairs.sum()) <= float(pairs.clamp(max=sinks).sum()) else window + 1 + enough
+
+
+class _Mode(NamedTuple):
+    """One way to run the model: k of routed runs, or the width of a window; neither for the untouched model."""
+
+    top_k: int | None = None
+    width: int | None = None
+
+    def of(self, focus: FocusModel, **options: Any) -> Any:
+        if self.width is None:
+            return _mode(focus, self.top_k, **options)
+        return focus.routing("hard", rule=window_rule(self.width, focus.config.sink_tokens))
 
 
 def _prefill(focus: FocusModel, ids: Tensor, settings: ModelBenchSettings, *, check: bool) -> list[dict[str, Any]]:
@@ -158,30 +220,37 @@ def _prefill(focus: FocusModel, ids: Tensor, settings: ModelBenchSettings, *, ch
         cache = DynamicCache(config=focus.model.config)
         return focus(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
 
-    times: dict[int | None, list[float]] = {top_k: [] for top_k in _modes(settings)}
-    memory: dict[int | None, int | None] = {}
-    kept: dict[int | None, float] = {None: 1.0}
+    tokens, config = ids.shape[1], focus.config
+    modes, shares = {_Mode(): (1.0, 1.0)}, []
+    for top_k in settings.top_k:
+        with _mode(focus, top_k):
+            modes[_Mode(top_k)] = _pairs_kept(focus, read, top_k)
+        shares.append(modes[_Mode(top_k)][1])
+    for share in settings.shares or shares:
+        width = window_of_share(share, tokens, config.window, config.sink_tokens)
+        modes[_Mode(width=width)] = _window_kept(tokens, width, config)
+    times: dict[_Mode, list[float]] = {mode: [] for mode in modes}
+    memory: dict[_Mode, int | None] = {}
     for repetition in range(settings.repetitions + 1):
-        for top_k, seconds in times.items():
-            with _mode(focus, top_k):
+        for mode, seconds in times.items():
+            with mode.of(focus):
                 if repetition == 0:
-                    memory[top_k] = working_bytes(read, focus.model.device.type)
-                    if top_k is not None:
-                        kept[top_k] = _pairs_kept(focus, read, top_k)
+                    memory[mode] = working_bytes(read, focus.model.device.type)
                 else:
                     seconds.append(_timed(read, focus.model.device))
-    rows = [
-        _row("prefill", ids.shape[1], top_k, kept[top_k], seconds, ids.shape[1], times[None])
-        | {"memory_bytes": memory[top_k]}
-        for top_k, seconds in times.items()
-    ]
-    if check:
-        for row, top_k in zip(rows[1:], settings.top_k):
-            with _mode(focus, top_k):
+    rows = {
+        mode: _row("prefill", tokens, mode.top_k, kept[0], times[mode], tokens, times[_Mode()])
+        | {"memory_bytes": memory[mode], "distant_share": kept[1]}
+        | ({"routing": "window", "window": mode.width} if mode.width is not None else {})
+        for mode, kept in modes.items()
+    }
+    for mode, row in rows.items() if check else ():
+        if mode.top_k is not None:
+            with mode.of(focus):
                 ours = read()
-            with _mode(focus, top_k, backend="chunked"):
+            with mode.of(focus, backend="chunked"):
                 row["error"] = float((ours - read()).abs().max())
-    return rows
+    return list(rows.values())
 
 
 def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSettings) -> list[dict[str, Any]]:
@@ -194,7 +263,7 @@ def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSet
     filled = DynamicCache(config=focus.model.config)
     with _mode(focus, settings.top_k[0]), focus.observe(keep):
         focus(input_ids=ids[:, :tokens], past_key_values=filled, use_cache=True, logits_to_keep=1)
-    times: dict[int | None, list[float]] = {top_k: [] for top_k in _modes(settings)}
+    times: dict[int | None, list[float]] = {top_k: [] for top_k in (None, *settings.top_k)}
     for top_k, seconds in times.items():
         cache = copy.deepcopy(filled)
         for layer, by_k in found.items():
@@ -218,16 +287,29 @@ def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSet
     ]
 
 
-def _pairs_kept(focus: FocusModel, read: Call, top_k: int) -> float:
-    """Share of causal pairs that are computed, mean over layers."""
-    shares: list[float] = []
+def _pairs_kept(focus: FocusModel, read: Call, top_k: int) -> tuple[float, float]:
+    """Share of causal pairs and of distant pairs that are computed, mean over layers."""
+    shares: list[tuple[float, float]] = []
 
     def count(routing: LayerRouting) -> None:
-        shares.append(float(routing.pair_counts(top_k=top_k).kept_share.mean()))
+        counts = routing.pair_counts(top_k=top_k)
+        distant = counts.distant_kept / counts.distant.clamp(min=1)
+        shares.append((float(counts.kept_share.mean()), float(distant.mean())))
 
     with focus.observe(count):
         read()
-    return sum(shares) / len(shares)
+    causal, distant = zip(*shares)
+    return sum(causal) / len(shares), sum(distant) / len(shares)
+
+
+def _window_kept(tokens: int, width: int, config: FocusConfig) -> tuple[float, float]:
+    """Share of causal pairs and of distant pairs in a window with sinks."""
+    nobody = torch.zeros(1, tokens, 1, dtype=torch.bool)
+    ours, near = (
+        kept_pairs(nobody, window=window, sink_tokens=config.sink_tokens) for window in (width, config.window)
+    )
+    distant = max(1, int(near.distant))
+    return float(ours.kept_share), (int(ours.kept) - int(near.local)) / distant
 
 
 def _keys_kept(focus: FocusModel, found: dict[int, dict[int, KeyQuery]], top_k: int | None) -> float:

@@ -63,7 +63,8 @@ def read_text_with(
     focus = retrofit(loaded.model, FocusConfig())
     check_heads(focus, heads)
     ids, texts = text_ids(loaded, data)
-    source = {"model": {"name": loaded.info.name, "revision": loaded.info.revision}, "data": texts}
+    model_record = {"name": loaded.info.name, "revision": loaded.info.revision, "positions": positions(loaded)}
+    source = {"model": model_record, "data": texts}
     return Reading(focus, ids, tuple(heads) or spread_heads(focus), source)
 
 
@@ -76,3 +77,8 @@ def text_ids(loaded: LoadedModel, data: Path | None) -> tuple[Tensor, list[dict[
     files = [data_dir() / "samples" / "story.txt"] if data is None else find_texts([data])
     text = "\n\n".join(read_text(file) for file in files)
     return torch.from_numpy(encode(loaded.tokenizer, text, opening=True).input_ids), text_records(files)
+
+
+def positions(loaded: LoadedModel) -> int | None:
+    """The number of positions of a model; None where its settings name none."""
+    return getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)

@@ -13,6 +13,11 @@ from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import assign, top_k_membership
 
 
+def choosing_seconds(steps: dict[str, float]) -> float:
+    """Seconds of causal routing at inference, from the result of `routing_seconds`: all but Sinkhorn."""
+    return sum(seconds for name, seconds in steps.items() if not name.startswith("sinkhorn"))
+
+
 @torch.inference_mode()
 def routing_seconds(
     config: FocusConfig,

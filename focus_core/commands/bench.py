@@ -137,6 +137,20 @@ def model(
     model: ModelOption = "default",
     routers: RoutersOption = None,
     data: TextOption = None,
+    sizes: Annotated[
+        list[int] | None, typer.Option("--size", min=1, help="Tokens of prefill; repeat. Default: 512, 2048, 8192.")
+    ] = None,
+    decode: Annotated[
+        list[int] | None, typer.Option(min=1, help="Tokens before decode; repeat. Default: 512, 2048, 8000.")
+    ] = None,
+    top_k: Annotated[list[int] | None, typer.Option("--k", min=1, help="k; repeat. Default: 1 and 2.")] = None,
+    shares: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--share", min=0, max=1, help="Share of distant pairs in a window with sinks; repeat. Default: as each k."
+        ),
+    ] = None,
+    repetitions: Annotated[int, typer.Option(min=1, help="Timed runs of prefill, after one warm-up.")] = 3,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     device: DeviceOption = "auto",
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("bench-model.json"),
@@ -144,19 +158,21 @@ def model(
 ) -> None:
     """Time prefill and decode of a model with routers.
 
-    Prefill of 2K to 8K tokens and decode after 4K to 32K, at k = 1 and 2,
-    against the untouched model.
+    Each routing is timed against the untouched model. In prefill a window
+    with sinks, in the backend of the routers, keeps as many pairs.
 
     Example: focus bench model --model default --data book.txt
     """
-    from focus_core.bench.model import record_model_bench
+    from focus_core.bench.model import ModelBenchSettings, record_model_bench
     from focus_core.commands.tables.bench import model_bench_table
     from focus_core.progress import terminal_progress
 
+    given = {"prefill": sizes, "decode": decode, "top_k": top_k, "shares": shares}
+    chosen: dict[str, Any] = {name: tuple(values) for name, values in given.items() if values}
+    settings = ModelBenchSettings(**chosen, repetitions=repetitions)
+    options: dict[str, Any] = {"data": data, "dtype": dtype, "device": _device(device), "settings": settings}
     with terminal_progress() as progress:
-        record = record_model_bench(
-            model, out, routers=routers, data=data, dtype=dtype, device=_device(device), progress=progress
-        )
+        record = record_model_bench(model, out, routers=routers, **options, progress=progress)
     _print(record, model_bench_table, out, json_output)
 
 
@@ -166,7 +182,7 @@ def baseline(
     out: OutOption = Path("bench-baselines.json"),
     sizes: SizesOption = None,
     shares: Annotated[
-        list[float] | None, typer.Option("--share", help="Share of distant pairs, as 0.18; repeat for more.")
+        list[float] | None, typer.Option("--share", help="Share of distant pairs; repeat. Default: 0.15.")
     ] = None,
     model: Annotated[
         str | None,
@@ -176,9 +192,13 @@ def baseline(
     model_heads: Annotated[
         list[str] | None,
         typer.Option(
-            "--head", metavar="LAYER/HEAD", help="Head of the model; repeat. Default: one at each quarter of it."
+            "--head",
+            metavar="LAYER/HEAD",
+            help="Query head of the model, timed with those that share its key/value head; repeat. Default: one at "
+            "each quarter of it.",
         ),
     ] = None,
+    query_heads: Annotated[int, typer.Option(min=1, help="Query heads of a key/value head of normal tensors.")] = 3,
     head_dim: Annotated[int, typer.Option(min=1, help="Size of a head of normal tensors.")] = 64,
     window: WindowOption = 128,
     sinks: SinksOption = 4,
@@ -187,12 +207,13 @@ def baseline(
     seed: Annotated[int, typer.Option(help="Seed of tensors and random baselines.")] = 0,
     json_output: JsonOption = False,
 ) -> None:
-    """Time published sparse attentions, one head each.
+    """Time published sparse attentions, one key/value head with its query heads.
 
-    They are executed exactly, without the kernels of their papers. Selection
-    time is reported separately. Normal tensors suit fixed patterns alone:
-    their neighbouring queries select different keys. Content-based baselines
-    need heads of a model with a text as input:
+    They are executed exactly, without the kernels of their papers. Speed-ups
+    are given for attention alone and with the choice of pairs included.
+    Normal tensors suit fixed patterns alone: their neighbouring queries
+    select different keys. Content-based baselines need heads of a model with
+    a text as input:
     focus bench baseline quest --model default --data book.txt --size 8192
     """
     from focus_core.baselines import BASELINES
@@ -204,7 +225,13 @@ def baseline(
         raise FocusError("--head and --data belong to a model that reads a text: name it with --model.")
     given: dict[str, Any] = {"sizes": sizes, "shares": shares, "baselines": names if names != ["all"] else None}
     chosen: dict[str, Any] = {name: tuple(values) for name, values in given.items() if values}
-    chosen |= {"head_dim": head_dim, "window": window, "sink_tokens": sinks, "repetitions": repetitions}
+    chosen |= {
+        "head_dim": head_dim,
+        "query_heads": query_heads,
+        "window": window,
+        "sink_tokens": sinks,
+        "repetitions": repetitions,
+    }
     device = _device(device)
     with terminal_progress() as progress:
         heads_of: Callable[[int, int], list[Head]] | None = None

@@ -1,8 +1,13 @@
-"""Measured speeds for the rows of a frontier, from records of `focus bench attention` and `focus bench baseline`.
+"""Measured speeds for the rows of a frontier, from records of `focus bench`.
 
-A speed is that of one attention call. For routers, random groups keep about the same share of distant pairs. Baselines
-are executed exactly. Content-based baselines count only if timed on heads of a model with a text as input: on normal
-tensors, neighbouring queries select different keys.
+`recorded_speeds()` reads the shipped records and `read_speeds(files)` any others. `Speeds.at` answers for one method,
+one length and one share: attention alone, attention with the choice of its pairs, and the whole model. It answers None
+where that length was not measured: no speed is taken from another length. All speeds are of one CPU, that of the latest
+record.
+
+For routers, random groups keep about the same share of distant pairs. Baselines are executed exactly. Content-based
+baselines count only if timed on heads of a model with a text as input: on normal tensors, neighbouring queries select
+different keys.
 """
 
 from __future__ import annotations
@@ -11,70 +16,200 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from focus_core.baselines import BASELINES
 from focus_core.bench.attention import SCHEMA as KERNEL
 from focus_core.bench.baselines import SCHEMA as BASELINE
+from focus_core.bench.baselines import UNFOLDED
+from focus_core.bench.model import SCHEMA as MODEL
+from focus_core.bench.routing import choosing_seconds
 from focus_core.errors import FocusError
 from focus_core.resources import data_dir
+from focus_core.results import machine_of, made_of
 
 NEAR = 0.04
 """Largest distance between the share of a measured speed and the share of a row."""
 
-Measured = tuple[tuple[Any, ...], int, float, float]
-"""Kind ("router", K, k) or (name of a baseline,), tokens, share of distant pairs kept (NaN of estimates), speed-up."""
+Kind = tuple[Any, ...]
+"""("head" or "layer", K, k) of routers, or (name of a baseline,)."""
+
+WINDOW: Kind = ("streaming",)
+"""The baseline that `focus bench model` runs as well."""
+
+
+class Measured(NamedTuple):
+    """Speed-ups of one attention call over full attention, float32.
+
+    Attributes:
+        kind: of routers, or of a baseline.
+        tokens: T.
+        share: of distant pairs kept; NaN of estimates.
+        speedup: the choice of pairs excluded.
+        with_choice: the choice of pairs included; None in older records of routers that lack it.
+        folded: False in older records of baselines, which timed one query head at a time.
+    """
+
+    kind: Kind
+    tokens: int
+    share: float
+    speedup: float
+    with_choice: float | None = None
+    folded: bool = True
+
+
+class ModelSpeed(NamedTuple):
+    """Speed-up of prefill of a whole model over the untouched model, float32.
+
+    Attributes:
+        kind: of its routers, or `WINDOW`.
+        routers: their name.
+        tokens: T.
+        share: of distant pairs kept; None in older records.
+        speedup: the choice of pairs included.
+    """
+
+    kind: Kind
+    routers: str
+    tokens: int
+    share: float | None
+    speedup: float
+
+
+class Speed(NamedTuple):
+    """Speed-ups at one length and share; None where they were not measured.
+
+    Attributes:
+        attention: of one attention call over full attention, the choice of pairs excluded.
+        with_choice: of one attention call with the choice of its pairs.
+        model: of prefill of the whole model over the untouched model.
+        folded: False if attention was timed one query head at a time (an older record), and is understated.
+    """
+
+    attention: float | None = None
+    with_choice: float | None = None
+    model: float | None = None
+    folded: bool = True
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """Measured speed-ups of one attention call over full attention, float32.
+    """Measured speed-ups of one CPU.
 
     Attributes:
-        points: measured speeds.
+        points: of one attention call; `Measured`, or its first four values.
+        models: of whole models.
+        machine: the CPU or GPU; empty where records do not name it.
     """
 
-    points: tuple[Measured, ...] = ()
+    points: tuple[Measured | tuple[Kind, int, float, float], ...] = ()
+    models: tuple[ModelSpeed, ...] = ()
+    machine: str = ""
 
-    def of(self, kind: tuple[Any, ...], share: float | None) -> dict[int, float]:
-        """Speed-up by number of tokens, from the measured points nearest to a share; only for sizes that have one.
+    def of(self, kind: Kind, share: float | None) -> dict[int, float]:
+        """Speed-up of attention alone by number of tokens, from the measured points nearest to a share.
 
-        Without a share: from equal groups, which keep the fewest pairs.
+        Only sizes that have one. Without a share: from equal groups, which keep the fewest pairs.
         """
-        found: dict[int, tuple[float, float]] = {}
-        for known, tokens, at, speedup in self.points:
-            gap = 0.0 if math.isnan(at) else at if share is None else abs(at - share)
-            if known == kind and (share is None or gap <= NEAR) and gap < found.get(tokens, (math.inf, 0.0))[0]:
-                found[tokens] = gap, speedup
-        return {tokens: speedup for tokens, (_, speedup) in found.items()}
+        return {tokens: point.speedup for tokens, point in self._nearest(kind, share).items()}
+
+    def at(self, method: str | Kind, tokens: int, share: float | None, *, routers: str | None = None) -> Speed:
+        """The speeds of one method at one length, as far as that length was measured near that share.
+
+        Args:
+            method: name of a baseline, or the kind ("head" or "layer", K, k) of routers.
+            tokens: T.
+            share: of distant pairs kept; None for estimates.
+            routers: name of the routers, for the speed of the whole model with them.
+
+        Returns:
+            The speeds, None where not measured. Without its own record, no speed is taken from another length, share,
+            CPU or from other routers.
+        """
+        kind = (method,) if isinstance(method, str) else tuple(method)
+        point = self._nearest(kind, share).get(tokens)
+        model = self._model(kind, tokens, share, routers)
+        if point is None:
+            return Speed(model=model)
+        return Speed(point.speedup, point.with_choice, model, point.folded)
+
+    def _nearest(self, kind: Kind, share: float | None) -> dict[int, Measured]:
+        found: dict[int, tuple[float, Measured]] = {}
+        for point in (Measured(*each) for each in self.points):
+            gap = 0.0 if math.isnan(point.share) else point.share if share is None else abs(point.share - share)
+            near = share is None or gap <= NEAR
+            if point.kind == kind and near and (point.tokens not in found or gap < found[point.tokens][0]):
+                found[point.tokens] = gap, point
+        return {tokens: point for tokens, (_, point) in found.items()}
+
+    def _model(self, kind: Kind, tokens: int, share: float | None, routers: str | None) -> float | None:
+        """Routed models by the name of their routers; a window by its share."""
+        rows = [row for row in self.models if row.kind == kind and row.tokens == tokens]
+        if kind == WINDOW:
+            gaps = [(abs(row.share - (share or 0.0)), row.speedup) for row in rows if row.share is not None]
+            gap, speedup = min(gaps, default=(math.inf, 0.0))
+            return speedup if gap <= NEAR else None
+        return next((row.speedup for row in rows if row.routers == routers), None)
+
+
+@dataclass
+class _Machine:
+    """The points of one CPU, and the date of its latest record."""
+
+    date: str = ""
+    points: list[Measured] = field(default_factory=list)
+    models: list[ModelSpeed] = field(default_factory=list)
 
 
 def read_speeds(files: Iterable[Path]) -> Speeds:
     """The points of the records of `focus bench` among files; other files are ignored.
 
+    Speeds of different CPUs are not comparable: those of the CPU of the latest record are taken. Where it has folded
+    points of baselines, its older unfolded ones are left out.
+
     Raises:
         FocusError: a record of `focus bench` is damaged.
     """
-    points: list[Measured] = []
+    machines: dict[str, _Machine] = defaultdict(_Machine)
     for path in files:
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             schema = record.get("schema")
         except (OSError, ValueError, AttributeError):
             continue
+        if schema not in (KERNEL, BASELINE, UNFOLDED, MODEL):
+            continue
         try:
+            name, date = _made(record)
+            machine = machines[name]
+            machine.date = max(machine.date, date)
             if schema == KERNEL:
-                points += _of_routers(record)
-            elif schema == BASELINE:
-                points += _of_baselines(record["points"])
+                machine.points += _of_routers(record)
+            elif schema == MODEL:
+                machine.models += _of_model(record)
+            else:
+                machine.points += _of_baselines(record["points"], folded=schema == BASELINE)
         except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
             raise FocusError(
                 f"{path} is a damaged record of focus bench: leave it out, or delete it and measure again."
             ) from error
-    return Speeds(tuple(points))
+    if not machines:
+        return Speeds()
+    name, machine = max(machines.items(), key=lambda each: each[1].date)
+    alike = any(point.folded and point.kind[0] in BASELINES for point in machine.points)
+    points = (point for point in machine.points if point.folded or not alike)
+    return Speeds(tuple(points), tuple(machine.models), name)
+
+
+def _made(record: dict[str, Any]) -> tuple[str, str]:
+    """The CPU or GPU of a record, and its date; empty where it does not name them."""
+    if "made" not in record and "machine" not in record:
+        return "", ""
+    dates = [point.get("date") or "" for point in record.get("points") or ()]
+    return str(machine_of(record).get("device", "")), max([made_of(record).get("date", "")[:10], *dates])
 
 
 def recorded_speeds() -> Speeds:
@@ -92,6 +227,17 @@ def _read_once(files: tuple[tuple[Path, int], ...]) -> Speeds:
     return read_speeds(file for file, _ in files)
 
 
+def with_choice(point: dict[str, Any]) -> float | None:
+    """Speed-up of a point of `focus bench attention`, its routing included; None where that was not timed.
+
+    Older points have the time of routing and no such speed-up.
+    """
+    steps = point.get("routing_s")
+    if not steps:
+        return point.get("speedup_with_choice")
+    return point["full_s"]["median"] / (point["sparse_s"]["median"] + choosing_seconds(steps))
+
+
 def _of_routers(record: dict[str, Any]) -> list[Measured]:
     settings = record["settings"]
     points: list[Measured] = []
@@ -99,22 +245,38 @@ def _of_routers(record: dict[str, Any]) -> list[Measured]:
         if point["dtype"] == "float32" and "failure" not in point:
             kind = settings.get("router", "layer"), point["num_groups"], point["top_k"]
             share = distant_share(point["kept_share"], point["tokens"], settings["window"])
-            points.append((kind, point["tokens"], share, point["speedup"]))
+            points.append(Measured(kind, point["tokens"], share, point["speedup"], with_choice(point)))
     return points
 
 
-def _of_baselines(points: list[dict[str, Any]]) -> list[Measured]:
+def _of_baselines(points: list[dict[str, Any]], *, folded: bool) -> list[Measured]:
     """One speed for each length, baseline and wanted share, of all measured heads one after another."""
-    together: dict[tuple[str, int, float | None], list[tuple[float, float]]] = defaultdict(list)
+    together: dict[tuple[str, int, float | None], list[dict[str, Any]]] = defaultdict(list)
     for point in points:
         method = BASELINES.get(point["baseline"])
         if method is not None and not (method.by_content and point.get("head") is None):
-            share = math.nan if point["kept_share"] is None else point["kept_share"]
-            together[point["baseline"], point["tokens"], point.get("share")].append((share, point["speedup"]))
-    return [
-        ((name,), tokens, sum(share for share, _ in heads) / len(heads), joint_speedup(speed for _, speed in heads))
-        for (name, tokens, _), heads in together.items()
-    ]
+            together[point["baseline"], point["tokens"], point.get("share")].append(point)
+    found = []
+    for (name, tokens, _), heads in together.items():
+        shares = [math.nan if head["kept_share"] is None else head["kept_share"] for head in heads]
+        alone = joint_speedup(head["speedup"] for head in heads)
+        both = [head["speedup_with_choice"] for head in heads if folded]
+        chosen = joint_speedup(both) if both else None
+        found.append(Measured((name,), tokens, sum(shares) / len(shares), alone, chosen, folded))
+    return found
+
+
+def _of_model(record: dict[str, Any]) -> list[ModelSpeed]:
+    settings = record["settings"]
+    config = settings["config"]
+    found = []
+    for row in record["results"]:
+        if row["task"] == "prefill" and row["routing"] != "off" and settings["dtype"] == "float32":
+            routed = config.get("router", "layer"), config["num_groups"], row["top_k"]
+            kind = WINDOW if row["routing"] == "window" else routed
+            share = row.get("distant_share")
+            found.append(ModelSpeed(kind, settings["routers"], row["tokens"], share, row["speedup"]))
+    return found
 
 
 def joint_speedup(speedups: Iterable[float]) -> float:

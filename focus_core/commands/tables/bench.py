@@ -18,7 +18,7 @@ def bench_table(record: dict[str, Any]) -> Table:
     """
     machine = machine_of(record)
     title = f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}"
-    names = ("tokens", "K/k", "dtype", "full ms", "sparse ms", "speed-up", "kept", "error", "MiB")
+    names = ("tokens", "K/k", "dtype", "full ms", "sparse ms", "speed-up", "with choice", "kept", "error", "MiB")
     table = plain_table(title, *names, left=("dtype",))
     for point in record["points"]:
         start = (f"{point['tokens']:,}", f"{point['num_groups']}/{point['top_k']}", point["dtype"])
@@ -31,6 +31,7 @@ def bench_table(record: dict[str, Any]) -> Table:
             f"{point['full_s']['median'] * 1e3:,.1f}",
             f"{point['sparse_s']['median'] * 1e3:,.1f}",
             f"{point['speedup']:.2f} of {point['bound']:.2f}",
+            f"{point['speedup_with_choice']:.2f}" if "speedup_with_choice" in point else "",
             f"{point['kept_share']:.1%}",
             f"{point['error_output']:.0e}",
             "" if memory is None else f"{memory / 2**20:,.0f}",
@@ -39,16 +40,19 @@ def bench_table(record: dict[str, Any]) -> Table:
 
 
 def baseline_bench_table(record: dict[str, Any]) -> Table:
-    """One line per length, head, baseline and share: attention with and without selection time, exactness.
+    """One line per length, head, baseline and share: attention alone and with the choice of pairs, exactness.
 
-    Normal tensors have no head.
+    Times are those of a key/value head with its query heads. Normal tensors have no head.
 
     Args:
         record: from `focus_core.bench.baselines.run_baseline_bench`.
     """
     machine = machine_of(record)
-    title = f"One head, {machine['device']}, {machine['threads']} threads, torch {machine['torch']}"
-    names = ("tokens", "baseline", "head", "kept", "full ms", "choice ms", "attend ms", "speed", "with choice", "error")
+    title = f"One key/value head, {machine['device']}, {machine['threads']} threads, torch {machine['torch']}"
+    names = (
+        *("tokens", "baseline", "head", "kept", "full ms", "choice ms", "attend ms", "attention only"),
+        *("choosing included", "error"),
+    )
     table = plain_table(title, *names, left=("baseline",))
     for point in record["points"]:
         table.add_row(
@@ -66,6 +70,12 @@ def baseline_bench_table(record: dict[str, Any]) -> Table:
     return table
 
 
+def _routing(row: dict[str, Any]) -> str:
+    if row["routing"] == "window":
+        return f"window of {row['window']:,}"
+    return "untouched" if row["top_k"] is None else f"k = {row['top_k']}"
+
+
 def model_bench_table(record: dict[str, Any]) -> Table:
     """One line per length and routing of a whole model.
 
@@ -81,7 +91,7 @@ def model_bench_table(record: dict[str, Any]) -> Table:
         table.add_row(
             row["task"],
             f"{row['tokens']:,}",
-            "untouched" if row["top_k"] is None else f"k = {row['top_k']}",
+            _routing(row),
             f"{row['kept_share']:.1%}",
             f"{row['seconds']['median']:.4g}",
             f"{row['tokens_per_second']:,.1f}",

@@ -31,6 +31,10 @@ def test_points_hold_what_the_speed_page_needs(tmp_path, router):
         assert point["error_output"] < tolerance and point["error_logsumexp"] < tolerance
         assert set(point["routing_s"]) == {"projection", "calibrated", "sinkhorn_30_rounds", "top_k", "sort"}
         assert point["working_bytes"] is None or point["working_bytes"] >= 0
+        chosen = sum(value for name, value in point["routing_s"].items() if name != "sinkhorn_30_rounds")
+        assert point["select_s"] == pytest.approx(chosen)
+        taken = point["sparse_s"]["median"] + chosen
+        assert point["speedup_with_choice"] == pytest.approx(point["full_s"]["median"] / taken)
 
 
 def test_resumes_where_it_stopped(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 import focus_core.bench.baselines as bench
 from focus_core import FocusConfig, retrofit
 from focus_core.baselines import BASELINES
+from focus_core.baselines.choosing import repeated
 from focus_core.bench import heads as bench_head
 from focus_core.cli import app
 from focus_core.errors import FocusError
@@ -25,9 +26,14 @@ def test_points_are_exact_and_keep_the_share(tmp_path):
         method = BASELINES[point["baseline"]]
         assert point["error_output"] < 1e-5
         assert (point["select_s"] is None) == method.fixed
-        taken = point["attend_s"]["median"] + (point["select_s"] or 0)
         assert point["speedup"] == pytest.approx(point["full_s"]["median"] / point["attend_s"]["median"])
-        assert point["speedup_with_choice"] == pytest.approx(point["full_s"]["median"] / taken)
+        if method.fixed:
+            assert point["speedup_with_choice"] == point["speedup"] and point["way_with_choice"] == point["way"]
+        else:
+            taken = point["attend_with_choice_s"]["median"] + point["select_s"]
+            assert point["speedup_with_choice"] == pytest.approx(point["full_s"]["median"] / taken)
+        for query_heads, kv_heads in point["timed_heads"].values():
+            assert query_heads == 3 * kv_heads >= 3
         if method.tunable:
             loose = point["baseline"] == "magicpig"  # fitted on another text
             assert point["kept_share"] == pytest.approx(0.3, abs=0.1 if loose else 0.02)
@@ -37,6 +43,75 @@ def test_points_are_exact_and_keep_the_share(tmp_path):
             assert point["causal_kept_share"] == pytest.approx(kept / (200 * 201 / 2))
         else:
             assert point["share"] is None and point["kept_share"] is None
+
+
+@pytest.mark.parametrize("name", ["streaming", "strided", "quest", "sparq", "magicpig"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_every_call_has_unrepeated_keys_and_values_for_grouped_heads(monkeypatch, name, threads):
+    """Three query heads read one key/value head. Fails where keys are repeated for each, or heads run one by one."""
+    calls = []
+
+    def seen(name, call):
+        def spy(query, key, value, *args, **kwargs):
+            calls.append((name, query.shape, key.shape, value.shape))
+            return call(query, key, value, *args, **kwargs)
+
+        return spy
+
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", seen("sdpa", sdpa))
+    monkeypatch.setattr(bench, "attend_window", seen("window", bench.attend_window))
+    monkeypatch.setattr(bench, "attend_tiles", seen("tiles", bench.attend_tiles))
+    monkeypatch.setattr(bench, "attend_key_blocks", seen("blocks", bench.attend_key_blocks))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    settings = bench.BaselineBenchSettings(**SMALL, query_heads=3)
+    (head,) = bench_head.random_heads(200, 64, 8, "cpu", 0, 3)
+    assert head.query.shape == (1, 3, 200, 8) and head.key.shape == head.value.shape == (1, 1, 200, 8)
+    point = bench.measure_baseline(settings, head, name, 0.3)
+    assert point["error_output"] < 1e-5
+    assert point["timed_heads"]["full_s"] == [3 * threads, threads]
+    whole = [call for call in calls if call[0] == "sdpa" and call[1][2] == call[2][2] == 200 and call[1][1] > 1]
+    assert whole and all(call[1:] == ((1, 3 * threads, 200, 8), *[(1, threads, 200, 8)] * 2) for call in whole)
+    for which, query, key, value in calls:
+        if which in ("tiles", "blocks"):
+            assert query == (3 * 200, 8) and key == value == (200, 8)
+        elif which == "window":
+            assert query == (1, 3 * threads, 200, 8) and key == value == (1, threads, 200, 8)
+        elif (which, query, key, value) not in whole:
+            assert query[1] == key[1] == value[1] == 1  # a tile: heads are folded into rows
+    folded = [call for call in calls if call[0] == "sdpa" and call[1][1] == 1]
+    assert any(call[1][2] == 3 * 128 for call in folded)
+    assert any(call[0] == "window" for call in calls) == (name == "streaming")
+
+
+@pytest.mark.parametrize("name", ["sliding", "streaming", "strided", "bigbird", "kmeans", "quest", "sparq"])
+def test_the_timed_call_is_dense_attention_over_the_kept_pairs_of_grouped_heads(name):
+    """The result of the fastest way against softmax over the baseline's own mask, keys repeated, float64."""
+    settings = bench.BaselineBenchSettings(**SMALL)
+    (head,) = bench_head.random_heads(200, 64, 8, "cpu", 1, 3)
+    method, case = BASELINES[name], bench._case(settings, head, name, 0.3)
+    for way in bench._pair_ways(case, name, method):
+        planned = way.plan()
+        found = way.attend(planned).unflatten(0, (3, 200))
+        kept = bench.kept_by(planned, torch.arange(600), 200).unflatten(0, (3, 200)) if "keys" not in way.name else kept
+        logits = head.query[0].double() @ head.key[0, 0].double().T * head.scale
+        expected = logits.masked_fill(~kept, float("-inf")).softmax(-1) @ head.value[0, 0].double()
+        assert torch.allclose(found.double(), expected, atol=1e-5), way.name
+    if method.fixed:
+        assert torch.equal(kept, method.keep(repeated(case)).expand(1, 3, 200, 200)[0])
+
+
+def test_the_default_points_are_those_of_quality():
+    settings = bench.BaselineBenchSettings()
+    assert settings.sizes == (512, 2048, 8192) and settings.shares == (0.15,)
+
+
+def test_an_older_record_is_not_continued(tmp_path):
+    out = tmp_path / "b.json"
+    bench.run_baseline_bench(bench.BaselineBenchSettings(**SMALL, baselines=("moba",)), out)
+    out.write_text(out.read_text().replace(bench.SCHEMA, bench.UNFOLDED))
+    with pytest.raises(FocusError, match="other settings"):
+        bench.run_baseline_bench(bench.BaselineBenchSettings(**SMALL, baselines=("moba",)), out)
 
 
 def test_a_run_resumes_and_other_settings_are_refused(tmp_path):
@@ -89,9 +164,11 @@ def test_a_models_head_is_what_its_attention_gets(tiny_llama):
         query, key = apply_rotary_pos_emb(query, key, cos, sin)
     places = [(0, 1), (layer, 0), (layer, heads - 1)]
     for (_, head), found in list(zip(places, bench_head.model_heads(focus, ids, places)))[1:]:
-        group = head * key_heads // heads
-        for ours, theirs in zip(found[:3], (query[:, head], key[:, group], value[:, group])):
-            assert torch.allclose(ours[:, 0], theirs, atol=1e-5)
+        each = heads // key_heads
+        group = head // each
+        mine = slice(group * each, (group + 1) * each)
+        for ours, theirs in zip(found[:3], (query[:, mine], key[:, group, None], value[:, group, None])):
+            assert ours.shape == theirs.shape and torch.allclose(ours, theirs, atol=1e-5)
         assert found[3] == pytest.approx(attention.scaling)
 
 

@@ -4,10 +4,18 @@ import json
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from focus_core import FocusConfig, retrofit
-from focus_core.bench.model import ModelBenchSettings, record_model_bench, run_model_bench
+from focus_core.bench.model import (
+    ModelBenchSettings,
+    record_model_bench,
+    run_model_bench,
+    window_of_share,
+    window_rule,
+)
 from focus_core.cli import app
 from focus_core.errors import FocusError
 
@@ -18,19 +26,61 @@ def test_every_length_is_measured_untouched_and_routed_and_checked(tiny_llama):
     seen = []
     ids = torch.randint(len(tiny_llama.tokenizer), (50,), generator=torch.Generator().manual_seed(0))
     rows = run_model_bench(focus, ids, settings, lambda message, share: seen.append(share))
-    assert [(row["task"], row["tokens"], row["top_k"]) for row in rows] == [
-        (task, tokens, k)
-        for task, sizes in (("prefill", (48, 64)), ("decode", (32, 96)))
+    read, written = ("off", "hard", "hard", "window", "window"), ("off", "hard", "hard")
+    assert [(row["task"], row["tokens"], row["routing"], row["top_k"]) for row in rows] == [
+        (task, tokens, routing, k)
+        for task, sizes, modes in (("prefill", (48, 64), read), ("decode", (32, 96), written))
         for tokens in sizes
-        for k in (None, 1, 2)
+        for routing, k in zip(modes, (None, 1, 2, None, None))
     ]
     for row in rows:
         assert row["seconds"]["min"] <= row["seconds"]["median"] <= row["seconds"]["max"]
-        assert row["kept_share"] == 1 if row["top_k"] is None else 0 < row["kept_share"] < 1
-        assert row["speedup"] == pytest.approx(1.0) or row["top_k"] is not None
+        assert row["kept_share"] == 1 if row["routing"] == "off" else 0 < row["kept_share"] < 1
+        assert row["speedup"] == pytest.approx(1.0) or row["routing"] != "off"
+    shares = {(row["tokens"], row["routing"], row["top_k"]): row for row in rows if row["task"] == "prefill"}
+    for tokens in (48, 64):
+        windows = [row for row in rows if row["routing"] == "window" and row["tokens"] == tokens]
+        for k, window in zip((1, 2), windows):  # as many pairs as the routed run, up to one more diagonal
+            spare = tokens / ((tokens - 8) * (tokens - 9) / 2)
+            assert 0 <= window["distant_share"] - shares[tokens, "hard", k]["distant_share"] <= spare
     checked = [row["error"] for row in rows if "error" in row]
     assert len(checked) == 2 and max(checked) < 1e-4
     assert len(seen) == 4 and focus.current.mode == "hard"
+
+
+@pytest.mark.parametrize("router", ["layer", "head"])
+def test_the_window_is_that_of_a_mask(tiny_llama, router):
+    """Against the base model under an additive mask of its own, with eager attention."""
+    ids = torch.randint(len(tiny_llama.tokenizer), (2, 40), generator=torch.Generator().manual_seed(0))
+    focus = retrofit(tiny_llama.model, FocusConfig(router=router, num_groups=4, window=8, sink_tokens=3), seed=0)
+    with torch.inference_mode(), focus.routing("hard", rule=window_rule(11, 3)):
+        ours = focus(input_ids=ids).logits
+    model = focus.detach()
+    index = torch.arange(40)
+    distance = index[:, None] - index
+    kept = (distance >= 0) & ((distance <= 11) | (index < 3))
+    mask = torch.zeros(2, 1, 40, 40).masked_fill_(~kept, torch.finfo(torch.float32).min)
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    with torch.inference_mode():
+        theirs = model(input_ids=ids, attention_mask=mask).logits
+        untouched = model(input_ids=ids).logits
+    model.set_attn_implementation(before)
+    assert torch.allclose(ours, theirs, atol=1e-4) and not torch.allclose(ours, untouched, atol=1e-3)
+
+
+@given(st.floats(0, 1), st.integers(1, 90), st.integers(0, 12), st.integers(0, 5))
+def test_the_window_of_a_share_is_the_smallest(share, tokens, window, sinks):
+    index = torch.arange(tokens)
+    distance = index[:, None] - index
+    distant = distance > window
+
+    def kept(width):
+        return int((distant & ((distance <= width) | (index < sinks))).sum())
+
+    width = window_of_share(share, tokens, window, sinks)
+    assert width >= window and kept(width) >= share * int(distant.sum()) - 1e-3
+    assert width == window or kept(width - 1) < share * int(distant.sum()) + 1e-3
 
 
 def test_a_k_the_routers_do_not_have_is_refused(tiny_llama):
@@ -51,10 +101,12 @@ def test_the_record_is_written_and_returned(tmp_path, tiny_llama):
     )
     assert json.loads((tmp_path / "bench.json").read_text(encoding="utf-8")) == record
     assert record["schema"] == "focus-bench-model/1" and record["data"][0]["name"] == "story.txt"
+    assert record["model"]["positions"] == tiny_llama.model.config.max_position_embeddings
     assert record["settings"]["config"]["num_groups"] == 4 and record["settings"]["measured"]["prefill"] == [32]
     assert [(row["task"], row["top_k"]) for row in record["results"]] == [
         ("prefill", None),
         ("prefill", 1),
+        ("prefill", None),
         ("decode", None),
         ("decode", 1),
     ]

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from focus_core.bench.attention import SCHEMA as KERNEL
 from focus_core.bench.baselines import SCHEMA as BASELINE
+from focus_core.bench.baselines import UNFOLDED
+from focus_core.bench.model import SCHEMA as MODEL
 from focus_core.errors import FocusError
 from focus_core.frontier.figure import Axis, figure
 from focus_core.frontier.files import write_beside
@@ -121,11 +123,13 @@ def test_speeds_are_read_from_what_the_benchmark_writes(tmp_path):
             {"baseline": "performer", "tokens": 64, "share": None, "kept_share": None, "speedup": 3.0},
         ],
     }
+    for each in baseline["points"]:
+        each["speedup_with_choice"] = each["speedup"] / 2
     files = [tmp_path / name for name in ("kernel.json", "baseline.json", "other.json", "broken.json", "gone.json")]
     for file, content in zip(files, (kernel, baseline, {"schema": "x"})):
         file.write_text(json.dumps(content))
     files[3].write_text("[")
-    found = read_speeds(files).points
+    found = tuple(each[:4] for each in read_speeds(files).points)
     assert found[:-1] == (
         (("head", 8, 1), 64, pytest.approx(distant_share(0.5, 64, 4)), 2.0),
         (("strided",), 64, 0.2, 0.7),
@@ -133,6 +137,68 @@ def test_speeds_are_read_from_what_the_benchmark_writes(tmp_path):
         (("moba",), 64, 0.3, pytest.approx(0.9)),
     )
     assert found[-1][:2] == (("performer",), 64) and math.isnan(found[-1][2]) and found[-1][3] == 3.0
+
+
+def written(path, schema, device, date, points, **more):
+    made = {"date": date, "device": device, "versions": {}}
+    path.write_text(json.dumps({"schema": schema, "made": made, "points": points, **more}))
+    return path
+
+
+def of_baseline(name, tokens, share, speedup, with_choice):
+    sizes = {"baseline": name, "tokens": tokens, "share": share, "kept_share": share, "head": [0, 0]}
+    return sizes | {"speedup": speedup, "speedup_with_choice": with_choice}
+
+
+def of_routers(tokens, kept, sparse):
+    timed = {"full_s": {"median": 4.0}, "sparse_s": {"median": sparse}, "speedup": 4.0 / sparse}
+    routing = {"projection": 0.5, "calibrated": 0.25, "sinkhorn_30_rounds": 9.0, "top_k": 0.125, "sort": 0.125}
+    shape = {"dtype": "float32", "num_groups": 8, "top_k": 1, "tokens": tokens, "kept_share": kept}
+    return shape | timed | {"routing_s": routing}
+
+
+def test_a_speed_is_of_its_own_length_share_and_cpu(tmp_path):
+    old = written(tmp_path / "a.json", BASELINE, "old CPU", "2026-01-01", [of_baseline("quest", 512, 0.15, 9.0, 8.0)])
+    new = written(tmp_path / "b.json", BASELINE, "new CPU", "2026-02-01", [of_baseline("quest", 2048, 0.15, 2.0, 0.5)])
+    settings = {"window": 4, "router": "head"}
+    kernel = written(
+        tmp_path / "c.json", KERNEL, "new CPU", "2026-01-02", [of_routers(64, 0.5, 1.0)], settings=settings
+    )
+    speeds = read_speeds([old, new, kernel])
+    assert speeds.machine == "new CPU"
+    assert speeds.at("quest", 2048, 0.17) == (2.0, 0.5, None, True)
+    nothing = (None, None, None, True)
+    assert speeds.at("quest", 512, 0.15) == nothing  # measured on another CPU alone
+    assert speeds.at("quest", 1024, 0.15) == speeds.at("quest", 2048, 0.3) == speeds.at("moba", 2048, 0.15) == nothing
+    kind = ("head", 8, 1)
+    assert speeds.at(kind, 64, distant_share(0.5, 64, 4)) == (4.0, 4.0 / 2.0, None, True)  # Sinkhorn runs in training
+    assert speeds.at(kind, 128, distant_share(0.5, 64, 4)) == nothing
+
+
+def test_older_baselines_are_marked_until_they_are_measured_folded(tmp_path):
+    sizes = ("2026-01-01", [of_baseline("quest", 512, 0.15, 9.0, 8.0)])
+    old = written(tmp_path / "a.json", UNFOLDED, "CPU", *sizes)
+    assert read_speeds([old]).at("quest", 512, 0.15) == (9.0, None, None, False)
+    new = written(tmp_path / "b.json", BASELINE, "CPU", "2026-01-01", [of_baseline("moba", 512, 0.15, 1.0, 0.5)])
+    both = read_speeds([old, new])
+    assert both.at("quest", 512, 0.15).attention is None and both.at("moba", 512, 0.15).attention == 1.0
+
+
+def test_the_whole_model_is_that_of_its_routers_or_of_the_window(tmp_path):
+    def row(tokens, routing, top_k, speedup, **more):
+        return {"task": "prefill", "tokens": tokens, "routing": routing, "top_k": top_k, "speedup": speedup} | more
+
+    rows = [row(512, "off", None, 1.0), row(512, "hard", 1, 1.5, distant_share=0.2)]
+    rows += [row(512, "window", None, 1.8, distant_share=0.2, window=90), row(512, "hard", 2, 1.2, distant_share=0.4)]
+    settings = {"config": {"router": "head", "num_groups": 8}, "routers": "mine", "dtype": "float32"}
+    file = written(tmp_path / "m.json", MODEL, "CPU", "2026-01-01", [], settings=settings, results=rows)
+    speeds = read_speeds([file])
+    assert speeds.at(("head", 8, 1), 512, 0.21, routers="mine").model == 1.5
+    assert speeds.at(("head", 8, 2), 512, 0.4, routers="mine").model == 1.2
+    assert speeds.at("streaming", 512, 0.18).model == 1.8
+    assert speeds.at("streaming", 512, 0.4).model is None
+    assert speeds.at(("head", 8, 1), 512, 0.21, routers="others").model is None
+    assert speeds.at(("head", 8, 1), 2048, 0.21, routers="mine").model is None
 
 
 @pytest.mark.parametrize(

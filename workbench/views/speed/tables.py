@@ -155,10 +155,13 @@ def _model_row(row: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("kept_share")
     memory, error = row.get("memory_bytes"), row.get("error")
     top_k = None if row["top_k"] is None else _whole(row["top_k"])
+    routing = "untouched" if top_k is None else f"k={top_k}"
+    if row["routing"] == "window":
+        routing = f"window and sinks, {_share(row['distant_share']):.0%}"
     return {
         "task": row["task"],
         "tokens": _whole(row["tokens"]),
-        "routing": "untouched" if top_k is None else f"k={top_k}",
+        "routing": routing,
         "k": top_k,
         "kept share": kept,
         **dict(zip(("seconds", "min s", "max s"), seconds)),
@@ -281,6 +284,12 @@ def _number(value: Any) -> float:
 def _positive(value: Any) -> float:
     if _number(value) <= 0:
         raise ValueError("a value that is not above 0")
+    return float(value)
+
+
+def _share(value: Any) -> float:
+    if not 0 <= _number(value) <= 1:
+        raise ValueError("a share that is none")
     return float(value)
 
 

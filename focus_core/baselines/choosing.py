@@ -1,0 +1,283 @@
+"""Choosing the pairs of content-based baselines as fast as we can, for timing: a tile of queries at a time.
+
+`focus_core.baselines.selection` and `estimates` define each choice over a mask of all pairs. Here blocks and clusters
+are ranked as such: no score is repeated for their keys. SparQ and hashes score all distant keys of a tile in one
+product. Kept keys are those above the smallest kept score, found by partition rather than by sorting. Margins over it
+become the kernel's bias at once, which spares the passes over a mask. The chosen pairs are the defined
+ones, up to ties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from focus_core.baselines.case import Case, per_query_budget
+from focus_core.baselines.estimates import BITS, Tables
+from focus_core.baselines.execution import NEARLY_ALL, Choose, Rows, as_bias, used_keys
+from focus_core.baselines.selection import BLOCK, HASH_ROUNDS
+
+CHUNK = 512
+"""Queries for which reference code makes its mask at once."""
+SORTED = 1024
+"""Scores of a row up to which sorting all is faster than finding one by partition."""
+
+STEEP = 1e30
+"""Factor from the margin of a pair that is not kept to its bias."""
+
+Distant = Callable[[Rows, int], tuple[Tensor, Tensor]]
+"""Of rows and the end of their distant keys: keys (n,), ascending from the sinks on, and margins (r, n) float32.
+
+A distant pair is kept if its margin is at least 0. Margins of other pairs have no influence.
+"""
+
+
+def fast_choice(name: str, case: Case) -> Choose | None:
+    """The choice of a baseline, ready to be asked for tiles; None where this module has none.
+
+    The work that is done once for a text (hashes, clusters, bounds of blocks) is done here.
+
+    Args:
+        name: key of `focus_core.baselines.BASELINES`.
+        case: one text and one key/value head: query (1, G, T, D), key and value (1, 1, T, D), not repeated.
+    """
+    prepare = CHOICES.get(name)
+    if prepare is None:
+        return None
+    distant = prepare(case)
+    return lambda rows: _with_open(case, rows, distant)
+
+
+def reference_choice(case: Case, keep: Callable[[Case], Tensor]) -> Choose:
+    """The choice of a baseline by its own function, which masks all pairs; for tiles of a size that divides `CHUNK`.
+
+    Args:
+        case: as of `fast_choice`.
+        keep: as in `Baseline.keep`.
+    """
+    whole = repeated(case)
+
+    @lru_cache(maxsize=1)
+    def chunk(first: int) -> Tensor:
+        mask = keep(replace(whole, query=case.query[:, :, first : first + CHUNK], start=first))
+        return mask.reshape(-1, *mask.shape[-2:])
+
+    def choose(rows: Rows) -> tuple[slice | Tensor, Tensor]:
+        first = rows.start // CHUNK * CHUNK
+        mask = chunk(first)[:, rows.start - first : rows.end - first, : rows.end]
+        return used_keys(mask[rows.heads] if len(mask) > 1 else mask, rows.count)
+
+    return choose
+
+
+def repeated(case: Case) -> Case:
+    """The case of one key/value head as baselines are defined: keys and values as views for every query head."""
+    group = case.query.shape[1]
+    return replace(case, key=case.key.expand(-1, group, -1, -1), value=case.value.expand(-1, group, -1, -1))
+
+
+def _with_open(case: Case, rows: Rows, distant: Distant) -> tuple[slice | Tensor, Tensor]:
+    """The chosen distant pairs of some rows, with local pairs and sinks."""
+    sinks = min(case.sinks, rows.end)
+    end = max(sinks, rows.end - 1 - case.window)  # of keys that are distant to some row
+    place = torch.arange(rows.start, rows.end, device=case.query.device)[:, None]
+    ahead, near = (torch.arange(*ends, device=place.device) for ends in ((0, sinks), (end, rows.end)))
+    keys, biases = [ahead], [as_bias(ahead <= place).repeat(rows.count, 1)]
+    if end > sinks:
+        columns, margin = distant(rows, end)
+        late = int(torch.searchsorted(columns, rows.start - case.window))  # from there on, local to some rows
+        apart = (place - columns[late:]).repeat(rows.count, 1)
+        margin[:, late:].masked_fill_(apart <= case.window, 0.0).masked_fill_(apart < 0, float("-inf"))
+        bias = margin.clamp_(max=0).mul_(STEEP)
+        used = (bias.amax(0) == 0).nonzero()[:, 0]
+        if len(used) < NEARLY_ALL * len(columns):
+            columns, bias = columns[used], bias.index_select(1, used)
+        keys.append(columns)
+        biases.append(bias)
+    keys.append(near)
+    biases.append(as_bias(near <= place).repeat(rows.count, 1))
+    found = torch.cat(keys)
+    return (slice(0, rows.end) if len(found) == rows.end else found), torch.cat(biases, 1)
+
+
+def _budget(case: Case) -> int:
+    """Distant keys of a query beside the sinks."""
+    return max(0, per_query_budget(case.layout.distant_keys, case.share) - case.sinks)
+
+
+def _largest(scores: Tensor, *ranks: int) -> list[Tensor]:
+    """(r, 1) each: the score at some ranks of every row, 1 for the largest; -inf beyond the last."""
+    count = scores.shape[1]
+    inside = sorted({count - rank for rank in ranks if rank <= count})
+    if not inside:
+        found = {}
+    elif scores.device.type == "cpu":
+        values = scores.numpy()
+        ordered = np.sort(values, axis=-1) if count <= SORTED else np.partition(values, inside, axis=-1)
+        found = {place: torch.from_numpy(ordered[:, place, None]) for place in inside}
+    else:
+        ordered = scores.topk(count - inside[0], dim=-1).values
+        found = {place: ordered[:, count - place - 1, None] for place in inside}
+    beyond = torch.full((len(scores), 1), float("-inf"), device=scores.device)
+    return [found.get(count - rank, beyond) for rank in ranks]
+
+
+def _best(case: Case, score: Callable[[Rows, slice], Tensor]) -> Distant:
+    """The distant keys with the highest scores; `score` gives those of rows and a slice of keys, (r, n) float32."""
+    budget = _budget(case)
+
+    def distant(rows: Rows, end: int) -> tuple[Tensor, Tensor]:
+        columns = torch.arange(case.sinks, end, device=case.query.device)
+        if budget == 0:
+            return columns, torch.full(
+                (rows.count * (rows.end - rows.start), len(columns)), -1.0, device=columns.device
+            )
+        scores = score(rows, slice(case.sinks, end))
+        late = max(0, rows.start - case.window - case.sinks)  # from there on, distant to some rows alone
+        place = torch.arange(rows.start, rows.end, device=columns.device)[:, None]
+        scores[:, late:].masked_fill_((columns[late:] >= place - case.window).repeat(rows.count, 1), float("-inf"))
+        return columns, scores.sub_(_largest(scores, budget)[0])
+
+    return distant
+
+
+def _sparq(case: Case) -> Distant:
+    """The products of `selection.sparq` without their positive factors of a query, which change no order."""
+    query, key = case.query[0].float(), case.key[0, 0].float()
+    largest = query.abs().topk(max(1, query.shape[-1] // 4), dim=-1, sorted=False).indices
+    part = torch.zeros_like(query).scatter_(-1, largest, query.gather(-1, largest))
+    return _best(case, lambda rows, keys: rows.of(part) @ key[keys].T)
+
+
+def _lsh(case: Case) -> Distant:
+    """Collisions of `selection.lsh` as a product of one-hot codes; a last column breaks ties, later keys first."""
+    size, length = case.query.shape[-1], case.key.shape[2]
+    half = max(1, round(0.5 / max(case.share, 1e-2)))
+    rotation = torch.randn(HASH_ROUNDS, size, half, generator=case.generator()).to(case.query)
+
+    def codes(vectors: Tensor) -> Tensor:
+        turned = torch.einsum("htd,rdn->htrn", vectors, rotation)
+        return _one_hot(torch.cat([turned, -turned], -1).argmax(-1), 2 * half)
+
+    later = torch.arange(length, device=rotation.device)[:, None] / (2.0 * length)
+    ours, keys = codes(case.query[0]), torch.cat([codes(case.key[0])[0], later], 1)
+    return _best(case, lambda rows, columns: F.pad(rows.of(ours), (0, 1), value=1.0) @ keys[columns].T)
+
+
+def _one_hot(codes: Tensor, count: int) -> Tensor:
+    """(..., R) codes from 0 to `count` - 1 to (..., R * count) float32."""
+    zeros = torch.zeros(*codes.shape, count, device=codes.device)
+    return zeros.scatter_(-1, codes[..., None], 1.0).flatten(-2)
+
+
+def _magicpig(case: Case) -> Distant:
+    """The sampled keys of `estimates.magicpig`: collisions as a product of one-hot codes."""
+    tables: Tables = case.fitted
+    generator, size = case.generator(), case.query.shape[-1]
+    planes = [torch.randn(size, BITS, generator=generator) for _ in range(tables.number or 0)]
+
+    def codes(vectors: Tensor) -> Tensor:
+        signs = torch.einsum("htd,rdn->htrn", vectors, torch.stack(planes).to(vectors)) > 0
+        return _one_hot((signs * 2 ** torch.arange(BITS, device=signs.device)).sum(-1), 2**BITS)
+
+    ours = codes(case.query[0].float()) if planes else None
+    theirs = codes(case.key[0].float() - tables.center.to(case.key.device)[:, None])[0] if planes else None
+
+    def distant(rows: Rows, end: int) -> tuple[Tensor, Tensor]:
+        columns = torch.arange(case.sinks, end, device=case.query.device)
+        if ours is None or theirs is None:
+            return columns, torch.zeros(rows.total, len(columns), device=columns.device)
+        return columns, (rows.of(ours) @ theirs[case.sinks : end].T).sub_(1.5)
+
+    return distant
+
+
+def _quest(case: Case) -> Distant:
+    """Blocks by their upper bound, in one product."""
+    query = case.query[0].float()
+    halves = torch.cat([query.clamp(min=0), query.clamp(max=0)], -1)
+    return _best_blocks(case, halves, torch.cat([_blocks(case, -1e30).amax(1), _blocks(case, 1e30).amin(1)], -1))
+
+
+def _moba(case: Case) -> Distant:
+    """Blocks by the product of query and mean key."""
+    return _best_blocks(case, case.query[0].float(), _blocks(case, float("nan")).nanmean(1))
+
+
+def _block_size(case: Case) -> int:
+    return min(BLOCK, case.window + 1)
+
+
+def _blocks(case: Case, fill: float) -> Tensor:
+    """(N, block, D) float32 keys in blocks, the last one padded."""
+    size = _block_size(case)
+    return F.pad(case.key[0, 0].float(), (0, 0, 0, -case.key.shape[2] % size), value=fill).unflatten(0, (-1, size))
+
+
+def _best_blocks(case: Case, query: Tensor, blocks: Tensor) -> Distant:
+    """The blocks (N, D') with the highest products with the query (G, T, D'); of the last one the nearest keys."""
+    size, budget, device = _block_size(case), _budget(case), query.device
+    start = torch.arange(len(blocks), device=device, dtype=torch.float32) * size
+    inner, rank = torch.arange(size, device=device), -(-budget // size)
+
+    def distant(rows: Rows, end: int) -> tuple[Tensor, Tensor]:
+        many = -(-end // size)
+        place = torch.arange(rows.start, rows.end, device=device)[:, None]
+        stop = (place - case.window).minimum(start[:many] + size).repeat(rows.count, 1)  # of distant keys of a block
+        able = (stop - start[:many].clamp(min=case.sinks)).clamp(min=0)
+        taken = torch.zeros_like(able)
+        if budget:
+            scores = (rows.of(query) @ blocks[:many].T).masked_fill_(able == 0, float("-inf"))
+            last, spare = _largest(scores, rank, rank + 1)
+            taken = able * (scores > last)
+            for edge in (last, spare):  # the budget ends in one of these
+                rest = (budget - taken.sum(1, keepdim=True)).clamp(min=0)
+                taken += able.minimum(rest) * (scores == edge)
+        wanted = taken.amax(0) > 0
+        wanted[max(0, rows.start - case.window) // size :] = True  # local to some row
+        wanted = wanted.nonzero()[:, 0]
+        first = (stop - taken - start[:many]).index_select(1, wanted)
+        columns = (wanted[:, None] * size + inner).flatten()
+        inside = slice(*(int(torch.searchsorted(columns, edge)) for edge in (case.sinks, end)))
+        return columns[inside], ((inner + 0.5) - first[..., None]).flatten(1)[:, inside]
+
+    return distant
+
+
+def _kmeans(case: Case) -> Distant:
+    """Clusters by the nearness of their centroids; of the last one the nearest keys."""
+    centroids = F.normalize(case.fitted[0].to(case.query), dim=-1)
+    nearness, budget = case.query[0] @ centroids.T, _budget(case)
+    cluster = (case.key[0, 0] @ centroids.T).argmax(-1)
+    members = F.one_hot(cluster, len(centroids)).float()
+    members[: case.sinks] = 0
+    before = F.pad(members.cumsum(0), (0, 0, 1, 0))  # members among the first so many keys
+    keys = torch.cat([members, before[1:].gather(1, cluster[:, None]) - 0.5], 1)  # and the place in the cluster
+
+    def distant(rows: Rows, end: int) -> tuple[Tensor, Tensor]:
+        index = torch.arange(rows.start, rows.end, device=cluster.device)
+        able = before[(index - case.window).clamp(min=0)].repeat(rows.count, 1)
+        order = rows.of(nearness).argsort(-1, descending=True)
+        sizes = able.gather(1, order)
+        taken = (budget - (sizes.cumsum(1) - sizes)).clamp(min=0).minimum(sizes)
+        first = F.pad(torch.zeros_like(able).scatter_(1, order, taken - sizes), (0, 1), value=1.0)
+        return torch.arange(case.sinks, end, device=cluster.device), first @ keys[case.sinks : end].T
+
+    return distant
+
+
+CHOICES: dict[str, Callable[[Case], Distant]] = {
+    "kmeans": _kmeans,
+    "lsh": _lsh,
+    "magicpig": _magicpig,
+    "quest": _quest,
+    "moba": _moba,
+    "sparq": _sparq,
+}
+"""Choices by the name of their baseline; any other baseline is asked for its mask of all pairs."""
