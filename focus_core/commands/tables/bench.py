@@ -49,10 +49,7 @@ def baseline_bench_table(record: dict[str, Any]) -> Table:
     """
     machine = machine_of(record)
     title = f"One key/value head, {machine['device']}, {machine['threads']} threads, torch {machine['torch']}"
-    names = (
-        *("tokens", "baseline", "head", "kept", "full ms", "choice ms", "attend ms", "attention only"),
-        *("choosing included", "error"),
-    )
+    names = ("tokens", "baseline", "head", "kept", "full ms", "choice ms", "attend ms", "speed", "with choice", "error")
     table = plain_table(title, *names, left=("baseline",))
     for point in record["points"]:
         table.add_row(
