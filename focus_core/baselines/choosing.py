@@ -3,8 +3,7 @@
 `focus_core.baselines.selection` and `estimates` define each choice over a mask of all pairs. Here blocks and clusters
 are ranked as such: no score is repeated for their keys. SparQ and hashes score all distant keys of a tile in one
 product. Kept keys are those above the smallest kept score, found by partition rather than by sorting. Margins over it
-become the kernel's bias at once, which spares the passes over a mask. The chosen pairs are the defined
-ones, up to ties.
+become the kernel's bias at once, which spares the passes over a mask. The chosen pairs are the defined ones.
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from focus_core.baselines.case import Case, per_query_budget
+from focus_core.baselines.case import Case
 from focus_core.baselines.estimates import BITS, Tables
 from focus_core.baselines.execution import NEARLY_ALL, Choose, Rows, as_bias, used_keys
+from focus_core.baselines.layout import per_query_budget
 from focus_core.baselines.selection import BLOCK, HASH_ROUNDS
 
 CHUNK = 512
@@ -65,7 +65,7 @@ def reference_choice(case: Case, keep: Callable[[Case], Tensor]) -> Choose:
 
     @lru_cache(maxsize=1)
     def chunk(first: int) -> Tensor:
-        mask = keep(replace(whole, query=case.query[:, :, first : first + CHUNK], start=first))
+        mask = keep(whole.part(first, min(first + CHUNK, case.key.shape[2])))
         return mask.reshape(-1, *mask.shape[-2:])
 
     def choose(rows: Rows) -> tuple[slice | Tensor, Tensor]:

@@ -9,6 +9,7 @@ MoBA's algorithm 1).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -21,7 +22,8 @@ NEARLY_ALL = 0.9
 """Share of kept keys above which gathering them costs more than computing all."""
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True)
+class Rows:
     """Consecutive queries of some query heads of one key/value head.
 
     Attributes:

@@ -295,7 +295,7 @@ def _features(case: Case, method: Baseline) -> Iterator[_Way]:
         query, key = features(case)
         return query[0], key[0, 0]
 
-    yield _Way("running sums", make, lambda made: attend_features(*made, value).flatten(0, 1))
+    yield _Way("running sums", make, lambda made: attend_features(made[0], made[1], value).flatten(0, 1))
 
 
 def _tried(way: _Way, device: str, *, by_itself: bool) -> _Tried:
@@ -343,8 +343,8 @@ def _width(case: Case, method: Baseline) -> tuple[int, int]:
 def _kept(case: Case, method: Baseline, token: int) -> Tensor:
     """(G or 1, T) bool: the keys that one query of each head keeps, by definition."""
     assert method.keep is not None
-    one = replace(repeated(case), query=case.query[:, :, token : token + 1], start=token)
-    return method.keep(one).reshape(-1, case.key.shape[2])
+    kept = method.keep(repeated(case).part(token, token + 1)).reshape(-1, token + 1)
+    return F.pad(kept, (0, case.key.shape[2] - token - 1))
 
 
 def _counted(case: Case, parts: list[Part]) -> dict[str, float]:

@@ -100,12 +100,12 @@ class Speeds:
     """Measured speed-ups of one CPU.
 
     Attributes:
-        points: of one attention call; `Measured`, or its first four values.
+        points: of one attention call; `Measured`, or its first values.
         models: of whole models.
         machine: the CPU or GPU; empty where records do not name it.
     """
 
-    points: tuple[Measured | tuple[Kind, int, float, float], ...] = ()
+    points: tuple[tuple[Any, ...], ...] = ()
     models: tuple[ModelSpeed, ...] = ()
     machine: str = ""
 
