@@ -1,9 +1,9 @@
 """Choosing the pairs of content-based baselines as fast as we can, for timing: a tile of queries at a time.
 
 `focus_core.baselines.selection` and `estimates` define each choice over a mask of all pairs. Here blocks and clusters
-are ranked as such: no score is repeated for their keys. SparQ and hashes score all distant keys of a tile in one
-product. Kept keys are those above the smallest kept score, found by partition rather than by sorting. Margins over it
-become the kernel's bias at once, which spares the passes over a mask. The chosen pairs are the defined ones.
+are ranked as such: no score is repeated for their keys. SparQ scores all distant keys of a tile in one product. Kept
+keys are those above the smallest kept score, found by partition rather than by sorting. Margins over it become the
+kernel's bias at once, which spares the passes over a mask. The chosen pairs are the defined ones.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from focus_core.baselines import estimates, selection
 from focus_core.baselines.case import Case
-from focus_core.baselines.estimates import BITS, Tables
+from focus_core.baselines.estimates import Tables
 from focus_core.baselines.execution import NEARLY_ALL, Choose, Rows, as_bias, used_keys
+from focus_core.baselines.hashing import collisions
 from focus_core.baselines.layout import per_query_budget
-from focus_core.baselines.selection import BLOCK, HASH_ROUNDS
 
 CHUNK = 512
 """Queries for which reference code makes its mask at once."""
@@ -150,79 +151,57 @@ def _best(case: Case, score: Callable[[Rows, slice], Tensor]) -> Distant:
 def _sparq(case: Case) -> Distant:
     """The products of `selection.sparq` without their positive factors of a query, which change no order."""
     query, key = case.query[0].float(), case.key[0, 0].float()
-    largest = query.abs().topk(max(1, query.shape[-1] // 4), dim=-1, sorted=False).indices
+    count = int((case.setting or selection.SPARQ_GRID[0])["components"] * query.shape[-1])
+    largest = query.abs().topk(max(1, count), dim=-1, sorted=False).indices
     part = torch.zeros_like(query).scatter_(-1, largest, query.gather(-1, largest))
     return _best(case, lambda rows, keys: rows.of(part) @ key[keys].T)
 
 
 def _lsh(case: Case) -> Distant:
-    """Collisions of `selection.lsh` as a product of one-hot codes; a last column breaks ties, later keys first."""
-    size, length = case.query.shape[-1], case.key.shape[2]
-    half = max(1, round(0.5 / max(case.share, 1e-2)))
-    rotation = torch.randn(HASH_ROUNDS, size, half, generator=case.generator()).to(case.query)
-
-    def codes(vectors: Tensor) -> Tensor:
-        turned = torch.einsum("htd,rdn->htrn", vectors, rotation)
-        return _one_hot(torch.cat([turned, -turned], -1).argmax(-1), 2 * half)
-
-    later = torch.arange(length, device=rotation.device)[:, None] / (2.0 * length)
-    ours, keys = codes(case.query[0]), torch.cat([codes(case.key[0])[0], later], 1)
-    return _best(case, lambda rows, columns: F.pad(rows.of(ours), (0, 1), value=1.0) @ keys[columns].T)
-
-
-def _one_hot(codes: Tensor, count: int) -> Tensor:
-    """(..., R) codes from 0 to `count` - 1 to (..., R * count) float32."""
-    zeros = torch.zeros(*codes.shape, count, device=codes.device)
-    return zeros.scatter_(-1, codes[..., None], 1.0).flatten(-2)
+    """Collisions of `selection.lsh`, of equal ones later keys first."""
+    rotation = selection._rotations(case)
+    ours, theirs = (selection._hash(part, rotation) for part in (case.query, case.key))
+    return _best(case, lambda rows, keys: _hits(ours, theirs, rows, keys).add_(case.recency[keys]))
 
 
 def _magicpig(case: Case) -> Distant:
-    """The sampled keys of `estimates.magicpig`: collisions as a product of one-hot codes."""
+    """The sampled keys of `estimates.magicpig`: two collisions or more."""
     tables: Tables = case.fitted
-    generator, size = case.generator(), case.query.shape[-1]
-    planes = [torch.randn(size, BITS, generator=generator) for _ in range(tables.number or 0)]
-
-    def codes(vectors: Tensor) -> Tensor:
-        signs = torch.einsum("htd,rdn->htrn", vectors, torch.stack(planes).to(vectors)) > 0
-        return _one_hot((signs * 2 ** torch.arange(BITS, device=signs.device)).sum(-1), 2**BITS)
-
-    ours = codes(case.query[0].float()) if planes else None
-    theirs = codes(case.key[0].float() - tables.center.to(case.key.device)[:, None])[0] if planes else None
+    ours = theirs = torch.zeros(0)
+    if tables.number is not None:
+        planes = estimates._own_planes(case)
+        ours, theirs = (estimates._codes(part, planes) for part in (case.query, estimates._centred(case, tables)))
 
     def distant(rows: Rows, end: int) -> tuple[Tensor, Tensor]:
         columns = torch.arange(case.sinks, end, device=case.query.device)
-        if ours is None or theirs is None:
+        if tables.number is None:
             return columns, torch.zeros(rows.total, len(columns), device=columns.device)
-        return columns, (rows.of(ours) @ theirs[case.sinks : end].T).sub_(1.5)
+        return columns, _hits(ours, theirs, rows, slice(case.sinks, end)).sub_(1.5)
 
     return distant
+
+
+def _hits(ours: Tensor, theirs: Tensor, rows: Rows, keys: slice) -> Tensor:
+    """(r, n) float32: collisions of codes (L, 1, G, T) of queries with those of keys, (L, 1, 1, T)."""
+    return collisions(ours[:, :, rows.heads, rows.start : rows.end], theirs[..., keys])[0].flatten(0, 1).float()
 
 
 def _quest(case: Case) -> Distant:
     """Blocks by their upper bound, in one product."""
     query = case.query[0].float()
     halves = torch.cat([query.clamp(min=0), query.clamp(max=0)], -1)
-    return _best_blocks(case, halves, torch.cat([_blocks(case, -1e30).amax(1), _blocks(case, 1e30).amin(1)], -1))
+    low, high = selection._bounds(case)
+    return _best_blocks(case, halves, torch.cat([high[0, 0], low[0, 0]], -1))
 
 
 def _moba(case: Case) -> Distant:
     """Blocks by the product of query and mean key."""
-    return _best_blocks(case, case.query[0].float(), _blocks(case, float("nan")).nanmean(1))
-
-
-def _block_size(case: Case) -> int:
-    return min(BLOCK, case.window + 1)
-
-
-def _blocks(case: Case, fill: float) -> Tensor:
-    """(N, block, D) float32 keys in blocks, the last one padded."""
-    size = _block_size(case)
-    return F.pad(case.key[0, 0].float(), (0, 0, 0, -case.key.shape[2] % size), value=fill).unflatten(0, (-1, size))
+    return _best_blocks(case, case.query[0].float(), selection._means(case)[0, 0])
 
 
 def _best_blocks(case: Case, query: Tensor, blocks: Tensor) -> Distant:
     """The blocks (N, D') with the highest products with the query (G, T, D'); of the last one the nearest keys."""
-    size, budget, device = _block_size(case), _budget(case), query.device
+    size, budget, device = selection._block_size(case), _budget(case), query.device
     start = torch.arange(len(blocks), device=device, dtype=torch.float32) * size
     inner, rank = torch.arange(size, device=device), -(-budget // size)
 
@@ -234,9 +213,10 @@ def _best_blocks(case: Case, query: Tensor, blocks: Tensor) -> Distant:
         taken = torch.zeros_like(able)
         if budget:
             scores = (rows.of(query) @ blocks[:many].T).masked_fill_(able == 0, float("-inf"))
-            last, spare = _largest(scores, rank, rank + 1)
-            taken = able * (scores > last)
-            for edge in (last, spare):  # the budget ends in one of these
+            # The budget ends in one of these: the blocks with the sinks and with local keys can be chosen, and are short.
+            edges = _largest(scores, rank, rank + 1, rank + 2)
+            taken = able * (scores > edges[0])
+            for edge in edges:
                 rest = (budget - taken.sum(1, keepdim=True)).clamp(min=0)
                 taken += able.minimum(rest) * (scores == edge)
         wanted = taken.amax(0) > 0
@@ -252,7 +232,7 @@ def _best_blocks(case: Case, query: Tensor, blocks: Tensor) -> Distant:
 
 def _kmeans(case: Case) -> Distant:
     """Clusters by the nearness of their centroids; of the last one the nearest keys."""
-    centroids = F.normalize(case.fitted[0].to(case.query), dim=-1)
+    centroids = F.normalize(case.fitted.centroids[0].to(case.query), dim=-1)
     nearness, budget = case.query[0] @ centroids.T, _budget(case)
     cluster = (case.key[0, 0] @ centroids.T).argmax(-1)
     members = F.one_hot(cluster, len(centroids)).float()

@@ -10,8 +10,8 @@ idle. The papers' own kernels and savings in decode are not measured.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from focus_core.baselines import BASELINES, Baseline, Case
+from focus_core.baselines.case import Setting
 from focus_core.baselines.choosing import fast_choice, reference_choice, repeated
 from focus_core.baselines.execution import (
     Choose,
@@ -54,7 +55,7 @@ TILES = {
 KEY_BLOCK = 16
 MOST_PAIRS = 1 << 30
 """Pairs of all query heads, kept or not, up to which blocks of keys are tried; they need a mask of all."""
-_LISTS = ("sizes", "shares", "baselines", "heads")
+_LISTS = ("sizes", "shares", "baselines", "heads", "tuned")
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class BaselineBenchSettings:
         fitted_tokens: length of the text that k-means and hash tables are fitted on.
         device: "cpu" or "cuda".
         seed: of tensors and random baselines.
+        tuned: setting of a baseline by its name, chosen on training text; the default of the others.
         source: the model and text that heads are from, for the record; None for normal tensors.
     """
 
@@ -92,6 +94,7 @@ class BaselineBenchSettings:
     fitted_tokens: int = 2048
     device: str = "cpu"
     seed: int = 0
+    tuned: Mapping[str, Setting] = field(default_factory=dict)
     source: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -99,9 +102,15 @@ class BaselineBenchSettings:
             raise FocusError("Sizes, repetitions, query heads and the size of a head must be at least 1.")
         if not all(0 < share < 1 for share in self.shares):
             raise FocusError(f"The shares are {', '.join(map(str, self.shares))}: give numbers between 0 and 1.")
-        unknown = sorted(set(self.baselines) - set(BASELINES))
+        unknown = sorted({*self.baselines, *self.tuned} - set(BASELINES))
         if unknown:
             raise FocusError(f"There is no baseline {unknown[0]!r}: choose from {', '.join(BASELINES)}.")
+        for name, setting in self.tuned.items():
+            known = (BASELINES[name].grid or ({},))[0]
+            if set(setting) != set(known):
+                raise FocusError(
+                    f"{name} has no setting of {', '.join(setting) or 'nothing'}: give {', '.join(known) or 'none'}."
+                )
 
     @property
     def _counts(self) -> tuple[int, ...]:
@@ -115,6 +124,7 @@ class BaselineBenchSettings:
                 "baseline": name,
                 "share": share if BASELINES[name].tunable else None,
                 "head": None if head is None else list(head),
+                "setting": dict(self.tuned.get(name, {})),
             }
             for size in self.sizes
             for head in self.heads
@@ -140,7 +150,7 @@ def run_baseline_bench(
 
     Returns:
         The record: ``schema``, ``made``, ``settings`` and ``points``. A point has ``tokens``, ``baseline``,
-        ``share``, ``head``, the values of `measure_baseline`, and ``date``.
+        ``share``, ``head``, ``setting`` (empty for the default), the values of `measure_baseline`, and ``date``.
 
     Raises:
         FocusError: the file holds another run.
@@ -236,9 +246,10 @@ def measure_baseline(settings: BaselineBenchSettings, head: Head, baseline: str,
 def _case(settings: BaselineBenchSettings, head: Head, baseline: str, share: float | None) -> Case:
     """The unit, keys and values not repeated, with the baseline's fit on other text."""
     pairs = {"window": settings.window, "sinks": settings.sink_tokens, "share": share or 0.0}
-    case = Case(head.query, head.key, head.value, **pairs, scale=head.scale, seed=settings.seed)
+    own: dict[str, Any] = {"seed": settings.seed, "setting": settings.tuned.get(baseline, {})}
+    case = Case(head.query, head.key, head.value, **pairs, scale=head.scale, **own)
     fit = BASELINES[baseline].fit
-    return case if fit is None else replace(case, fitted=fit(*head.fitted, seed=settings.seed, **pairs))
+    return case if fit is None else replace(case, fitted=fit(*head.fitted, **own, **pairs))
 
 
 class _Way(NamedTuple):

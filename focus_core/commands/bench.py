@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -198,6 +198,10 @@ def baseline(
             "each quarter of it.",
         ),
     ] = None,
+    tuned: Annotated[
+        list[str] | None,
+        typer.Option("--setting", metavar="NAME:KEY=VALUE", help="Setting of a baseline, as quest:page=4; repeat."),
+    ] = None,
     query_heads: Annotated[int, typer.Option(min=1, help="Query heads of a key/value head of normal tensors.")] = 3,
     head_dim: Annotated[int, typer.Option(min=1, help="Size of a head of normal tensors.")] = 64,
     window: WindowOption = 128,
@@ -252,6 +256,19 @@ def baseline(
 
         record = run_baseline_bench(settings, out, show, heads_of)
     _print(record, baseline_bench_table, out, json_output)
+
+
+def _settings(texts: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Settings by name of their baseline, from texts such as "quest:page=4"."""
+    found: dict[str, dict[str, float]] = {}
+    for text in texts:
+        name, _, rest = text.partition(":")
+        key, _, value = rest.partition("=")
+        try:
+            found.setdefault(name, {})[key] = float(value)
+        except ValueError:
+            raise FocusError(f"setting is {text!r}: write it as quest:page=4.") from None
+    return found
 
 
 def _device(name: str) -> str:

@@ -19,9 +19,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from focus_core.baselines import BASELINES
+from focus_core.baselines.case import Setting
 from focus_core.bench.attention import SCHEMA as KERNEL
 from focus_core.bench.baselines import SCHEMA as BASELINE
 from focus_core.bench.baselines import UNFOLDED
@@ -51,6 +53,7 @@ class Measured(NamedTuple):
         speedup: the choice of pairs excluded.
         with_choice: the choice of pairs included; None in older records of routers that lack it.
         folded: False in older records of baselines, which timed one query head at a time.
+        setting: of a baseline; empty for its default.
     """
 
     kind: Kind
@@ -59,6 +62,7 @@ class Measured(NamedTuple):
     speedup: float
     with_choice: float | None = None
     folded: bool = True
+    setting: Setting = MappingProxyType({})
 
 
 class ModelSpeed(NamedTuple):
@@ -116,7 +120,15 @@ class Speeds:
         """
         return {tokens: point.speedup for tokens, point in self._nearest(kind, share).items()}
 
-    def at(self, method: str | Kind, tokens: int, share: float | None, *, routers: str | None = None) -> Speed:
+    def at(
+        self,
+        method: str | Kind,
+        tokens: int,
+        share: float | None,
+        *,
+        routers: str | None = None,
+        setting: Setting | None = None,
+    ) -> Speed:
         """The speeds of one method at one length, as far as that length was measured near that share.
 
         Args:
@@ -124,23 +136,24 @@ class Speeds:
             tokens: T.
             share: of distant pairs kept; None for estimates.
             routers: name of the routers, for the speed of the whole model with them.
+            setting: of a baseline, empty for its default; None for that of any.
 
         Returns:
-            The speeds, None where not measured. Without its own record, no speed is taken from another length, share,
-            CPU or from other routers.
+            The speeds, None where not measured. No speed is taken from another length, share, setting or CPU, or
+            from other routers.
         """
         kind = (method,) if isinstance(method, str) else tuple(method)
-        point = self._nearest(kind, share).get(tokens)
+        point = self._nearest(kind, share, setting).get(tokens)
         model = self._model(kind, tokens, share, routers)
         if point is None:
             return Speed(model=model)
         return Speed(point.speedup, point.with_choice, model, point.folded)
 
-    def _nearest(self, kind: Kind, share: float | None) -> dict[int, Measured]:
+    def _nearest(self, kind: Kind, share: float | None, setting: Setting | None = None) -> dict[int, Measured]:
         found: dict[int, tuple[float, Measured]] = {}
         for point in (Measured(*each) for each in self.points):
             gap = 0.0 if math.isnan(point.share) else point.share if share is None else abs(point.share - share)
-            near = share is None or gap <= NEAR
+            near = (share is None or gap <= NEAR) and (setting is None or dict(point.setting) == dict(setting))
             if point.kind == kind and near and (point.tokens not in found or gap < found[point.tokens][0]):
                 found[point.tokens] = gap, point
         return {tokens: point for tokens, (_, point) in found.items()}
@@ -251,18 +264,19 @@ def _of_routers(record: dict[str, Any]) -> list[Measured]:
 
 def _of_baselines(points: list[dict[str, Any]], *, folded: bool) -> list[Measured]:
     """One speed for each length, baseline and wanted share, of all measured heads one after another."""
-    together: dict[tuple[str, int, float | None], list[dict[str, Any]]] = defaultdict(list)
+    together: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for point in points:
         method = BASELINES.get(point["baseline"])
         if method is not None and not (method.by_content and point.get("head") is None):
-            together[point["baseline"], point["tokens"], point.get("share")].append(point)
+            setting = tuple(sorted((point.get("setting") or {}).items()))
+            together[point["baseline"], point["tokens"], point.get("share"), setting].append(point)
     found = []
-    for (name, tokens, _), heads in together.items():
+    for (name, tokens, _, setting), heads in together.items():
         shares = [math.nan if head["kept_share"] is None else head["kept_share"] for head in heads]
         alone = joint_speedup(head["speedup"] for head in heads)
         both = [head["speedup_with_choice"] for head in heads if folded]
         chosen = joint_speedup(both) if both else None
-        found.append(Measured((name,), tokens, sum(shares) / len(shares), alone, chosen, folded))
+        found.append(Measured((name,), tokens, sum(shares) / len(shares), alone, chosen, folded, dict(setting)))
     return found
 
 

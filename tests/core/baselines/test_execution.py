@@ -70,15 +70,16 @@ def test_what_nobody_keeps_is_not_in_the_parts():
     assert len(apart) == 2 * len(parts) and {len(part.rows) for part in apart} == {8}
 
 
-def grouped(name, length, window, share, sinks=3):
+def grouped(name, length, window, share, sinks=3, setting=None):
     """A case of one key/value head and three query heads, and the same with repeated keys and values."""
     generator = torch.Generator().manual_seed(length)
     query = torch.randn(1, 3, length, 8, generator=generator)
     key, value = (torch.randn(1, 1, length, 8, generator=generator) for _ in range(2))
-    case = Case(query, key, value, window, sinks, share, scale=8**-0.5, seed=5)
+    setting = setting or {}
+    case = Case(query, key, value, window, sinks, share, scale=8**-0.5, seed=5, setting=setting)
     method = BASELINES[name]
     if method.fit is not None:
-        fitted = method.fit(query, key, share=share, window=window, sinks=sinks, seed=0)
+        fitted = method.fit(query, key, share=share, window=window, sinks=sinks, seed=0, setting=setting or None)
         case = dataclasses.replace(case, fitted=fitted)
     return case, repeated(case)
 
@@ -97,6 +98,16 @@ def test_what_is_chosen_by_tile_is_what_the_definition_keeps(name, length, windo
     for size, folded in ((16, True), (128, True), (128, False)):
         kept = kept_by(tiles(choose, 3, length, size, folded=folded), rows, length)
         assert torch.equal(kept, expected)
+
+
+@pytest.mark.parametrize(
+    "name, setting", [(name, setting) for name, each in BASELINES.items() for setting in each.grid[1:]]
+)
+def test_tuned_settings_are_chosen_by_tile_as_well(name, setting):
+    case, whole = grouped(name, 150, 12, 0.25, setting=setting)
+    expected = BASELINES[name].keep(whole).expand(1, 3, 150, 150)[0].flatten(0, 1)
+    kept = kept_by(tiles(fast_choice(name, case), 3, 150, 16), torch.arange(450), 150)
+    assert torch.equal(kept, expected)
 
 
 @pytest.mark.parametrize("name, block", [("quest", 16), ("moba", 16)])

@@ -101,6 +101,17 @@ def test_the_timed_call_is_dense_attention_over_the_kept_pairs_of_grouped_heads(
         assert torch.equal(kept, method.keep(repeated(case)).expand(1, 3, 200, 200)[0])
 
 
+def test_a_tuned_setting_is_measured_and_recorded(tmp_path):
+    tuned = {"quest": {"page": 4.0}}
+    settings = bench.BaselineBenchSettings(**SMALL, baselines=("quest", "moba"), tuned=tuned)
+    record = bench.run_baseline_bench(settings, tmp_path / "b.json")
+    assert [point["setting"] for point in record["points"]] == [{"page": 4.0}, {}]
+    default = bench.BaselineBenchSettings(**SMALL, baselines=("quest",))
+    assert len(bench.run_baseline_bench(default, tmp_path / "b.json")["points"]) == 3
+    with pytest.raises(FocusError, match="quest has no setting of size: give page"):
+        bench.BaselineBenchSettings(tuned={"quest": {"size": 4}})
+
+
 def test_the_default_points_are_those_of_quality():
     settings = bench.BaselineBenchSettings()
     assert settings.sizes == (512, 2048, 8192) and settings.shares == (0.15,)

@@ -184,6 +184,16 @@ def test_older_baselines_are_marked_until_they_are_measured_folded(tmp_path):
     assert both.at("quest", 512, 0.15).attention is None and both.at("moba", 512, 0.15).attention == 1.0
 
 
+def test_a_speed_is_of_its_own_setting(tmp_path):
+    points = [
+        of_baseline("quest", 512, 0.15, speed, 0.5) | {"setting": {"page": page}} for speed, page in ((2, 4), (3, 8))
+    ]
+    speeds = read_speeds([written(tmp_path / "a.json", BASELINE, "CPU", "2026-01-01", points)])
+    assert speeds.at("quest", 512, 0.15, setting={"page": 8.0}).attention == 3
+    assert speeds.at("quest", 512, 0.15, setting={}).attention is None
+    assert speeds.at("quest", 512, 0.15).attention in (2, 3)
+
+
 def test_the_whole_model_is_that_of_its_routers_or_of_the_window(tmp_path):
     def row(tokens, routing, top_k, speedup, **more):
         return {"task": "prefill", "tokens": tokens, "routing": routing, "top_k": top_k, "speedup": speedup} | more
