@@ -213,7 +213,7 @@ def _best_blocks(case: Case, query: Tensor, blocks: Tensor) -> Distant:
         taken = torch.zeros_like(able)
         if budget:
             scores = (rows.of(query) @ blocks[:many].T).masked_fill_(able == 0, float("-inf"))
-            # The budget ends in one of these: the blocks with the sinks and with local keys can be chosen, and are short.
+            # The budget ends in one of these, because blocks with sinks or local keys are short.
             edges = _largest(scores, rank, rank + 1, rank + 2)
             taken = able * (scores > edges[0])
             for edge in edges:
