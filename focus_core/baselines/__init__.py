@@ -1,14 +1,17 @@
 """Published sparse and approximate attentions behind one signature, for comparison at the same kept share.
 
 A new one is one function of `Case` and one line in `BASELINES`; its entry says how `focus bench baseline` executes it.
+`LEARNED` ones need training (`focus_core.baselines.learned.train`), `ORACLES` the attention that they save.
 """
 
-from collections.abc import Callable
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from focus_core.baselines.case import Baseline, Case, Result, attend_in_parts
+from focus_core.baselines.clusters import CLUSTERS_GRID, clusters, clusters_keys
 from focus_core.baselines.estimates import (
     MAGICPIG_GRID,
     fit_tables,
@@ -17,6 +20,8 @@ from focus_core.baselines.estimates import (
     performer,
     performer_features,
 )
+from focus_core.baselines.learned import indexer_keys, seer_keys
+from focus_core.baselines.oracles import best_groups, best_reading, best_tokens, best_tokens_and_mean
 from focus_core.baselines.patterns import random_blocks, sliding_window, strided, window_and_sinks
 from focus_core.baselines.selection import (
     KMEANS_GRID,
@@ -62,7 +67,27 @@ BASELINES: dict[str, Baseline] = {
     "quest": exact("block top-k, bounds", "Quest, arXiv 2406.10774", quest, grid=PAGE_GRID),
     "moba": exact("block top-k, mean key", "MoBA, arXiv 2502.13189", moba, grid=PAGE_GRID),
     "sparq": Baseline("SparQ", "SparQ, arXiv 2312.04985", sparq, sparq_keys, grid=SPARQ_GRID),
+    "clusters": Baseline(
+        "clusters and their means", "RetroInfer, arXiv 2505.02922", clusters, clusters_keys, grid=CLUSTERS_GRID
+    ),
     "performer": Baseline("random features", "Performer, arXiv 2009.14794", performer, features=performer_features),
 }
 
-__all__ = ["BASELINES", "Baseline", "Case", "Result", "attend_in_parts", "exact"]
+LEARNED: dict[str, Baseline] = {
+    "seer": exact("learned block gates", "SeerAttention, arXiv 2410.13276", seer_keys),
+    "indexer": exact("learned token indexer", "DeepSeek-V3.2, arXiv 2512.02556", indexer_keys),
+}
+"""Baselines whose `Case.fitted` is trained beforehand; names as in `focus_core.baselines.learned.LEARNERS`."""
+
+ORACLES: dict[str, Baseline] = {
+    "topk": exact("best tokens", "oracle", best_tokens, oracle=True),
+    "topk-mean": Baseline("best tokens, mean of the rest", "oracle", best_tokens_and_mean, best_tokens, oracle=True),
+    "best-reading": exact("best reading of the routers' groups", "oracle", best_reading, oracle=True),
+    "best-groups": exact("best groups, read by mean key", "oracle", best_groups, oracle=True),
+}
+"""Bounds that part the loss of the others; the last two need the routers' groups."""
+
+METHODS: Mapping[str, Baseline] = ChainMap(BASELINES, LEARNED, ORACLES)
+"""All of them by name."""
+
+__all__ = ["BASELINES", "LEARNED", "METHODS", "ORACLES", "Baseline", "Case", "Result", "attend_in_parts", "exact"]

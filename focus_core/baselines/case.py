@@ -59,6 +59,9 @@ class Case:
         sliding_window: the model's own window, in tokens: no pair is farther apart; None without.
         whole: the case of the whole text that this one is a part of; None without.
         setting: of the baseline, one of its `Baseline.grid`; its own defaults where empty.
+        hidden: (B, T, d) hidden states of the whole text that enter the attention block; None without.
+        groups: (B, G, T, K) bool, the routers' groups that each key of the whole text is in, where G routers share the
+            heads; None without.
     """
 
     query: Tensor
@@ -75,6 +78,8 @@ class Case:
     sliding_window: int | None = None
     whole: Case | None = field(default=None, repr=False, compare=False)
     setting: Setting = field(default_factory=dict)
+    hidden: Tensor | None = None
+    groups: Tensor | None = None
 
     @cached_property
     def layout(self) -> Layout:
@@ -236,6 +241,7 @@ class Baseline:
         features: of one that estimates all pairs: phi(q) (B, H, Tq, m) and phi(k) (B, H, T, m), whose running sums
             execute it.
         grid: settings to choose from by training text, the default first; as many for every baseline that has any.
+        oracle: whether it needs the attention that it saves, so that it bounds the others and is not one of them.
 
     Raises:
         FocusError: both `keep` and `features`, or neither.
@@ -250,6 +256,7 @@ class Baseline:
     window: bool = False
     features: Callable[[Case], tuple[Tensor, Tensor]] | None = None
     grid: tuple[Setting, ...] = ()
+    oracle: bool = False
 
     def __post_init__(self) -> None:
         if (self.keep is None) == (self.features is None):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from focus_core.attention import AttentionOutput
-from focus_core.baselines import BASELINES, Baseline, Case, attend_in_parts
+from focus_core.baselines import METHODS, Baseline, Case, attend_in_parts
 from focus_core.baselines.case import Setting
 from focus_core.errors import FocusError
 from focus_core.evaluation.perplexity import Evaluation
@@ -31,8 +31,8 @@ class Point:
     """One attention at one budget.
 
     Attributes:
-        method: key of the method: "untouched", the name of routers, or a key of `focus_core.baselines.BASELINES`.
-        kind: "untouched", "routers" or "baseline".
+        method: key of the method: "untouched", the name of routers, or a key of `focus_core.baselines.METHODS`.
+        kind: "untouched", "routers", "baseline" or "oracle".
         label: name in tables.
         source: paper of a baseline; for routers, their origin.
         top_k: k of routers.
@@ -98,9 +98,9 @@ def check_names(baselines: Iterable[str], shares: Iterable[float]) -> None:
     Raises:
         FocusError: an unknown baseline, or a share that is not above 0 and below 1.
     """
-    unknown = sorted(set(baselines) - set(BASELINES))
+    unknown = sorted(set(baselines) - set(METHODS))
     if unknown:
-        raise FocusError(f"There is no baseline {unknown[0]!r}: choose from {', '.join(BASELINES)}.")
+        raise FocusError(f"There is no baseline {unknown[0]!r}: choose from {', '.join(METHODS)}.")
     wrong = [share for share in shares if not 0 < share < 1]
     if wrong:
         raise FocusError(f"A share of pairs is above 0 and below 1, not {wrong[0]:g}: change --share.")
@@ -157,12 +157,13 @@ def baseline_point(
     setting: Setting | None = None,
     fitted: dict[int, Any] | None = None,
     untouched: Untouched | None = None,
+    top_k: int | None = None,
 ) -> Point:
     """Retention and perplexity with every layer's attention replaced by a baseline at a wanted share of distant pairs.
 
     Args:
-        focus: the model; its routers are not used.
-        name: key of `BASELINES`.
+        focus: the model; its routers are used by oracles of groups alone.
+        name: key of `focus_core.baselines.METHODS`.
         blocks: (N, T) int64 token ids.
         share: of distant pairs, sinks included.
         window: w, the same as that of the routers it is compared with.
@@ -170,20 +171,25 @@ def baseline_point(
         training_text: (n, T) int64, other text, for baselines that are fitted.
         seed: of random ones.
         setting: of the baseline, see `tune`; its default when None.
-        fitted: result of `fit_baseline` with the same arguments, to save time; from `training_text` when None.
+        fitted: result of `fit_baseline` with the same arguments, to save time; from `training_text` when None. Of a
+            learned baseline its learner of every layer, see `focus_core.baselines.learned.train`.
         untouched: states of the untouched model for the same blocks, to use and to add to; fresh ones when None.
+        top_k: groups that a key is in, for oracles of routers that share them with queries; as trained when None.
+
+    Raises:
+        FocusError: a learned baseline without its learners.
 
     Returns:
         The point. Shares are counted on the text itself. Memory grows with T, since queries are computed in parts.
     """
-    baseline = BASELINES[name]
+    baseline = METHODS[name]
     settings: dict[str, Any] = {"share": share, "window": window, "sinks": sinks, "setting": setting or {}}
     if fitted is None:
         fitted = fit_baseline(focus, name, training_text, seed=seed, **settings)
     tally = _Tally()
     untouched = Untouched(blocks) if untouched is None else untouched
     compared = []
-    with _attending(focus, _replacing(baseline, fitted, tally, seed=seed, **settings)):
+    with _attending(focus, _replacing(baseline, fitted, tally, top_k, seed=seed, **settings)):
         for number, block in enumerate(blocks):
             rows = torch.from_numpy(block)[None].to(focus.model.device)
             compared.append(compare_tokens(focus, rows, untouched.states(focus, number, number + 1)))
@@ -191,7 +197,7 @@ def baseline_point(
     retained = retention_of(compared, blocks.shape[1])
     return Point(
         method=name,
-        kind="baseline",
+        kind="oracle" if baseline.oracle else "baseline",
         label=baseline.label,
         source=baseline.source,
         top_k=None,
@@ -234,7 +240,7 @@ def fit_baseline(
     Returns:
         `Case.fitted` by layer; empty for a baseline that is not fitted.
     """
-    baseline, fitted = BASELINES[name], {}
+    baseline, fitted = METHODS[name], {}
     if baseline.fit is not None:
         settings = {"share": share, "window": window, "sinks": sinks, "setting": setting or {}}
         with _attending(focus, _fitting(baseline, fitted, seed=seed, **settings)):
@@ -279,35 +285,46 @@ def _fitting(baseline: Baseline, fitted: dict[int, Any], *, seed: int, **setting
         assert baseline.fit is not None
         own: dict[str, Any] = {"seed": seed + call.layer, "sliding_window": call.geometry.sliding_window}
         own["before"] = fitted.get(call.layer)
-        fitted[call.layer] = baseline.fit(call.query, call.key, **own, **settings)
+        query, key, _ = call.together()
+        fitted[call.layer] = baseline.fit(query, key, **own, **settings)
         return attend_fully(call)
 
     return attend
 
 
-def _replacing(baseline: Baseline, fitted: dict[int, Any], tally: _Tally, *, seed: int, **settings: Any) -> Attend:
+def _replacing(
+    baseline: Baseline, fitted: dict[int, Any], tally: _Tally, top_k: int | None, *, seed: int, **settings: Any
+) -> Attend:
     """The baseline in place of attention, its pairs counted."""
 
     def attend(call: AttentionCall) -> AttentionOutput:
-        case = _case(call, seed=seed + call.layer, fitted=fitted.get(call.layer), **settings)
+        routing = call.routing
+        batch = len(routing.hidden_states)
+        groups = routing.key_membership(top_k).unflatten(0, (batch, -1)) if baseline.oracle else None
+        own = {"seed": seed + call.layer, "fitted": fitted.get(call.layer), "groups": groups}
+        case = _case(call, **own, **settings)
         outputs = []
         for part, result in attend_in_parts(baseline, case):
             outputs.append(result.attention)
             if result.kept is not None:
                 tally.add(part, result.kept)
-        return AttentionOutput(*(torch.cat(each, 2) for each in zip(*outputs)))
+        output, logsumexp = (torch.cat(each, 2) for each in zip(*outputs))
+        shape = call.query.shape[:3]  # heads may be in the batch
+        return AttentionOutput(output.reshape(*shape, -1), logsumexp.reshape(shape))
 
     return attend
 
 
 def _case(call: AttentionCall, **settings: Any) -> Case:
-    repeats = call.query.shape[1] // call.key.shape[1]
+    query, key, value = call.together()
+    repeats = query.shape[1] // key.shape[1]
     return Case(
-        call.query,
-        call.key.repeat_interleave(repeats, 1),
-        call.value.repeat_interleave(repeats, 1),
+        query,
+        key.repeat_interleave(repeats, 1),
+        value.repeat_interleave(repeats, 1),
         scale=call.geometry.scale,
         softcap=call.geometry.softcap,
         sliding_window=call.geometry.sliding_window,
+        hidden=call.routing.hidden_states,
         **settings,
     )

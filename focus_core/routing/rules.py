@@ -66,6 +66,14 @@ class AttentionCall:
         """Index of the decoder layer."""
         return self.routing.layer
 
+    def together(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Query (B, H, Tq, D), key and value (B, Hkv, T, D) with all heads of a text together, whatever the router."""
+        batch = len(self.routing.hidden_states)
+        query, key, value = (
+            each.unflatten(0, (batch, -1)).flatten(1, 2) for each in (self.query, self.key, self.value)
+        )
+        return query, key, value
+
 
 @dataclass(frozen=True)
 class Rule:
