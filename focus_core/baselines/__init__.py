@@ -80,10 +80,10 @@ LEARNED: dict[str, Baseline] = {
 """Baselines whose `Case.fitted` is trained beforehand; names as in `focus_core.baselines.learned.LEARNERS`."""
 
 ORACLES: dict[str, Baseline] = {
-    "topk": exact("best tokens", "oracle", best_tokens, oracle=True),
-    "topk-mean": Baseline("best tokens, mean of the rest", "oracle", best_tokens_and_mean, best_tokens, oracle=True),
-    "best-reading": exact("best reading of the routers' groups", "oracle", best_reading, oracle=True),
-    "best-groups": exact("best groups, read by mean key", "oracle", best_groups, oracle=True),
+    "topk": exact("oracle: best tokens", "", best_tokens, oracle=True),
+    "topk-mean": Baseline("oracle: best tokens, mean of the rest", "", best_tokens_and_mean, best_tokens, oracle=True),
+    "best-reading": exact("oracle: best reading of the routers' groups", "", best_reading, oracle=True),
+    "best-groups": exact("oracle: best groups, read by mean key", "", best_groups, oracle=True),
 }
 """Bounds that part the loss of the others; the last two need the routers' groups."""
 

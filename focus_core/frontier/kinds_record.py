@@ -14,6 +14,8 @@ from focus_core.results import plain, resume_record, text_records
 SCHEMA = "focus-frontier-kinds/1"
 GROWING = ("lengths", "blocks", "shares", "top_k")
 """Settings that may differ when a record is resumed: they decide which cells there are, not their results."""
+OLDER = {"learned_tokens": 300 * 1024}
+"""Settings that older records lack."""
 
 
 def described(texts: Sequence[Kind], cuts: dict[tuple[str, int], Cut]) -> dict[str, Any]:
@@ -52,9 +54,9 @@ def resumed(out: Path, report: dict[str, Any], growing: dict[str, Any]) -> dict[
     Raises:
         FocusError: the file holds other text of a kind, other routers of a name, or more blocks.
     """
-    record, growing = resume_record(out, report, free=GROWING), plain(growing)
+    record, growing = resume_record(out, report, free=GROWING, older=OLDER), plain(growing)
     if not out.exists():
-        return record | growing
+        return record | growing | {"learned": {}}
     stored = json.loads(out.read_text(encoding="utf-8"))
     elsewhere = "name another file with --out."
     for name, entry in growing["routers"].items():
@@ -70,4 +72,5 @@ def resumed(out: Path, report: dict[str, Any], growing: dict[str, Any]) -> dict[
             if more > blocks["used"]:
                 raise FocusError(f"{out} holds {more} blocks of {name} at {length}: repeat with as many --blocks.")
         kinds[name] = entry | {"blocks": before["blocks"] | entry["blocks"]}
-    return record | {"kinds": kinds, "routers": stored["routers"] | growing["routers"], "ours": stored["ours"]}
+    same = {"ours": stored["ours"], "learned": stored.get("learned", {})}
+    return record | {"kinds": kinds, "routers": stored["routers"] | growing["routers"]} | same

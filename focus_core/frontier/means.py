@@ -25,7 +25,7 @@ class MeanRow:
     Attributes:
         label: its name with its setting; it ends in the number of kinds where some are not measured yet.
         series: name that the rows of one method share.
-        kind: "untouched", "routers", "baseline", or another of a point.
+        kind: "untouched", "routers", "baseline" or "oracle".
         source: paper of a baseline; for routers, their origin.
         length: T in tokens.
         wanted_share: share of distant pairs that a baseline was asked to keep.
@@ -112,7 +112,7 @@ def blocks_of(record: Mapping[str, Any], kind: str, length: int) -> int:
 
 
 def mean_rows(record: Mapping[str, Any], length: int) -> list[MeanRow]:
-    """The rows of a record at one length: the untouched model, routers, then baselines by KL, the least first.
+    """Rows at one length: the untouched model, routers, baselines and oracles, each by KL, the least first.
 
     Points over other blocks than the record's present ones are left out.
 
@@ -135,7 +135,7 @@ def mean_rows(record: Mapping[str, Any], length: int) -> list[MeanRow]:
 
 
 def _rank(row: MeanRow) -> tuple[int, float]:
-    ranks = {"untouched": 0, "routers": 1}
+    ranks = {"untouched": 0, "routers": 1, "oracle": 3}
     return ranks.get(row.kind, 2), 0.0 if row.kl is None else row.kl.difference
 
 
@@ -195,7 +195,7 @@ def _compared(rows: Iterable[MeanRow]) -> list[MeanRow]:
 
 
 def _gap(ours: MeanRow | None, row: MeanRow) -> Difference | None:
-    if ours is None or not row.complete or row.kind in ("untouched", "routers"):
+    if ours is None or not row.complete or row.kind != "baseline":
         return None
     return mean_over_kinds(
         {

@@ -17,7 +17,9 @@ from typing import Any
 
 from torch import Tensor
 
-from focus_core.baselines import BASELINES
+from focus_core.baselines import METHODS
+from focus_core.baselines.learned import Learner
+from focus_core.baselines.learned.train import LearnedSettings
 from focus_core.errors import FocusError
 from focus_core.evaluation import evaluate
 from focus_core.evaluation.retention import Untouched
@@ -25,6 +27,7 @@ from focus_core.frontier.files import write_beside
 from focus_core.frontier.kinds import Cut, cut, find_kinds
 from focus_core.frontier.kinds_record import SCHEMA, check_held_out, described, resumed
 from focus_core.frontier.measure import Point, baseline_point, check_names, point_of, routed_point
+from focus_core.frontier.rivals import Rivals
 from focus_core.frontier.speeds import Speeds, recorded_speeds
 from focus_core.frontier.timing import Clock
 from focus_core.models import LoadedModel, load_model
@@ -50,13 +53,14 @@ class ProtocolSettings:
     Attributes:
         routers: folders or shipped names, the first of which are compared with all baselines; None for those shipped.
         top_k: k of the routers.
-        baselines: keys of `focus_core.baselines.BASELINES`; None for all, above `LONG` tokens for `LEADING`.
+        baselines: keys of `focus_core.baselines.METHODS`; None for all, above `LONG` tokens for `LEADING`.
         lengths: T in tokens; None for those of `LENGTHS` that the model has positions for.
         shares: of distant pairs, for the baselines.
         blocks: of each kind of text at each length, evenly spaced over its documents.
         window: w, for all methods.
         sink_tokens: first tokens that all methods keep.
         seed: of random baselines.
+        learned_tokens: of training text that learned baselines are trained on.
 
     Raises:
         FocusError: an unknown baseline, or a share that is not above 0 and below 1.
@@ -71,6 +75,7 @@ class ProtocolSettings:
     window: int = 128
     sink_tokens: int = 4
     seed: int = 0
+    learned_tokens: int = LearnedSettings.tokens
 
     def __post_init__(self) -> None:
         check_names(self.baselines or (), self.shares)
@@ -79,7 +84,7 @@ class ProtocolSettings:
         """Baselines of one length, the most important first."""
         names = self.baselines
         if names is None:
-            names = tuple(BASELINES) if length <= LONG else LEADING
+            names = tuple(METHODS) if length <= LONG else LEADING
         return sorted(dict.fromkeys(names), key=_tier)
 
 
@@ -87,7 +92,7 @@ def _tier(name: str) -> int:
     """Rank of a baseline: the leading ones, then oracles, then others."""
     if name in LEADING:
         return LEADING.index(name)
-    return len(LEADING) + (not getattr(BASELINES[name], "oracle", False))
+    return len(LEADING) + (not METHODS[name].oracle)
 
 
 @dataclass(frozen=True)
@@ -149,8 +154,8 @@ def measure_protocol(
 
     Returns:
         The record: ``schema``, ``made``, ``model``, ``settings``, ``training_text``, ``kinds`` (documents and blocks),
-        ``routers`` (hash, settings and training text), ``ours`` (the routers that baselines are compared with) and
-        ``points``.
+        ``routers`` (hash, settings and training text), ``ours`` (the routers that baselines are compared with),
+        ``learned`` (rate, parameters and divergence of each learned baseline) and ``points``.
 
     Raises:
         FocusError: a text, a model or routers are missing, a text was trained on, a length is past the model's
@@ -187,6 +192,7 @@ def measure_protocol(
             "lengths": lengths,
             "shares": settings.shares,
             "top_k": settings.top_k,
+            "learned_tokens": settings.learned_tokens,
         },
         "training_text": training_text,
     }
@@ -195,13 +201,24 @@ def measure_protocol(
     points = [point_of(point) for point in record["points"]]
     fit_length = min(LONG, _positions(loaded) or LONG)
     pool = calibration_blocks(token_blocks(loaded.tokenizer, map(read_text, train_files), fit_length), settings.seed)
-    run = _Run(loaded, settings, cuts, pool, methods)
+    rivals = Rivals(
+        loaded,
+        train_files,
+        out.with_name(f"{out.stem}-learned"),
+        tokens=settings.learned_tokens,
+        window=settings.window,
+        sinks=settings.sink_tokens,
+        seed=settings.seed,
+        progress=progress,
+    )
+    run = _Run(loaded, settings, cuts, pool, methods, rivals)
     cells = run.cells(lengths, [text.name for text in texts])
     missing = run.missing(cells, points)
     clock = Clock([(cell.key[0], cell.length, len(cuts[cell.text, cell.length].blocks)) for cell in missing], points)
     for done, point in enumerate(run.measure(missing), 1):
         points = [each for each in points if each.key != point.key] + [point]
-        record = record_run(out, {**record, "points": [asdict(each) for each in points]})
+        learned = record["learned"] | rivals.report
+        record = record_run(out, {**record, "learned": learned, "points": [asdict(each) for each in points]})
         write_beside(out, record, speeds)
         left = clock.after(point)
         at = f"{point.label}, {point.text}, T = {point.length:,}"
@@ -270,8 +287,10 @@ class _Run:
         cuts: dict[tuple[str, int], Cut],
         pool: Tensor,
         routed: list[Method],
+        rivals: Rivals,
     ) -> None:
         self.loaded, self.settings, self.cuts, self.pool, self.routed = loaded, settings, cuts, pool, routed
+        self.rivals = rivals
 
     def cells(self, lengths: Sequence[int], texts: Sequence[str]) -> list[Cell]:
         """All cells that have a block."""
@@ -294,9 +313,10 @@ class _Run:
             states = {text: Untouched(part.blocks) for (text, each), part in self.cuts.items() if each == length}
             for method, same in groupby(group, key=lambda cell: cell.method):
                 with self._attached(method) as focus:
+                    learned = self.rivals.layers(focus, method.name)
                     for cell in same:
                         start = time.perf_counter()
-                        point = self._point(focus, method, states[cell.text])
+                        point = self._point(focus, method, states[cell.text], learned)
                         seconds = round(time.perf_counter() - start, 2)
                         yield replace(point, text=cell.text, length=length, seconds=seconds)
 
@@ -305,7 +325,7 @@ class _Run:
         baselines = [
             Method(name, "baseline", first, share=share)
             for name in self.settings.baselines_at(length)
-            for share in (shares if BASELINES[name].tunable else (None,))
+            for share in (shares if METHODS[name].tunable else (None,))
         ]
         return [Method("untouched", "untouched", first), *self.routed, *baselines]
 
@@ -317,7 +337,7 @@ class _Run:
         finally:
             focus.detach()
 
-    def _point(self, focus: FocusModel, method: Method, states: Untouched) -> Point:
+    def _point(self, focus: FocusModel, method: Method, states: Untouched, learned: dict[int, Learner] | None) -> Point:
         settings = self.settings
         if method.kind == "untouched":
             row = evaluate(focus, states.blocks, routing="off", untouched=states)
@@ -333,6 +353,8 @@ class _Run:
                 training_text=self.pool[:2],
                 seed=settings.seed,
                 untouched=states,
+                learned=learned,
+                top_k=self.routed[0].top_k,
             )
         changes: dict[str, Any] = {"window": settings.window, "sink_tokens": settings.sink_tokens}
         config = focus.config
