@@ -254,3 +254,24 @@ def test_the_command_measures_kinds_and_refuses_both_forms_at_once(folder, tiny_
     assert both.exit_code and neither.exit_code
     several = CliRunner().invoke(app, [*shared, "-d", str(folder / "train.txt"), "--length", "32", "--length", "64"])
     assert several.exit_code and "Several lengths need --kinds" in several.output
+
+
+def test_learned_baselines_are_trained_once_and_oracles_stand_apart(measure, folder):
+    changes = {"baselines": ("sparq", "indexer", "seer", "topk", "best-reading"), "lengths": (64,)}
+    record, seen = measure(learned_tokens=4 * 1024, **changes)
+    assert sum(message.startswith("Training seer and indexer") for message in seen) == 4
+    kinds = {point["method"]: point["kind"] for point in record["points"]}
+    assert {name for name, kind in kinds.items() if kind == "oracle"} == {"topk", "best-reading"}
+    assert set(record["learned"]) == {"seer", "indexer"} and record["learned"]["seer"]["parameters"] > 0
+    rows = mean_rows(record, 64)
+    assert [row.kind for row in rows][-2:] == ["oracle", "oracle"]
+    assert {row.series for row in rows if row.against is not None} == {
+        "SparQ", "learned block gates", "learned token indexer"
+    }  # fmt: skip
+    assert len(list((folder / "f-learned").glob("*.safetensors"))) == 1
+    again, seen = measure(learned_tokens=4 * 1024, **changes, shares=(0.15, 0.4))
+    assert not any(message.startswith("Training") for message in seen)
+    assert again["learned"] == record["learned"]
+    assert measure(learned_tokens=4 * 1024, **changes, shares=(0.15, 0.4)) == (again, [])
+    with pytest.raises(FocusError, match="other settings or inputs"):
+        measure(learned_tokens=1024, **changes)
