@@ -229,7 +229,7 @@ def fit_baseline(
 
     Args:
         focus: the model, which attends fully; its routers are not used.
-        name: key of `BASELINES`.
+        name: key of `focus_core.baselines.METHODS`.
         training_text: (n, T) int64.
         share: of distant pairs.
         window: w.

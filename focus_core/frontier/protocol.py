@@ -353,7 +353,7 @@ class _Run:
                 training_text=self.pool[:2],
                 seed=settings.seed,
                 untouched=states,
-                learned=learned,
+                fitted=learned,
                 top_k=self.routed[0].top_k,
             )
         changes: dict[str, Any] = {"window": settings.window, "sink_tokens": settings.sink_tokens}
