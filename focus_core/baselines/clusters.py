@@ -30,20 +30,20 @@ class Clusters(NamedTuple):
         keys: (B, H, C, D) float32, mean key of each cluster; zeros where it is empty.
         values: (B, H, C, Dv) float32, mean value.
         segment: tokens of a segment.
-        count: clusters of a segment.
+        per_segment: clusters of a segment.
     """
 
     labels: Tensor
     keys: Tensor
     values: Tensor
     segment: int
-    count: int
+    per_segment: int
 
     def before(self, stop: int) -> Clusters:
         """The labels of the first `stop` keys, and the clusters of their segments."""
-        number = -(-stop // self.segment) * self.count
+        number = -(-stop // self.segment) * self.per_segment
         keys, values = self.keys[:, :, :number], self.values[:, :, :number]
-        return Clusters(self.labels[..., :stop], keys, values, self.segment, self.count)
+        return Clusters(self.labels[..., :stop], keys, values, self.segment, self.per_segment)
 
     def of_keys(self, table: Tensor) -> Tensor:
         """(B, H, n, C), entries of clusters, to (B, H, n, T), those of each key's cluster."""
@@ -119,8 +119,8 @@ def cluster_keys(case: Case, segment: int, count: int) -> Clusters:
     value_means = _means(values, labels, counted, count, torch.zeros_like(values[..., :count, :]))
     offsets = torch.arange(keys.shape[2], device=keys.device)[:, None] * count
     labels = (labels + offsets).flatten(2)[..., :length]
-    tables = (part.reshape(batch, heads, -1, part.shape[-1]) for part in (means, value_means))
-    return Clusters(labels, *tables, segment, count)
+    means, value_means = (part.reshape(batch, heads, -1, part.shape[-1]) for part in (means, value_means))
+    return Clusters(labels, means, value_means, segment, count)
 
 
 def _nearest(points: Tensor, means: Tensor) -> Tensor:
