@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from focus_core.attention import PairCounts
-from focus_core.attention.reference import attention_logits, masked_softmax
+from focus_core.attention import AttentionOutput, PairCounts
+from focus_core.attention.cpu.kernel import FAR, cpu_flash
+from focus_core.attention.reference import attention_logits
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.summaries import RunningSums, Summaries
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Float, Int
 
 
 class NarrowOutput(NamedTuple):
@@ -92,11 +93,9 @@ def narrow_attention(
     outputs, logsumexps = [], []
     pairs_read = torch.zeros(query.shape[:2], dtype=torch.int64, device=query.device)
     for chunk in _chunks(query.to(compute), key, value, groups, num_groups, reading, scale, softcap):
-        near = attention_logits(chunk.query, key[:, :, None, : chunk.stop], scale, softcap)
-        logits = torch.cat([near, chunk.logits + chunk.counts.log()], -1)
-        mask = torch.cat([_exact(chunk, groups, reading), ~chunk.reads & (chunk.counts > 0)], -1)
+        keys = torch.cat([key[:, :, : chunk.stop], chunk.summaries.keys], -2)
         values = torch.cat([value[:, :, : chunk.stop], chunk.summaries.values], -2)
-        output, logsumexp = masked_softmax(logits, mask, values[:, :, None])
+        output, logsumexp = _attend(chunk.query, keys, values, _bias(chunk, groups, reading), scale, softcap)
         outputs.append(output.flatten(1, 2))
         logsumexps.append(logsumexp.flatten(1, 2))
         pairs_read += chunk.pairs_read()
@@ -151,13 +150,41 @@ def _chunks(
         yield _Chunk(start, stop, border, queries, summaries, logits, reads)
 
 
-def _exact(chunk: _Chunk, groups: Tensor, reading: Reading) -> Bool[Tensor, "B Hkv G Tq S"]:
-    """The keys before the end of the chunk that its queries attend to exactly."""
+def _bias(chunk: _Chunk, groups: Tensor, reading: Reading) -> Float[Tensor, "B Hkv G Tq S+K"]:
+    """What to add to the logits of the S keys before the end of the chunk, and of the K summaries.
+
+    0 for keys that are attended exactly, log n for the summaries of groups that are not read, and `FAR` for the others.
+    """
+    reads, counts = chunk.reads, chunk.counts
+    shut = torch.where(reads, 0.0, FAR).to(chunk.query.dtype)
     index = torch.arange(chunk.stop, device=groups.device)
-    open_keys = (index >= chunk.border) | (index < reading.sink_tokens)
-    causal = index <= index[chunk.start :, None]
-    group_of_key = groups[:, :, None, None, : chunk.stop].expand(*chunk.reads.shape[:-1], -1)
-    return (open_keys | chunk.reads.gather(-1, group_of_key)) & causal
+    future = index > index[chunk.start :, None]
+    bias = future.to(shut.dtype).mul_(FAR).expand(*reads.shape[:-1], -1)
+    if chunk.border > reading.sink_tokens:
+        distant = groups[:, :, None, None, reading.sink_tokens : chunk.border].expand(*reads.shape[:-1], -1)
+        sinks, window = bias[..., : reading.sink_tokens], bias[..., chunk.border :]
+        bias = torch.cat([sinks, shut.gather(-1, distant), window], -1)
+    return torch.cat([bias, torch.where(reads | (counts == 0), FAR, counts.log())], -1)
+
+
+def _attend(
+    query: Float[Tensor, "B Hkv G Tq D"],
+    key: Float[Tensor, "B Hkv N D"],
+    value: Float[Tensor, "B Hkv N Dv"],
+    bias: Float[Tensor, "B Hkv G Tq N"],
+    scale: float,
+    softcap: float | None,
+) -> AttentionOutput:
+    """Attention under a bias, by PyTorch's fused CPU kernel where it can; both results (B, Hkv, G, Tq, ...)."""
+    recorded = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
+    same_size = query.shape[-1] == value.shape[-1] and query.dtype == torch.float32
+    if query.device.type == "cpu" and softcap is None and same_size and not recorded:
+        # Query heads that share keys become rows.
+        found = cpu_flash(query.flatten(2, 3), key, value, scale, bias=bias.flatten(2, 3))
+        return AttentionOutput(*(part.unflatten(2, query.shape[2:4]) for part in found))
+    logits = attention_logits(query, key[:, :, None], scale, softcap) + bias
+    logsumexp = logits.logsumexp(-1)
+    return AttentionOutput((logits - logsumexp[..., None]).exp() @ value[:, :, None], logsumexp)
 
 
 def _pair_counts(length: int, reading: Reading, pairs_read: Tensor) -> PairCounts:

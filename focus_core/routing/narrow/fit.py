@@ -91,12 +91,12 @@ def even_potentials(scores: Float[Tensor, "H n K"], rounds: int = ROUNDS) -> Flo
     """What to add to scores so that the best group of every token makes even groups.
 
     The groups are the optimal assignment to K places of n / K tokens each, up to ties. Each round lowers the potential
-    of a group that is too large by the log of its excess, and raises that of one too small. Steps shrink, and the most
-    even potentials of all rounds are returned.
+    of a group that is too large by the log of its excess, and raises that of one too small. Steps shrink, until no
+    group has more than 1.02 times its share, and the most even potentials so far are returned.
 
     Args:
         scores: (H, n, K), each head on its own.
-        rounds: steps.
+        rounds: steps at most.
     """
     num_tokens, num_groups = scores.shape[1:]
     best_two = scores.topk(2, -1).values
@@ -109,5 +109,7 @@ def even_potentials(scores: Float[Tensor, "H n K"], rounds: int = ROUNDS) -> Flo
         excess = sizes * num_groups / num_tokens
         worst = excess.amax(1, keepdim=True)
         best, least = torch.where(worst < least, potential, best), torch.minimum(worst, least)
+        if bool((least < 1.02).all()):
+            break
         potential = potential - scale * excess.clamp(min=0.1).log() / (1 + step / 10)
     return best - best.mean(1, keepdim=True)

@@ -17,11 +17,12 @@ from focus_core.routing.narrow.reference import narrow_reference
 from focus_core.routing.narrow.summaries import RunningSums
 
 
-def problem(length, kv_heads=2, repeats=2, num_groups=4, seed=0, batch=2, dtype=torch.float64):
+def problem(length, kv_heads=2, repeats=2, num_groups=4, seed=0, batch=2, value_size=6):
+    dtype = torch.float64
     generator = torch.Generator().manual_seed(seed)
     query = torch.randn(batch, kv_heads * repeats, length, 8, generator=generator, dtype=dtype) * 2
     key = torch.randn(batch, kv_heads, length, 8, generator=generator, dtype=dtype)
-    value = torch.randn(batch, kv_heads, length, 6, generator=generator, dtype=dtype)
+    value = torch.randn(batch, kv_heads, length, value_size, generator=generator, dtype=dtype)
     groups = torch.randint(0, num_groups, (batch, kv_heads, length), generator=generator)
     return (query, key, value, groups, num_groups), {"scale": 0.4}
 
@@ -66,6 +67,19 @@ def test_chunks_equal_the_definition(case):
     assert bool((counts.distant_sink == (distant & (index < reading.sink_tokens)).sum()).all())
     again = narrow_pairs(*tensors[:2], *tensors[3:], reading, **options, softcap=softcap)
     assert all(torch.equal(*each) for each in zip(counts, again))
+
+
+@settings(deadline=None)
+@given(case=cases())
+def test_the_fused_kernel_equals_the_form_with_gradients(case):
+    (query, key, _, groups, num_groups), options, reading, _ = case
+    query, key = query.float(), key.float()
+    value = torch.roll(key, 1, -1)
+    fused = narrow_attention(query, key, value, groups, num_groups, reading, **options)
+    plain = narrow_attention(query, key, value.requires_grad_(), groups, num_groups, reading, **options)
+    assert plain.output.requires_grad and not fused.output.requires_grad
+    assert torch.allclose(fused.output, plain.output, atol=1e-5)
+    assert torch.allclose(fused.logsumexp, plain.logsumexp, atol=1e-5)
 
 
 def test_float32_and_bfloat16_are_close_to_the_definition():
