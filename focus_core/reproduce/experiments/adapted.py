@@ -19,7 +19,8 @@ from focus_core.errors import FocusError, require
 from focus_core.evaluation import Evaluation, evaluate
 from focus_core.evaluation.compare import mean_difference, perplexity_difference
 from focus_core.evaluation.retention import Untouched, compare_tokens, retention_of
-from focus_core.frontier.measure import Point, baseline_point
+from focus_core.frontier.measure import Point, baseline_point, fit_baseline
+from focus_core.frontier.tuning import Tuner, tunable
 from focus_core.models import LoadedModel
 from focus_core.reproduce.context import Context
 from focus_core.reproduce.experiments.retrofits import OURS
@@ -86,7 +87,7 @@ def run(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
         focus = FocusModel.from_pretrained(loaded.model, context.folder / "rates" / ROUTERS / f"{best:g}")
         return {"rows": _routed(context, focus, untouched, own, own_nll)}
     focus = retrofit(loaded.model, values["config"], seed=context.seed)
-    return {"rows": [_baseline(context, cell, values, focus, untouched, own, own_nll)]}
+    return _baseline(context, cell, values, focus, untouched, own, own_nll)
 
 
 def _untouched(context: Context) -> Untouched:
@@ -190,23 +191,21 @@ def _baseline(
     own: Untouched,
     own_nll: Any,
 ) -> dict[str, Any]:
-    """A baseline on the adapted model, at the share of distant pairs that the routers keep."""
+    """A baseline on the adapted model, at the share of distant pairs that the routers keep.
+
+    Its setting is chosen, and it is fitted, on training text.
+    """
     routed = next(row for row in _stored(context, cell, ROUTERS)["rows"] if row["top_k"] == SHARED_AT)
-    config = values["config"]
-    measure = partial(
-        baseline_point,
-        focus,
-        values["baseline"],
-        context.held,
-        share=routed["kept_share"],
-        window=config.window,
-        sinks=config.sink_tokens,
-        training_text=calibration_blocks(context.blocks, context.seed)[:2],
-        seed=context.seed,
-    )
+    name, share, text = values["baseline"], routed["kept_share"], calibration_blocks(context.blocks, context.seed)
+    budget = {"window": values["config"].window, "sinks": values["config"].sink_tokens, "seed": context.seed}
+    tuning = Tuner(focus, text, **budget).tune(name, share) if tunable(name) else None
+    budget |= {"share": share, "setting": tuning["setting"] if tuning else {}}
+    fitted = fit_baseline(focus, name, text, **budget)
+    measure = partial(baseline_point, focus, name, context.held, training_text=text, fitted=fitted, **budget)
     found = measure(untouched=untouched)
     row = _row(context, found, measure(untouched=own), own_nll)
-    return {"routing": found.label, **row, "kept_share": found.kept_share}
+    rows = [{"routing": found.label, **row, "kept_share": found.kept_share}]
+    return {"rows": rows} if tuning is None else {"rows": rows, "tuning": tuning}
 
 
 def _row(context: Context, found: Evaluation | Point, beside: Evaluation | Point, own_nll: Any) -> dict[str, Any]:

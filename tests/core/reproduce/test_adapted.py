@@ -104,7 +104,10 @@ def test_rows_have_two_references_and_baselines_the_share_of_the_routers(context
             assert row["perplexity"] - row["difference"] == pytest.approx(context.untouched.perplexity, rel=1e-5)
             assert row["perplexity"] - row["from_full"] == pytest.approx(adapted["perplexity"], rel=1e-5)
             assert row["kl_from_full"] < row["kl"]
-    share = rows[ROUTERS][0]["kept_share"]
+    share, tuning = rows[ROUTERS][0]["kept_share"], record["tuning"]
+    assert set(tuning) == {"baseline quest"}  # a window has no setting
+    tried = {str(each["setting"]): each["kl"] for each in tuning["baseline quest"]["tried"]}
+    assert tried[str(tuning["baseline quest"]["setting"])] == min(tried.values()) and len(tried) > 1
     assert rows["baseline quest"][0]["kept_share"] == pytest.approx(share, abs=0.15)
     trials = sorted((context.folder).rglob("loss.json"))
     before = [path.stat().st_mtime_ns for path in trials]
