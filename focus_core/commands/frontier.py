@@ -46,6 +46,9 @@ def frontier(
         typer.Option(min=1, help="Evenly spaced blocks. Default: 16; 3 for each kind and length with --kinds."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of untrained routers and random baselines.")] = 0,
+    untuned: Annotated[
+        bool, typer.Option("--untuned", help="Default settings for baselines, not those best on the training text.")
+    ] = False,
     speeds: Annotated[
         list[Path] | None, typer.Option(help="Record of focus bench; repeat. Default: those that are shipped.")
     ] = None,
@@ -56,6 +59,7 @@ def frontier(
     Retention comes first: the divergence (KL) of next-token distributions
     from the untouched model's. All methods have the same window and sinks.
     The share of distant pairs that each keeps is counted. Routing is causal.
+    Settings of baselines are chosen on the training text, as many for each.
 
     With --kinds: several kinds of text and lengths, with the mean over
     kinds. Repeat the command with more kinds, lengths, blocks or methods to
@@ -76,6 +80,7 @@ def frontier(
     if kinds is None and length is not None and len(length) > 1:
         raise FocusError("Several lengths need --kinds: with --data give one --length.")
     sizes: dict[str, Any] = {"window": window, "sink_tokens": sinks, "seed": seed, "routers": tuple(routers or [None])}
+    sizes["tuned"] = not untuned
     sizes |= {} if blocks is None else {"blocks": blocks}
     sizes |= {} if top_k is None else {"top_k": tuple(top_k)}
     sizes |= {} if share is None else {"shares": tuple(share)}

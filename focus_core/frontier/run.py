@@ -18,6 +18,7 @@ from focus_core.frontier.files import write_beside
 from focus_core.frontier.kinds import cut
 from focus_core.frontier.measure import SCHEMA, Point, baseline_point, check_names, point_of, routed_point
 from focus_core.frontier.speeds import Speeds, recorded_speeds
+from focus_core.frontier.tuning import Tuning, stored_tuning
 from focus_core.models import LoadedModel, load_model
 from focus_core.progress import Progress, silent
 from focus_core.results import record_run, resume_record, text_records
@@ -44,6 +45,7 @@ class FrontierSettings:
         blocks: evenly spaced blocks of the held-out text.
         shares: of distant pairs, for the baselines; None for those that the first routers keep.
         seed: of untrained routers and random baselines.
+        tuned: whether settings of baselines are chosen on training text; their defaults otherwise.
     """
 
     routers: tuple[str | None, ...] = (None,)
@@ -55,6 +57,7 @@ class FrontierSettings:
     blocks: int = 16
     shares: tuple[float, ...] | None = None
     seed: int = 0
+    tuned: bool = True
 
     def __post_init__(self) -> None:
         check_names(self.baselines, self.shares or ())
@@ -83,7 +86,7 @@ def measure_frontier(
 
     Returns:
         The record: ``schema``, ``made``, ``model``, ``settings``, ``data``, ``training_text``, ``documents`` (that of
-        each block) and ``points``.
+        each block), ``tuning`` (the settings tried of each baseline) and ``points``.
 
     Raises:
         FocusError: a text, a model or routers are missing, or the file holds a measurement of other settings.
@@ -104,16 +107,20 @@ def measure_frontier(
     report = {
         "schema": SCHEMA,
         "model": {"name": loaded.info.name, "revision": loaded.info.revision},
-        "settings": sizes | {"blocks": len(held)},
+        "settings": sizes | {"blocks": len(held), "tuned": settings.tuned},
         "data": text_records(held_files),
         "training_text": text_records(train_files),
     }
-    record: dict[str, Any] = resume_record(out, report) | {"documents": list(sample.documents)}
+    record: dict[str, Any] = resume_record(out, report, older={"tuned": False}) | {"documents": list(sample.documents)}
+    record["tuning"] = stored_tuning(out)
     points = [point_of(point) for point in record["points"]]
-    plan = _Plan(loaded, held, calibration_blocks(pool, settings.seed), settings, points)
+    pool = calibration_blocks(pool, settings.seed)
+    budget = {"window": settings.window, "sinks": settings.sink_tokens, "seed": settings.seed}
+    tuning = Tuning(pool, record["tuning"], on=settings.tuned, progress=progress, **budget)
+    plan = _Plan(loaded, held, pool, settings, points, tuning)
     for done, point in enumerate(plan.run(), 1):
         points.append(point)
-        record = record_run(out, {**record, "points": [asdict(each) for each in points]})
+        record = record_run(out, {**record, "tuning": tuning.entries, "points": [asdict(each) for each in points]})
         progress(f"{point.label} ({done} of {plan.total})", done / plan.total)
     write_beside(out, record, speeds)
     return record
@@ -123,8 +130,15 @@ class _Plan:
     """The points still to measure, routers first, because they set the budgets of the baselines."""
 
     def __init__(
-        self, loaded: LoadedModel, held: np.ndarray, pool: Tensor, settings: FrontierSettings, points: list[Point]
+        self,
+        loaded: LoadedModel,
+        held: np.ndarray,
+        pool: Tensor,
+        settings: FrontierSettings,
+        points: list[Point],
+        tuning: Tuning,
     ) -> None:
+        self.tuning = tuning
         self.loaded, self.held, self.pool, self.settings, self.points = loaded, held, pool, settings, points
         self.untouched = Untouched(held)
         budgets = len(settings.top_k if settings.shares is None else settings.shares)
@@ -171,9 +185,10 @@ class _Plan:
                         share=share or 0.0,
                         window=self.settings.window,
                         sinks=self.settings.sink_tokens,
-                        training_text=self.pool[:2],
+                        training_text=self.pool,
                         seed=self.settings.seed,
                         untouched=self.untouched,
+                        **self.tuning.of(focus, name, share),
                     )
         focus.detach()
 

@@ -5,7 +5,9 @@ A setting is measured as any point of a frontier is: KL(untouched || sparse) of 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,8 @@ from torch import Tensor
 
 from focus_core.baselines import BASELINES
 from focus_core.evaluation.retention import Untouched
-from focus_core.frontier.measure import baseline_point
+from focus_core.frontier.measure import baseline_point, fit_baseline
+from focus_core.progress import Progress, silent
 from focus_core.routing.model import FocusModel
 
 TUNED_BLOCKS = 2
@@ -78,6 +81,42 @@ class Tuner:
         }
 
 
+class Tuning:
+    """Settings and fits of the baselines of a run: read from its record, or chosen when a baseline is measured first.
+
+    Args:
+        text: (n, T) int64 training text.
+        entries: results of `Tuner.tune` that the record holds; not changed.
+        on: whether to choose settings; the defaults otherwise.
+        progress: told of each baseline whose settings are compared.
+        budget: window, sinks and seed, as of `Tuner`.
+    """
+
+    def __init__(
+        self,
+        text: Tensor,
+        entries: Sequence[dict[str, Any]],
+        *,
+        on: bool = True,
+        progress: Progress = silent,
+        **budget: Any,
+    ) -> None:
+        self.text, self.entries, self.on, self.progress, self.budget = text, list(entries), on, progress, budget
+        self._fitted: dict[tuple[str, float | None], dict[int, Any]] = {}
+
+    def of(self, focus: FocusModel, name: str, share: float | None) -> dict[str, Any]:
+        """The ``setting`` and the ``fitted`` of `baseline_point` for a baseline at a share of distant pairs."""
+        setting = chosen(self.entries, name, share) if self.on else None
+        if self.on and setting is None and share is not None and tunable(name):
+            self.progress(f"Comparing {len(BASELINES[name].grid)} settings of {BASELINES[name].label}", 0.0)
+            self.entries.append(Tuner(focus, self.text, **self.budget).tune(name, share))
+            setting = chosen(self.entries, name, share)
+        if (name, share) not in self._fitted:  # the latest is kept: baselines are measured one after another
+            fitted = fit_baseline(focus, name, self.text, share=share or 0.0, setting=setting, **self.budget)
+            self._fitted = {(name, share): fitted}
+        return {"setting": setting, "fitted": self._fitted[name, share]}
+
+
 def tunable(name: str) -> bool:
     """Whether a method is a baseline with settings to choose from."""
     return name in BASELINES and bool(BASELINES[name].grid)
@@ -87,3 +126,8 @@ def chosen(tuning: Sequence[dict[str, Any]], name: str, share: float | None) -> 
     """The setting of a baseline at a share among results of `Tuner.tune`; None where it was not tuned."""
     found = (each["setting"] for each in tuning if (each["method"], each["share"]) == (name, share))
     return next(found, None)
+
+
+def stored_tuning(out: Path) -> list[dict[str, Any]]:
+    """Results of `Tuner.tune` in a record that `resume_record` accepts; none without a file."""
+    return json.loads(out.read_text(encoding="utf-8")).get("tuning", []) if out.exists() else []

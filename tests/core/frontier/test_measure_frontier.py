@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+from focus_core.baselines import BASELINES
 from focus_core.errors import FocusError
 from focus_core.frontier.run import FrontierSettings, measure_frontier
 from focus_core.frontier.speeds import Speeds
+from focus_core.frontier.tuning import Tuner
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import retrofit
 
@@ -49,8 +51,23 @@ def test_a_stopped_run_resumes_and_returns_the_record(folder):
     assert [point["method"] for point in record["points"][2:]] == ["untrained, K=4", "sparq"]
     assert record["points"][3]["wanted_share"] == record["points"][1]["kept_share"]
     assert record == json.loads((folder / "f.json").read_text(encoding="utf-8"))
+    tried = record["tuning"][0]["tried"]
+    assert [each["setting"] for each in tried] == [dict(each) for each in BASELINES["sparq"].grid]
+    assert record["points"][3]["setting"] == min(tried, key=lambda each: each["kl"])["setting"]
     assert "SparQ" in (folder / "f.md").read_text() and "SparQ" in (folder / "f.svg").read_text()
     assert measure(folder) == (record, [])
+
+
+def test_settings_are_tuned_once_and_only_if_wanted(folder, monkeypatch):
+    first, _ = measure(folder)
+    monkeypatch.delattr(Tuner, "tune")  # a resumed run must not need it
+    more, _ = measure(folder, baselines=("sparq", "streaming"))
+    assert more["points"][:4] == first["points"] and more["tuning"] == first["tuning"]
+    with pytest.raises(FocusError, match="other settings or inputs"):
+        measure(folder, tuned=False)
+    (folder / "f.json").unlink()
+    record, _ = measure(folder, tuned=False)
+    assert record["tuning"] == [] and record["points"][3]["setting"] is None
 
 
 def test_other_settings_and_names_are_refused(folder):

@@ -10,6 +10,8 @@ from focus_core import FocusConfig, retrofit
 from focus_core.baselines import BASELINES
 from focus_core.frontier.measure import baseline_point, fit_baseline, point_of
 from focus_core.frontier.tuning import Tuner, chosen, tunable
+from focus_core.resources import data_dir
+from focus_core.text import read_text, token_blocks
 
 TUNABLE = [name for name in BASELINES if tunable(name)]
 BUDGET = {"window": 6, "sinks": 2}
@@ -80,3 +82,14 @@ def test_kmeans_is_fitted_on_all_of_the_training_text(focus):
 def test_a_short_training_text_is_enough(focus):
     for blocks in (1, 2, 3):
         assert Tuner(focus, text(blocks), **BUDGET).tune("magicpig", 0.4)["tokens"] == 64
+
+
+def test_on_a_real_text_small_pages_keep_more_of_the_model(default_model):
+    focus = retrofit(default_model.model, FocusConfig(window=64))
+    story = read_text(data_dir() / "samples" / "story.txt")
+    ids = torch.from_numpy(token_blocks(default_model.tokenizer, [story], 512, max_blocks=2))
+    found = Tuner(focus, ids, window=64, sinks=4, blocks=1).tune("quest", 0.15)
+    focus.detach()
+    kl = {each["setting"]["page"]: each["kl"] for each in found["tried"]}
+    assert kl[4] < 0.9 * kl[16] < 0.9 * kl[32]
+    assert found["setting"]["page"] < 16  # the page size that was fixed
