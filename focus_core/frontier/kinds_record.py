@@ -14,7 +14,7 @@ from focus_core.results import plain, resume_record, text_records
 SCHEMA = "focus-frontier-kinds/1"
 GROWING = ("lengths", "blocks", "shares", "top_k")
 """Settings that may differ when a record is resumed: they decide which cells there are, not their results."""
-OLDER = {"learned_tokens": 300 * 1024}
+OLDER = {"learned_tokens": 300 * 1024, "tuned": False}
 """Settings that older records lack."""
 
 
@@ -56,7 +56,7 @@ def resumed(out: Path, report: dict[str, Any], growing: dict[str, Any]) -> dict[
     """
     record, growing = resume_record(out, report, free=GROWING, older=OLDER), plain(growing)
     if not out.exists():
-        return record | growing | {"learned": {}}
+        return record | growing | {"learned": {}, "tuning": []}
     stored = json.loads(out.read_text(encoding="utf-8"))
     elsewhere = "name another file with --out."
     for name, entry in growing["routers"].items():
@@ -72,5 +72,5 @@ def resumed(out: Path, report: dict[str, Any], growing: dict[str, Any]) -> dict[
             if more > blocks["used"]:
                 raise FocusError(f"{out} holds {more} blocks of {name} at {length}: repeat with as many --blocks.")
         kinds[name] = entry | {"blocks": before["blocks"] | entry["blocks"]}
-    same = {"ours": stored["ours"], "learned": stored.get("learned", {})}
+    same = {"ours": stored["ours"], "learned": stored.get("learned", {}), "tuning": stored.get("tuning", [])}
     return record | {"kinds": kinds, "routers": stored["routers"] | growing["routers"]} | same

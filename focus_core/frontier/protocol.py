@@ -18,7 +18,6 @@ from typing import Any
 from torch import Tensor
 
 from focus_core.baselines import METHODS
-from focus_core.baselines.learned import Learner
 from focus_core.baselines.learned.train import LearnedSettings
 from focus_core.errors import FocusError
 from focus_core.evaluation import evaluate
@@ -30,6 +29,7 @@ from focus_core.frontier.measure import Point, baseline_point, check_names, poin
 from focus_core.frontier.rivals import Rivals
 from focus_core.frontier.speeds import Speeds, recorded_speeds
 from focus_core.frontier.timing import Clock
+from focus_core.frontier.tuning import Tuning
 from focus_core.models import LoadedModel, load_model
 from focus_core.progress import Progress, silent
 from focus_core.results import record_run, text_records
@@ -61,6 +61,7 @@ class ProtocolSettings:
         sink_tokens: first tokens that all methods keep.
         seed: of random baselines.
         learned_tokens: of training text that learned baselines are trained on.
+        tuned: whether settings of baselines are chosen on training text; their defaults otherwise.
 
     Raises:
         FocusError: an unknown baseline, or a share that is not above 0 and below 1.
@@ -76,6 +77,7 @@ class ProtocolSettings:
     sink_tokens: int = 4
     seed: int = 0
     learned_tokens: int = LearnedSettings.tokens
+    tuned: bool = True
 
     def __post_init__(self) -> None:
         check_names(self.baselines or (), self.shares)
@@ -155,7 +157,8 @@ def measure_protocol(
     Returns:
         The record: ``schema``, ``made``, ``model``, ``settings``, ``training_text``, ``kinds`` (documents and blocks),
         ``routers`` (hash, settings and training text), ``ours`` (the routers that baselines are compared with),
-        ``learned`` (rate, parameters and divergence of each learned baseline) and ``points``.
+        ``learned`` (rate, parameters and divergence of each learned baseline), ``tuning`` (the settings tried of each
+        baseline) and ``points``.
 
     Raises:
         FocusError: a text, a model or routers are missing, a text was trained on, a length is past the model's
@@ -193,6 +196,7 @@ def measure_protocol(
             "shares": settings.shares,
             "top_k": settings.top_k,
             "learned_tokens": settings.learned_tokens,
+            "tuned": settings.tuned,
         },
         "training_text": training_text,
     }
@@ -211,14 +215,16 @@ def measure_protocol(
         seed=settings.seed,
         progress=progress,
     )
-    run = _Run(loaded, settings, cuts, pool, methods, rivals)
+    budget = {"window": settings.window, "sinks": settings.sink_tokens, "seed": settings.seed}
+    tuning = Tuning(pool, record["tuning"], on=settings.tuned, progress=progress, **budget)
+    run = _Run(loaded, settings, cuts, pool, methods, rivals, tuning)
     cells = run.cells(lengths, [text.name for text in texts])
     missing = run.missing(cells, points)
     clock = Clock([(cell.key[0], cell.length, len(cuts[cell.text, cell.length].blocks)) for cell in missing], points)
     for done, point in enumerate(run.measure(missing), 1):
         points = [each for each in points if each.key != point.key] + [point]
-        learned = record["learned"] | rivals.report
-        record = record_run(out, {**record, "learned": learned, "points": [asdict(each) for each in points]})
+        added = {"learned": record["learned"] | rivals.report, "tuning": tuning.entries}
+        record = record_run(out, {**record, **added, "points": [asdict(each) for each in points]})
         write_beside(out, record, speeds)
         left = clock.after(point)
         at = f"{point.label}, {point.text}, T = {point.length:,}"
@@ -288,9 +294,10 @@ class _Run:
         pool: Tensor,
         routed: list[Method],
         rivals: Rivals,
+        tuning: Tuning,
     ) -> None:
         self.loaded, self.settings, self.cuts, self.pool, self.routed = loaded, settings, cuts, pool, routed
-        self.rivals = rivals
+        self.rivals, self.tuning = rivals, tuning
 
     def cells(self, lengths: Sequence[int], texts: Sequence[str]) -> list[Cell]:
         """All cells that have a block."""
@@ -313,10 +320,10 @@ class _Run:
             states = {text: Untouched(part.blocks) for (text, each), part in self.cuts.items() if each == length}
             for method, same in groupby(group, key=lambda cell: cell.method):
                 with self._attached(method) as focus:
-                    learned = self.rivals.layers(focus, method.name)
+                    given = self._given(focus, method)
                     for cell in same:
                         start = time.perf_counter()
-                        point = self._point(focus, method, states[cell.text], learned)
+                        point = self._point(focus, method, states[cell.text], given)
                         seconds = round(time.perf_counter() - start, 2)
                         yield replace(point, text=cell.text, length=length, seconds=seconds)
 
@@ -337,7 +344,14 @@ class _Run:
         finally:
             focus.detach()
 
-    def _point(self, focus: FocusModel, method: Method, states: Untouched, learned: dict[int, Learner] | None) -> Point:
+    def _given(self, focus: FocusModel, method: Method) -> dict[str, Any]:
+        """What a baseline has from training text: its setting, and what was fitted or learned."""
+        if method.kind != "baseline":
+            return {}
+        learned = self.rivals.layers(focus, method.name)
+        return self.tuning.of(focus, method.name, method.share) if learned is None else {"fitted": learned}
+
+    def _point(self, focus: FocusModel, method: Method, states: Untouched, given: dict[str, Any]) -> Point:
         settings = self.settings
         if method.kind == "untouched":
             row = evaluate(focus, states.blocks, routing="off", untouched=states)
@@ -350,11 +364,11 @@ class _Run:
                 share=method.share or 0.0,
                 window=settings.window,
                 sinks=settings.sink_tokens,
-                training_text=self.pool[:2],
+                training_text=self.pool,
                 seed=settings.seed,
                 untouched=states,
-                fitted=learned,
                 top_k=self.routed[0].top_k,
+                **given,
             )
         changes: dict[str, Any] = {"window": settings.window, "sink_tokens": settings.sink_tokens}
         config = focus.config

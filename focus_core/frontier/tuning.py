@@ -111,9 +111,9 @@ class Tuning:
             self.progress(f"Comparing {len(BASELINES[name].grid)} settings of {BASELINES[name].label}", 0.0)
             self.entries.append(Tuner(focus, self.text, **self.budget).tune(name, share))
             setting = chosen(self.entries, name, share)
-        if (name, share) not in self._fitted:  # the latest is kept: baselines are measured one after another
+        if (name, share) not in self._fitted:
             fitted = fit_baseline(focus, name, self.text, share=share or 0.0, setting=setting, **self.budget)
-            self._fitted = {(name, share): fitted}
+            self._fitted[name, share] = fitted
         return {"setting": setting, "fitted": self._fitted[name, share]}
 
 

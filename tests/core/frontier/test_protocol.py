@@ -20,6 +20,7 @@ from focus_core.frontier.measure import Point
 from focus_core.frontier.protocol import ProtocolSettings, measure_protocol, wanted_lengths
 from focus_core.frontier.speeds import Speeds
 from focus_core.frontier.timing import Clock, words
+from focus_core.frontier.tuning import Tuner
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, retrofit
 
@@ -49,6 +50,8 @@ def measure(folder, tiny_llama):
         seen = []
 
         def show(message, share):
+            if "(" not in message:
+                return  # of no cell
             seen.append(message)
             if len(seen) == stop_after:
                 raise KeyboardInterrupt
@@ -114,6 +117,19 @@ def test_a_stopped_run_resumes_with_the_same_result(measure, folder):
     for one, other in zip(record["points"], again["points"], strict=True):
         assert one["block_nll"] == pytest.approx(other["block_nll"]) and one["kept_share"] == other["kept_share"]
         assert one["block_kl"] == pytest.approx(other["block_kl"], abs=1e-6)
+
+
+def test_settings_are_tuned_once_for_all_texts_and_lengths(measure, monkeypatch):
+    record, _ = measure(lengths=(32,))
+    (tuned,) = record["tuning"]
+    assert (tuned["method"], tuned["share"]) == ("sparq", 0.15) and len(tuned["tried"]) == 4
+    monkeypatch.delattr(Tuner, "tune")  # a resumed run must not need it
+    record, _ = measure()
+    points = [point for point in record["points"] if point["method"] == "sparq"]
+    assert {point["length"] for point in points} == {32, 64} and record["tuning"] == [tuned]
+    assert all(point["setting"] == tuned["setting"] for point in points)
+    with pytest.raises(FocusError, match="other settings"):
+        measure(tuned=False)
 
 
 def test_methods_lengths_kinds_and_shares_are_added_to_a_record(measure, folder):
