@@ -170,7 +170,7 @@ def baseline_point(
         sinks: number of first tokens that every query keeps, the same as that of these routers.
         training_text: (n, T) int64, other text, for baselines that are fitted.
         seed: of random ones.
-        setting: of the baseline, see `tune`; its default when None.
+        setting: of the baseline, one of its `grid`, see `focus_core.frontier.tuning`; its default when None.
         fitted: result of `fit_baseline` with the same arguments, to save time; from `training_text` when None. Of a
             learned baseline its learner of every layer, see `focus_core.baselines.learned.train`.
         untouched: states of the untouched model for the same blocks, to use and to add to; fresh ones when None.
