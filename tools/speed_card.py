@@ -11,31 +11,25 @@ from collections import defaultdict
 from typing import Any
 
 import cards
-from cards import ROOT, Pages, read, table
+from cards import ROOT, Pages, read, records, table
 from speed_tables import (
+    OLDER,
+    PAST,
     baseline_setting,
-    content_table,
-    fixed_table,
+    baselines_table,
     kernel_table,
+    length,
+    model_summary,
     model_table,
     routing_table,
     setting,
 )
 
-from focus_core.frontier.speeds import distant_share
+from focus_core.bench.routing import choosing_seconds
+from focus_core.frontier.speeds import distant_share, with_choice
 from focus_core.results import machine_of, made_of
 
 TOOL = "speed_card.py"
-
-
-def model_summary(record: dict[str, Any]) -> str:
-    """Speed-ups of prefill and decode alone."""
-    found = {(row["task"], row["tokens"], row["top_k"]): row["speedup"] for row in record["results"]}
-    rows = [
-        (task, f"{tokens:,}", *(f"{found[task, tokens, k]:.2f}" for k in (1, 2)))
-        for task, tokens in dict.fromkeys(key[:2] for key in found)
-    ]
-    return table(("task", "tokens", "k = 1", "k = 2"), rows)
 
 
 def lengths_table(record: dict[str, Any]) -> str:
@@ -48,39 +42,40 @@ def lengths_table(record: dict[str, Any]) -> str:
     routings = sorted({key[1:] for key in points})
     rows = [
         (
-            f"{tokens:,}",
-            *(f"{p['speedup']:.2f} (of {p['bound']:.2f})" for p in (points[tokens, *routing] for routing in routings)),
+            length(tokens),
+            *(_speeds(points[tokens, *routing]) for routing in routings),
         )
         for tokens in sorted({key[0] for key in points})
     ]
     worst = max(point["error_output"] for point in points.values())
     return (
         table(("tokens", *(f"K = {groups}, k = {top_k}" for groups, top_k in routings)), rows)
-        + "\n\nSpeed-up of one attention call over PyTorch's full causal flash attention, bfloat16, selection time "
-        "excluded. In brackets the bound: 1 / share of pairs kept. Largest deviation from the float32 definition: "
-        f"{worst:.0e}. {setting(record)}"
+        + "\n\nSpeed-up of one attention call over PyTorch's full causal flash attention, bfloat16: attention only / "
+        "choosing included. In brackets the bound: 1 / share of pairs kept. Largest deviation from the float32 "
+        f"definition: {worst:.0e}. {PAST} {setting(record)}"
     )
+
+
+def _speeds(point: dict[str, Any]) -> str:
+    """Attention only, choosing included, and the bound."""
+    both = with_choice(point)
+    return f"{point['speedup']:.2f}{'' if both is None else f' / {both:.2f}'} (of {point['bound']:.2f})"
 
 
 def heads_summary(record: dict[str, Any]) -> str:
     """Routers per head at the shares that the trained ones keep of books: 8 groups, k = 1 to 3, and 16, k = 1."""
     wanted = ((8, 1, 0.18), (8, 2, 0.315), (8, 3, 0.45), (16, 1, 0.103))
+    found = {(_kind(p), p["tokens"]): p for p in record["points"]}
+    sizes = sorted({tokens for kind, tokens in found if kind in wanted})
     rows = []
-    for groups, top_k, share in wanted:
-        points = [
-            next(p for p in record["points"] if _kind(p) == (groups, top_k, share) and p["tokens"] == tokens)
-            for tokens in (8192, 32768)
-        ]
-        kept = (distant_share(p["kept_share"], p["tokens"], record["settings"]["window"]) for p in points)
-        rows.append(
-            (
-                f"{groups}",
-                f"{top_k}",
-                " and ".join(dict.fromkeys(f"{each:.0%}" for each in kept)),
-                *(f"{p['speedup']:.2f} (of {p['bound']:.2f})" for p in points),
-            )
-        )
-    return table(("K", "k", "distant pairs kept", "8,192 tokens", "32,768 tokens"), rows) + f"\n\n{setting(record)}"
+    for kind in wanted:
+        points = {tokens: found[kind, tokens] for tokens in sizes if (kind, tokens) in found}
+        kept = (distant_share(p["kept_share"], p["tokens"], record["settings"]["window"]) for p in points.values())
+        shares = " and ".join(dict.fromkeys(f"{each:.0%}" for each in kept))
+        cells = (_speeds(points[tokens]) if tokens in points else "" for tokens in sizes)
+        rows.append((f"{kind[0]}", f"{kind[1]}", shares, *cells))
+    columns = ("K", "k", "distant pairs kept", *map(length, sizes))
+    return f"{table(columns, rows)}\n\nAt these lengths, attention only / choosing included (of the bound). {PAST} {setting(record)}"
 
 
 def answer(kernel: dict[str, Any], model: dict[str, Any]) -> str:
@@ -93,8 +88,8 @@ def answer(kernel: dict[str, Any], model: dict[str, Any]) -> str:
     return (
         f"On {machine}, one attention call at 8,192 tokens is {points[8192, 8, 1]['speedup']:.1f} times as fast as "
         f"full attention with k = 1 of K = 8.\nWith k = 2 it is {points[8192, 8, 2]['speedup']:.1f} times as fast "
-        "(selection time excluded).\nPrefill of the whole model at that length gains "
-        f"{prefill[8192, 1]:.2f} times with k = 1 and is slower with k = 2 ({prefill[8192, 2]:.2f})."
+        "(selection time excluded).\nPrefill of the whole model at that length is "
+        f"{prefill[8192, 1]:.2f} times as fast with k = 1 and {prefill[8192, 2]:.2f} times with k = 2."
     )
 
 
@@ -103,7 +98,7 @@ def routing_cost(record: dict[str, Any]) -> str:
     point = next(
         p for p in record["points"] if (p["tokens"], *_kind(p), p["dtype"]) == (32768, 8, 1, None, "float32")
     )  # fmt: skip
-    parts = sum(seconds for name, seconds in point["routing_s"].items() if name != "sinkhorn_10_rounds") * 1e3
+    parts = choosing_seconds(point["routing_s"]) * 1e3
     return (
         f"At 32,768 tokens calibrated routing takes {parts:.0f} ms a layer, and the attention call "
         f"{point['sparse_s']['median'] * 1e3:,.0f} ms (K = 8, k = 1, float32)."
@@ -118,7 +113,8 @@ def _wanted(points: list[dict[str, Any]]) -> list[str]:
     """The options that ask for these points of baselines, one line for each set of shares."""
     shares: dict[str, dict[float, None]] = defaultdict(dict)
     for point in points:
-        shares[point["baseline"]][point["share"]] = None
+        if point["share"] is not None:
+            shares[point["baseline"]][point["share"]] = None
     common = [share for share in next(iter(shares.values())) if all(share in own for own in shares.values())]
     names = " ".join(shares)
     found = [f"{names} {' '.join(f'--share {share}' for share in common)}"]
@@ -141,9 +137,8 @@ def _routings(points: list[dict[str, Any]]) -> list[str]:
 
 def tables() -> Pages:
     """The pages with every measured point."""
-    kernel, heads, model = read("bench-cpu.json"), read("bench-heads-cpu.json"), read("bench-model-cpu.json")
+    kernel, heads = read("bench-cpu.json"), read("bench-heads-cpu.json")
     baselines, reading = read("bench-baselines-cpu.json"), read("bench-baselines-heads-cpu.json")
-    made, measured = made_of(model), model["settings"]
     made_pages: Pages = {}
     cards.page(
         made_pages,
@@ -155,8 +150,9 @@ def tables() -> Pages:
         '"Error" is the largest deviation from the float32 definition, over queries spread over the text. Working '
         "memory is the peak beyond inputs and output. The bound is 1 / share of causal pairs computed.",
         kernel_table(kernel),
+        PAST,
         "## Time of routing itself",
-        "One layer of the default model's width, float32. The calls above exclude it.",
+        'One layer of the default model\'s width, float32. "Choosing included" adds it, without Sinkhorn.',
         routing_table(kernel),
     )
     options = "--repetitions 3 --size 8192 --size 32768 --dtype float32"
@@ -173,6 +169,7 @@ def tables() -> Pages:
         "```bash\n" + "\n".join(commands) + "\n```",
         setting(heads),
         kernel_table(heads),
+        PAST,
     )
     random = f"--repetitions {baselines['settings']['repetitions']} --out bench-baselines.json"
     read_options = f"--model default --data {reading['settings']['source']['data'][0]['name']}"
@@ -188,64 +185,81 @@ def tables() -> Pages:
         "Their time does not depend on the text, so normal tensors serve.",
         f"```bash\nfocus bench baseline all {random}\nfocus bench baseline sparq quest --share 0.256 {random}\n```",
         baseline_setting(baselines),
-        fixed_table(baselines),
-        "## Content-based baselines",
+        baselines_table(baselines, by_content=False),
+        "## On heads of a model that reads a text",
         CONTENT_NOTE,
         f"```bash\n{by_content}\n```",
         baseline_setting(reading),
-        content_table(reading, baselines),
+        baselines_table(reading),
+        PAST,
     )
+    models = records("bench-model*.json").values()
+    parts = (part for model in models for part in (model_setting(model), model_table(model)))
     cards.page(
         made_pages,
         "speed-model.md",
         TOOL,
         "Speed of the whole model: prefill and decode",
         "```bash\nfocus bench model --out bench-model.json\n```",
-        f"{model['model']['name']}, routers {measured['routers']}, w = {measured['config']['window']}, "
-        f"{measured['dtype']}; {made['device']}, {made['threads']} threads, "
-        f"torch {made['versions']['torch']}, transformers {made['versions']['transformers']}, {made['date'][:10]}. "
-        f"Text: {model['data'][0]['name']}, repeated to length.",
-        f"Prefill: median of {measured['measured']['repetitions']} runs. Decode: median of "
-        f"{measured['measured']['steps']} tokens after a cache of that length, filled under "
-        f"k = {measured['measured']['top_k'][0]}. Past the model's 8,192 positions only the time means anything. "
-        '"Kept" is the share of causal pairs in prefill, and of the keys that the new token reads in decode. Memory is '
-        "the peak beyond what was held before, key/value cache included. The logit error is against the same routing "
-        "through the reference backend.",
-        model_table(model),
+        *parts,
+        r"\* Past the model's positions: only the time means anything.",
     )
     return made_pages
+
+
+def model_setting(record: dict[str, Any]) -> str:
+    """A paragraph on the model, the machine and the columns."""
+    made, measured = made_of(record), record["settings"]
+    return (
+        f"{record['model']['name']}, routers {measured['routers']}, w = {measured['config']['window']}, "
+        f"{measured['dtype']}; {made['device']}, {made['threads']} threads, "
+        f"torch {made['versions']['torch']}, transformers {made['versions']['transformers']}, {made['date'][:10]}. "
+        f"Text: {record['data'][0]['name']}, repeated to length.\n\n"
+        f"Prefill: median of {measured['measured']['repetitions']} runs. Decode: median of "
+        f"{measured['measured']['steps']} tokens after a cache of that length, filled under "
+        f"k = {measured['measured']['top_k'][0]}. "
+        '"Kept" is the share of causal pairs in prefill, and of the keys that the new token reads in decode. Memory is '
+        "the peak beyond what was held before, key/value cache included. The logit error is against the same routing "
+        "through the reference backend."
+    )
 
 
 KERNEL_COMMANDS = """focus bench attention --out bench.json
 focus bench attention --size 8192 --size 32768 --routing 8/3 --routing 8/8 --dtype float32 --out bench.json"""
 
-BASELINE_NOTE = """**These speed-ups are understated until they are measured again.** A baseline was timed on one query
-head. Routed calls fold the three query heads of a key/value head into one; the baselines' calls did not. Do not set
-these rows beside routed ones.
+BASELINE_NOTE = f"""Two speed-ups stand beside each other: attention only, and choosing the pairs included. Where a
+record says "{OLDER}", the speed-ups are understated: routed calls fold the query heads of a
+key/value head into one, and those calls did not. Do not set such rows beside routed ones.
 
 Each baseline runs over the pairs that it selects, exactly, in the fastest of several ways, each tried twice. The ways
 are tiles of 16, 128 or 512 queries with the keys that any of them keeps, and blocks of 16 keys with the queries that
-keep any of them. Windows also ran in the backend of the routers, without groups. Kernels of the papers are not
+keep any of them. Windows also run in the backend of the routers, without groups. Kernels of the papers are not
 measured. The same points an hour apart differed by up to 40% where a call takes tens of milliseconds."""
 
-CONTENT_NOTE = """They are timed on heads of the model during prefill of a text, at a quarter, half and three quarters
-of its layers and heads. Neighbouring queries want the same keys there, more than among random tensors (last column).
-"Speed-up" is that of the heads together, selection time excluded. Selection is reference code that ranks every key for
-every query, also where the method ranks blocks. LSH sampling keeps another share than it is asked for, so it was asked
-for more shares; it is fitted on 2,048 other tokens."""
+CONTENT_NOTE = """They are timed in prefill of a text, at a quarter, half and three quarters of the layers and heads.
+Neighbouring queries want the same keys there, more than among random tensors. Speed-ups are those of the heads
+together. Older records time the selection of reference code, which ranks every key for every query. LSH sampling keeps
+another share than it is asked for."""
 
 
 def pages() -> Pages:
     """Everything that this tool makes."""
     kernel, heads, model = read("bench-cpu.json"), read("bench-heads-cpu.json"), read("bench-model-cpu.json")
+    models = records("bench-model*.json").values()
     made = tables()
     doc = ROOT / "docs" / "speed.md"
     cards.fill(made, doc, "answer", answer(kernel, model))
     cards.fill(made, doc, "attention", lengths_table(kernel))
     cards.fill(made, doc, "heads", heads_summary(heads))
-    cards.fill(made, doc, "model", model_summary(model))
+    cards.fill(made, doc, "model", "\n\n".join(f"{_model(each)}\n\n{model_summary(each)}" for each in models))
     cards.fill(made, doc, "routing", routing_cost(kernel))
     return made
+
+
+def _model(record: dict[str, Any]) -> str:
+    """One line on routers and machine of a whole model."""
+    made = made_of(record)
+    return f"{record['settings']['routers']}, {record['settings']['dtype']}, {made['device']}, {made['date'][:10]}:"
 
 
 if __name__ == "__main__":

@@ -8,8 +8,24 @@ from typing import Any
 from cards import table
 
 from focus_core.baselines import BASELINES
-from focus_core.frontier.speeds import joint_speedup
+from focus_core.bench.baselines import UNFOLDED
+from focus_core.frontier.speeds import joint_speedup, with_choice
 from focus_core.results import machine_of
+
+POSITIONS = 8192
+"""Positions of the default model, for records that do not name them."""
+PAST = f"\\* Past the {POSITIONS:,} positions of the default model: the attention kernel alone, no quality beside it."
+OLDER = "timed one query head at a time (older record)"
+
+
+def length(tokens: int, positions: int = POSITIONS) -> str:
+    """A number of tokens, with a star past the model's positions."""
+    return f"{tokens:,}" + (r" \*" if tokens > positions else "")
+
+
+def positions_of(model: dict[str, Any]) -> int:
+    """Positions of the model of a record."""
+    return model.get("positions") or POSITIONS
 
 
 def setting(record: dict[str, Any]) -> str:
@@ -29,22 +45,28 @@ def baseline_setting(record: dict[str, Any]) -> str:
     """One sentence on machine and heads."""
     machine, settings, source = machine_of(record), record["settings"], record["settings"].get("source")
     dates = sorted({point["date"] for point in record["points"]})
-    heads = f"one head of {settings['head_dim']}"
+    heads = f"{settings.get('query_heads', 1)} query heads of {settings['head_dim']} on a key/value head"
     if source is not None:
         places = dict.fromkeys("layer {}, head {}".format(*point["head"]) for point in record["points"])
         heads = f"{source['model']['name']} in prefill of {source['data'][0]['name']}, {'; '.join(places)}"
     return (
         f"{machine['device']}, {machine['threads']} threads, {machine['instructions']}, torch {machine['torch']}, "
         f"{' and '.join(dates)}; {heads}; float32, w = {settings['window']}, "
-        f"{settings['sink_tokens']} sinks, at least {settings['repetitions']} alternating runs a point, selection "
-        "timed once."
+        f"{settings['sink_tokens']} sinks, at least {settings['repetitions']} alternating runs a point; "
+        + (f"{OLDER}, selection timed once." if unfolded(record) else "grouped query heads folded in every call.")
     )
+
+
+def unfolded(record: dict[str, Any]) -> bool:
+    """Whether a record timed baselines one query head at a time."""
+    return record["schema"] == UNFOLDED
 
 
 def kernel_table(record: dict[str, Any]) -> str:
     """Every point: times, speed-up beside its bound, exactness, memory."""
     columns = (
-        "tokens", "K", "k", "dtype", "full, ms", "sparse, ms (min-max)", "speed-up", "bound", "of the bound",
+        "tokens", "K", "k", "dtype", "full, ms", "sparse, ms (min-max)", "attention only", "choosing included",
+        "bound", "of the bound",
         "pairs kept", "largest error, output", "log-sum-exp", "working memory, MiB (inputs)",
     )  # fmt: skip
     rows = []
@@ -52,15 +74,17 @@ def kernel_table(record: dict[str, Any]) -> str:
         sparse = point["sparse_s"]
         unequal = "" if point.get("share") is None else ", unequal groups"
         memory = "" if point["working_bytes"] is None else f"{point['working_bytes'] / 2**20:.0f} "
+        both = with_choice(point)
         rows.append(
             (
-                f"{point['tokens']:,}",
+                length(point["tokens"]),
                 f"{point['num_groups']}",
                 f"{point['top_k']}{unequal}",
                 point["dtype"],
                 _ms(point["full_s"]),
                 f"{_ms(sparse)} {_range(sparse)}",
                 f"{point['speedup']:.2f}",
+                "" if both is None else f"{both:.2f}",
                 f"{point['bound']:.2f}",
                 f"{point['share_of_bound']:.0%}",
                 f"{point['kept_share']:.1%}",
@@ -78,7 +102,7 @@ def routing_table(record: dict[str, Any]) -> str:
     steps = list(dict.fromkeys(step for point in points for step in point["routing_s"]))
     rows = [
         (
-            f"{point['tokens']:,}",
+            length(point["tokens"]),
             f"{point['num_groups']}",
             f"{point['top_k']}",
             *(f"{point['routing_s'][step] * 1e3:.2f}" if step in point["routing_s"] else "" for step in steps),
@@ -100,14 +124,14 @@ def model_table(record: dict[str, Any]) -> str:
     columns = (
         "task", "tokens", "routing", "kept", "seconds (min-max)", "tokens/s", "speed-up", "memory, MiB", "logit error"
     )  # fmt: skip
-    rows = []
+    rows, positions = [], positions_of(record["model"])
     for row in record["results"]:
         seconds, memory, error = row["seconds"], row.get("memory_bytes"), row.get("error")
         rows.append(
             (
                 row["task"],
-                f"{row['tokens']:,}",
-                "untouched" if row["top_k"] is None else f"k = {row['top_k']}",
+                length(row["tokens"], positions),
+                _routing(row),
                 f"{row['kept_share']:.1%}",
                 f"{seconds['median']:.3f} ({seconds['min']:.3f}-{seconds['max']:.3f})",
                 f"{row['tokens_per_second']:,.1f}",
@@ -119,60 +143,71 @@ def model_table(record: dict[str, Any]) -> str:
     return table(columns, rows)
 
 
-def fixed_table(record: dict[str, Any]) -> str:
-    """The baselines whose time does not depend on queries and keys."""
-    columns = (
-        "tokens", "baseline", "distant pairs kept", "full, ms", "attention, ms (min-max)", "executed in", "speed-up",
-        "largest error",
-    )  # fmt: skip
-    rows = []
-    for point in record["points"]:
-        method, attend = BASELINES[point["baseline"]], point["attend_s"]
-        if not method.by_content:
-            selection = "" if point["select_s"] is None else f", features {point['select_s'] * 1e3:,.1f} ms"
-            rows.append(
-                (
-                    f"{point['tokens']:,}",
-                    method.label,
-                    "approximate" if point["kept_share"] is None else f"{point['kept_share']:.1%}",
-                    _ms(point["full_s"]),
-                    f"{_ms(attend)} {_range(attend)}",
-                    f"{point['way']}{selection}",
-                    f"{point['speedup']:.2f}",
-                    f"{point['error_output']:.1e}",
-                )
-            )
-    return table(columns, rows)
+def _routing(row: dict[str, Any]) -> str:
+    if row["routing"] == "window":
+        return f"window of {row['window']:,} and sinks"
+    return "untouched" if row["top_k"] is None else f"k = {row['top_k']}"
 
 
-def content_table(record: dict[str, Any], random: dict[str, Any]) -> str:
-    """Content-based baselines: all heads together and each, and the same among random tensors."""
+def model_summary(record: dict[str, Any]) -> str:
+    """Speed-ups of prefill and decode, within the model's positions; a window is named by the k that keeps its share."""
+    positions, top_k = positions_of(record["model"]), record["settings"]["measured"]["top_k"]
+    matched = not record["settings"]["measured"].get("shares")
+    found: dict[tuple[str, int], dict[str, str]] = defaultdict(dict)
+    for row in record["results"]:
+        cells = found[row["task"], row["tokens"]]
+        windows = sum(name.startswith("window") for name in cells)
+        if row["tokens"] > positions or row["routing"] == "off":
+            continue
+        if row["routing"] == "window":
+            name = f"window, as k = {top_k[windows]}" if matched else f"window, share {windows + 1}"
+        else:
+            name = f"k = {row['top_k']}"
+        cells[name] = f"{row['speedup']:.2f}"
+    names = list(dict.fromkeys(name for cells in found.values() for name in cells))
+    rows = [
+        (task, f"{tokens:,}", *(cells.get(name, "") for name in names))
+        for (task, tokens), cells in found.items()
+        if cells
+    ]
+    return table(("task", "tokens", *names), rows)
+
+
+def baselines_table(record: dict[str, Any], *, by_content: bool | None = None) -> str:
+    """Baselines at each length and share, all measured heads one after another.
+
+    Args:
+        record: of `focus bench baseline`, also an older one.
+        by_content: content-based ones alone, or the others alone; all when None.
+    """
     columns = (
-        "tokens", "baseline", "distant pairs kept", "full, ms a head", "attention, ms by head", "executed in",
-        "speed-up", "by head", "selection, ms a head", "speed-up with selection", "largest error",
-        "speed-up among random tensors",
+        "tokens", "baseline", "distant pairs kept", "full, ms", "attention, ms by head", "choosing, ms", "executed in",
+        "attention only", "choosing included", "largest error",
     )  # fmt: skip
-    among = {(point["tokens"], point["baseline"], point["share"]): point["speedup"] for point in random["points"]}
     together: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for point in record["points"]:
-        together[point["tokens"], list(BASELINES).index(point["baseline"]), point["share"]].append(point)
+        if point["baseline"] in BASELINES and by_content in (None, BASELINES[point["baseline"]].by_content):
+            setting = tuple(sorted((point.get("setting") or {}).items()))
+            place = list(BASELINES).index(point["baseline"])
+            together[point["tokens"], place, point["share"] or 0.0, setting].append(point)
     rows = []
-    for (tokens, number, share), points in sorted(together.items()):
-        name, count = list(BASELINES)[number], len(points)
+    for (tokens, number, _, setting), points in sorted(together.items()):
+        count, name = len(points), list(BASELINES)[number]
+        kept = [point["kept_share"] for point in points]
+        select = [point["select_s"] for point in points]
+        tuned = f" ({', '.join(f'{key} {value:g}' for key, value in setting)})" if setting else ""
         rows.append(
             (
-                f"{tokens:,}",
-                BASELINES[name].label,
-                f"{sum(point['kept_share'] for point in points) / count:.1%}",
+                length(tokens),
+                BASELINES[name].label + tuned,
+                "approximate" if None in kept else f"{sum(kept) / count:.1%}",
                 f"{sum(point['full_s']['median'] for point in points) / count * 1e3:,.1f}",
                 " ".join(_ms(point["attend_s"]) for point in points),
+                "" if None in select else f"{sum(select) / count * 1e3:,.1f}",
                 ", ".join(sorted({point["way"] for point in points})),
                 f"{joint_speedup(point['speedup'] for point in points):.2f}",
-                " ".join(format(point["speedup"], ".2f") for point in points),
-                f"{sum(point['select_s'] for point in points) / count * 1e3:,.1f}",
                 f"{joint_speedup(point['speedup_with_choice'] for point in points):.2f}",
                 f"{max(point['error_output'] for point in points):.1e}",
-                f"{among[tokens, name, share]:.2f}" if (tokens, name, share) in among else "",
             )
         )
     return table(columns, rows)
