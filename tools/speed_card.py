@@ -75,7 +75,8 @@ def heads_summary(record: dict[str, Any]) -> str:
         cells = (_speeds(points[tokens]) if tokens in points else "" for tokens in sizes)
         rows.append((f"{kind[0]}", f"{kind[1]}", shares, *cells))
     columns = ("K", "k", "distant pairs kept", *map(length, sizes))
-    return f"{table(columns, rows)}\n\nAt these lengths, attention only / choosing included (of the bound). {PAST} {setting(record)}"
+    text = f"At these lengths, attention only / choosing included (of the bound). {PAST} {setting(record)}"
+    return f"{table(columns, rows)}\n\n{text}"
 
 
 def answer(kernel: dict[str, Any], model: dict[str, Any]) -> str:

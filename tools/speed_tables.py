@@ -150,7 +150,7 @@ def _routing(row: dict[str, Any]) -> str:
 
 
 def model_summary(record: dict[str, Any]) -> str:
-    """Speed-ups of prefill and decode, within the model's positions; a window is named by the k that keeps its share."""
+    """Speed-ups within the model's positions; a window is named by the k of the same share."""
     positions, top_k = positions_of(record["model"]), record["settings"]["measured"]["top_k"]
     matched = not record["settings"]["measured"].get("shares")
     found: dict[tuple[str, int], dict[str, str]] = defaultdict(dict)
