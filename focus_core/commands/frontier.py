@@ -49,6 +49,9 @@ def frontier(
     untuned: Annotated[
         bool, typer.Option("--untuned", help="Default settings for baselines, not those best on the training text.")
     ] = False,
+    learned_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Training text of learned baselines, with --kinds. Default: 307,200.")
+    ] = None,
     speeds: Annotated[
         list[Path] | None, typer.Option(help="Record of focus bench; repeat. Default: those that are shipped.")
     ] = None,
@@ -88,6 +91,7 @@ def frontier(
     known = recorded_speeds() if speeds is None else read_speeds(speeds)
     if kinds is not None:
         sizes |= {} if length is None else {"lengths": tuple(length)}
+        sizes |= {} if learned_tokens is None else {"learned_tokens": learned_tokens}
         record = _kinds(kinds, train, out, sizes, model, known, quiet=json_output)
     else:
         sizes |= {} if length is None else {"length": length[0]}

@@ -92,15 +92,17 @@ class Point:
         return self.method, self.top_k, self.wanted_share, self.text, self.length
 
 
-def check_names(baselines: Iterable[str], shares: Iterable[float]) -> None:
-    """Refuse baselines that there are not and shares that are none.
+def check_names(baselines: Iterable[str], shares: Iterable[float], known: Iterable[str] = METHODS) -> None:
+    """Refuse baselines that are not among the known ones and shares that are none.
 
     Raises:
         FocusError: an unknown baseline, or a share that is not above 0 and below 1.
     """
-    unknown = sorted(set(baselines) - set(METHODS))
+    unknown = sorted(set(baselines) - set(known))
+    if unknown and unknown[0] in METHODS:
+        raise FocusError(f"{unknown[0]!r} is learned or an oracle: measure it with --kinds.")
     if unknown:
-        raise FocusError(f"There is no baseline {unknown[0]!r}: choose from {', '.join(METHODS)}.")
+        raise FocusError(f"There is no baseline {unknown[0]!r}: choose from {', '.join(known)}.")
     wrong = [share for share in shares if not 0 < share < 1]
     if wrong:
         raise FocusError(f"A share of pairs is above 0 and below 1, not {wrong[0]:g}: change --share.")

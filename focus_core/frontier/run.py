@@ -60,7 +60,7 @@ class FrontierSettings:
     tuned: bool = True
 
     def __post_init__(self) -> None:
-        check_names(self.baselines, self.shares or ())
+        check_names(self.baselines, self.shares or (), BASELINES)
 
 
 def measure_frontier(

@@ -76,5 +76,7 @@ def test_other_settings_and_names_are_refused(folder):
         measure(folder, window=5)
     with pytest.raises(FocusError, match="no baseline 'magic'"):
         FrontierSettings(baselines=("magic",))
+    with pytest.raises(FocusError, match="'topk' is learned or an oracle: measure it with --kinds"):
+        FrontierSettings(baselines=("topk",))
     with pytest.raises(FocusError, match=r"ends in \.json"):
         measure_frontier([folder / "text.txt"], [folder / "text.txt"], folder / "f.md")
