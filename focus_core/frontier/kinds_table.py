@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from focus_core.evaluation.compare import MIN_BLOCKS, few_blocks
 from focus_core.frontier.kinds import one_document
 from focus_core.frontier.means import MeanRow, blocks_of, kinds_at, lengths_of, mean_rows
-from focus_core.frontier.speeds import Speeds
+from focus_core.frontier.speeds import Speed, Speeds
 
 COLUMNS = (
     "method",
@@ -30,28 +30,15 @@ UNEQUAL = 0.02
 """A larger difference between shares of pairs is told beside a comparison."""
 
 
-class Timed(NamedTuple):
-    """Measured speed-ups over full attention at the length of a row; None where there is no measurement.
-
-    Attributes:
-        excluded: of attention, the choice of pairs not timed.
-        included: of attention with the choice of pairs.
-        model: of the whole model.
-    """
-
-    excluded: float | None = None
-    included: float | None = None
-    model: float | None = None
-
-
-def timed(row: MeanRow, speeds: Speeds) -> Timed:
+def timed(row: MeanRow, speeds: Speeds) -> Speed:
     """The speed-ups of a row that were measured at its own length and near its share."""
     point = next(iter(row.points.values()))
     if row.kind == "untouched":
-        return Timed(1.0, 1.0, 1.0)
-    routed = point["router"], point["num_groups"], point["top_k"]
-    kind = routed if row.kind == "routers" else (point["method"],)
-    return Timed(speeds.of(kind, row.kept_share).get(row.length))
+        return Speed(1.0, 1.0, 1.0)
+    if row.kind != "routers":
+        return speeds.at(point["method"], row.length, row.kept_share, setting=point.get("setting"))
+    kind = point["router"], point["num_groups"], point["top_k"]
+    return speeds.at(kind, row.length, row.kept_share, routers=point["method"])
 
 
 def cells(row: MeanRow, speeds: Speeds) -> tuple[str, ...]:
@@ -68,7 +55,7 @@ def cells(row: MeanRow, speeds: Speeds) -> tuple[str, ...]:
         "" if row.top1_agreement is None else f"{row.top1_agreement:.1%}",
         "" if row.kl is None else f"{row.relative - 1:+.1%}" + (" †" if _differs(loss.low, loss.high) else ""),
         "" if row.largest_group_share is None else f"{row.largest_group_share:.0%}",
-        *("" if speed is None else f"{speed:.2f}x" for speed in timed(row, speeds)),
+        *("" if speed is None else f"{speed:.2f}x" for speed in timed(row, speeds)[:3]),
     )
 
 
@@ -130,7 +117,8 @@ def notes(record: Mapping[str, Any]) -> list[str]:
         "Intervals: 95%, Student's t over the blocks of all kinds.",
         "* significant: p below 5% after Holm's correction over the baselines of a length. "
         "† the interval of the change in perplexity leaves zero out.",
-        "Routers keep the pairs that their k gives. Baselines are asked for a share.",
+        "Routers keep the pairs that their k gives. Baselines are asked for a share. Oracles need the attention that "
+        "they save: they are bounds, and no part of the comparison.",
     ]
     wanted = record["settings"]["blocks"]
     for length in lengths_of(record):

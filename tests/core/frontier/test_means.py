@@ -7,7 +7,7 @@ from scipy import stats
 from focus_core.errors import FocusError
 from focus_core.frontier.kinds_table import cells, verdict
 from focus_core.frontier.means import mean_over_kinds, mean_rows
-from focus_core.frontier.speeds import Speeds
+from focus_core.frontier.speeds import Measured, ModelSpeed, Speeds
 
 KINDS = ("books", "wiki", "web", "technical", "code", "dialogue")
 
@@ -120,8 +120,14 @@ def test_the_verdict_counts_baselines_and_says_whom_an_unequal_share_favours():
 
 
 def test_a_row_shows_retention_before_perplexity_and_speed_of_its_own_length_alone():
-    made = record({"mine": 0.05})
-    speeds = Speeds(((("head", 8, 1), 64, 0.17, 3.0), (("head", 8, 1), 128, 0.17, 9.0)))
-    texts = cells(mean_rows(made, 64)[1], speeds)
-    assert texts[1] == "18.0%" and texts[2].startswith("0.0") and texts[3] == "0.0500" and texts[5] == "90.0%"
-    assert texts[6].startswith("+5.1%") and texts[7] == "15%" and texts[8] == "3.00x" and texts[9:] == ("", "")
+    rows = mean_rows(record({"mine": 0.05, "sparq": 0.04}), 64)
+    points = (
+        Measured(("head", 8, 1), 64, 0.17, 3.0, 2.0),
+        Measured(("head", 8, 1), 128, 0.17, 9.0, 8.0),
+        Measured(("sparq",), 128, 0.15, 0.5, 0.4),
+    )
+    models = (ModelSpeed(("head", 8, 1), "mine", 64, 0.18, 1.5), ModelSpeed(("head", 8, 1), "others", 64, 0.18, 1.9))
+    ours, sparq = (cells(row, Speeds(points, models)) for row in rows[1:])
+    assert ours[1] == "18.0%" and ours[2].startswith("0.0") and ours[3] == "0.0500" and ours[5] == "90.0%"
+    assert ours[6].startswith("+5.1%") and ours[7:] == ("15%", "3.00x", "2.00x", "1.50x")
+    assert sparq[7:] == ("", "", "", "")
