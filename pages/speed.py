@@ -14,6 +14,7 @@ from workbench.runs import jobs
 from workbench.runs.jobs import Job
 from workbench.shell import state
 from workbench.shell.frame import open_bare_page
+from workbench.views.speed.baselines import is_baselines, read_baseline_speed, shipped_baselines
 from workbench.views.speed.charts import error_curves, memory_curves, model_curves, speedup_curves, time_curves
 from workbench.views.speed.tables import (
     SpeedRecord,
@@ -25,7 +26,7 @@ from workbench.views.speed.tables import (
     read_speed,
     shipped_speeds,
 )
-from workbench.views.speed.verdicts import model_speed_verdict, speed_verdict
+from workbench.views.speed.verdicts import baseline_verdict, model_speed_verdict, speed_verdict
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.guard import guarded
 from workbench.widgets.markup import plain
@@ -47,7 +48,9 @@ ERROR = st.column_config.NumberColumn(format="%.1e")
 COLUMNS = {
     **{f"{which}{part} s": TIME for which in ("full", "sparse") for part in ("", " min", " max")},
     "routing s": TIME,
-    **{name: RATIO for name in ("speedup", "bound", "speedup with routing", "best speed-up", "bound there")},
+    **{name: RATIO for name in ("speedup", "bound", "attention only", "choosing included")},
+    **{name: RATIO for name in ("best speed-up", "bound there")},
+    **{name: TIME for name in ("attention s", "choosing s")},
     **{name: PERCENT for name in ("share of bound", "kept share")},
     **{name: ERROR for name in ("error output", "error logsumexp", "largest error", "largest logit error")},
     **{name: TIME for name in ("seconds", "min s", "max s")},
@@ -55,6 +58,12 @@ COLUMNS = {
     "working bytes": st.column_config.NumberColumn(format="bytes"),
     "input bytes": st.column_config.NumberColumn(format="bytes"),
 }
+ATTENTION_COLUMNS = COLUMNS | {
+    "speedup": st.column_config.NumberColumn("attention only", format="%.2f"),
+    "speedup with routing": st.column_config.NumberColumn("choosing included", format="%.2f"),
+}
+POSITIONS = 8192
+"""Of the default model, beside whose quality a speed may stand."""
 
 
 def main() -> None:
@@ -62,7 +71,7 @@ def main() -> None:
     open_bare_page("Speed: when is routed attention faster?", QUESTION)
     if NEXT in st.session_state:
         st.session_state["speed"] = st.session_state.pop(NEXT)
-    shipped, runs = shipped_speeds(), {f"{jobs.RUN}{job.name}": job for job in jobs.jobs("bench")}
+    shipped, runs = shipped_speeds() | shipped_baselines(), {f"{jobs.RUN}{job.name}": job for job in jobs.jobs("bench")}
     source = _choose(shipped, runs)
     state.publish()
     if source in runs:
@@ -152,6 +161,8 @@ def _buttons(job: Job) -> None:
 def _draw_file(data: bytes, name: str) -> None:
     if is_whole_model(data):
         _draw_model(read_model_speed(data, name))
+    elif is_baselines(data):
+        _draw_baselines(read_baseline_speed(data, name))
     else:
         _draw_attention(read_speed(data, name))
 
@@ -178,6 +189,18 @@ def _draw_model(record: SpeedRecord) -> None:
         "the reference backend with the same routing, in the shortest prefill. Speed at some length says nothing about "
         "quality there."
     )
+
+
+def _draw_baselines(record: SpeedRecord) -> None:
+    points = record.points
+    st.markdown(f"#### {plain(baseline_verdict(points))}")
+    st.caption(" · ".join(f"{name} **{plain(value)}**" for name, value in (record.machine | record.settings).items()))
+    st.dataframe(points, hide_index=True, column_config=COLUMNS, key="baseline_points")
+    st.caption(
+        "Speed-ups over full attention: attention only, and choosing the pairs included. Kernels of the papers are not "
+        f"measured. Past {POSITIONS:,} tokens, the positions of the default model, this is the attention kernel alone."
+    )
+    downloads(points, record.origin, name="baselines")
 
 
 def _draw_attention(record: SpeedRecord) -> None:
@@ -211,17 +234,25 @@ def _draw_attention(record: SpeedRecord) -> None:
             record.origin,
             name="speed-up",
             alt=alt,
-            column_config=COLUMNS,
+            column_config=ATTENTION_COLUMNS,
         )
     with right:
         alt = "Time of full and sparse attention against tokens."
-        chart(time_curves(points, dark=dark), points, record.origin, name="times", alt=alt, column_config=COLUMNS)
+        chart(
+            time_curves(points, dark=dark),
+            points,
+            record.origin,
+            name="times",
+            alt=alt,
+            column_config=ATTENTION_COLUMNS,
+        )
     st.markdown("##### Lengths at which it is faster, and numerical errors")
-    st.dataframe(summary, hide_index=True, column_config=COLUMNS, key="crossovers")
+    st.dataframe(summary, hide_index=True, column_config=ATTENTION_COLUMNS, key="crossovers")
     st.caption(
         "“faster from”: the shortest measured length from which every longer one is faster. “with routing”: selection "
         "time included, which is projection, calibrated softmax, top-k and sorting. “largest error”: deviation from "
-        "the float32 definition over a sample of queries. Speed at some length says nothing about quality there."
+        "the float32 definition over a sample of queries. Speed at some length says nothing about quality there. "
+        f"Past {POSITIONS:,} tokens, the positions of the default model, this is the attention kernel alone."
     )
     downloads(summary, record.origin, name="crossovers")
     if len(unequal):
@@ -230,16 +261,30 @@ def _draw_attention(record: SpeedRecord) -> None:
                 "Random unequal groups that keep the share of distant pairs that trained routers keep. Perplexity was "
                 "measured at other lengths, so it does not belong beside these speeds."
             )
-            st.dataframe(unequal, hide_index=True, column_config=COLUMNS, key="unequal_points")
+            st.dataframe(unequal, hide_index=True, column_config=ATTENTION_COLUMNS, key="unequal_points")
     left, right = st.columns(2, gap="medium")
     with left:
         alt = "Working memory of sparse attention against tokens."
         memory = pd.DataFrame(points[["series", "tokens", "working bytes", "input bytes"]])
-        chart(memory_curves(points, dark=dark), memory, record.origin, name="memory", alt=alt, column_config=COLUMNS)
+        chart(
+            memory_curves(points, dark=dark),
+            memory,
+            record.origin,
+            name="memory",
+            alt=alt,
+            column_config=ATTENTION_COLUMNS,
+        )
     with right:
         alt = "Largest error of the output against tokens."
         errors = pd.DataFrame(points[["series", "tokens", "error output", "error logsumexp"]])
-        chart(error_curves(points, dark=dark), errors, record.origin, name="errors", alt=alt, column_config=COLUMNS)
+        chart(
+            error_curves(points, dark=dark),
+            errors,
+            record.origin,
+            name="errors",
+            alt=alt,
+            column_config=ATTENTION_COLUMNS,
+        )
     _failures(record)
 
 

@@ -19,6 +19,7 @@ from focus_core.bench.model import ModelBenchSettings, run_model_bench
 from focus_core.errors import FocusError
 from focus_core.results import stamp
 from workbench.runs import jobs
+from workbench.views.speed.baselines import read_baseline_speed, shipped_baselines
 from workbench.views.speed.charts import error_curves, memory_curves, model_curves, speedup_curves, time_curves
 from workbench.views.speed.tables import (
     MAX_BYTES,
@@ -30,7 +31,7 @@ from workbench.views.speed.tables import (
     read_speed,
     shipped_speeds,
 )
-from workbench.views.speed.verdicts import model_speed_verdict, speed_verdict
+from workbench.views.speed.verdicts import baseline_verdict, model_speed_verdict, speed_verdict
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +258,20 @@ def test_shipped_measurements_are_shown_whole():
         assert len(record.points)
         app = open_speed(speed=name)
         assert record.machine["torch"] in shown(app) and not app.error
+
+
+def test_baselines_stand_with_attention_only_and_choosing_included():
+    for name, path in shipped_baselines().items():
+        record, raw = read_baseline_speed(path.read_bytes(), name), json.loads(path.read_bytes())
+        for row, point in zip(record.points.to_dict("records"), raw["points"], strict=True):
+            assert row["attention only"] == pytest.approx(point["speedup"])
+            assert row["choosing included"] == pytest.approx(point["speedup_with_choice"])
+            assert ("older record" in row["timed"]) == raw["schema"].endswith("/1")
+    app = open_speed(speed=name)
+    assert baseline_verdict(record.points) in shown(app)
+    raw["points"][0]["attend_s"]["median"] = 0
+    with pytest.raises(FocusError, match="mine is damaged"):
+        read_baseline_speed(json.dumps(raw).encode(), "mine")
 
 
 def test_an_uploaded_file_is_shown_and_a_hostile_one_refused(measured):

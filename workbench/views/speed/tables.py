@@ -65,33 +65,39 @@ def read_speed(data: bytes, name: str) -> SpeedRecord:
     Raises:
         FocusError: it is too large, no benchmark, or has a value that cannot be.
     """
-    record = _record(data, name, SCHEMA)
-    with _damage(name):
-        points = _listed(record["points"])
+    record = read_record(data, name, SCHEMA)
+    with damage(name):
+        points = listed(record["points"])
         measured = [_point(point) for point in points if "failure" not in point]
         failed = [_identity(point) | {"reason": _word(point["failure"])} for point in points if "failure" in point]
-        machine, settings = _words(machine_of(record)), _words(record["settings"])
+        machine, settings = words(machine_of(record)), words(record["settings"])
         return SpeedRecord(name, machine, settings, _table(measured), pd.DataFrame(failed))
 
 
-def _record(data: bytes, name: str, schema: str) -> dict[str, Any]:
+def read_record(data: bytes, name: str, schema: str) -> dict[str, Any]:
+    """The content of a record of one schema.
+
+    Raises:
+        FocusError: it is too large, no JSON, or of another schema.
+    """
     if len(data) > MAX_BYTES:
         raise FocusError(f"{name} is larger than {MAX_BYTES / 1e6:.0f} MB: give a record of focus bench.")
-    with _damage(name):
+    with damage(name):
         record = json.loads(data)
     if not isinstance(record, dict) or record.get("schema") != schema:
         raise FocusError(f"{name} is no speed measurement of schema {schema}: give a record of focus bench.")
     return record
 
 
-def _listed(points: Any) -> list[dict[str, Any]]:
+def listed(points: Any) -> list[dict[str, Any]]:
+    """The points of a record, not too many."""
     if not isinstance(points, list) or len(points) > _MAX_POINTS:
         raise ValueError("its points")
     return points
 
 
 @contextmanager
-def _damage(name: str) -> Iterator[None]:
+def damage(name: str) -> Iterator[None]:
     """Turn every error of a damaged file into one sentence."""
     try:
         yield
@@ -138,37 +144,37 @@ def read_model_speed(data: bytes, name: str) -> SpeedRecord:
     Raises:
         FocusError: it is too large, another file, or has a value that cannot be.
     """
-    record = _record(data, name, MODEL_SCHEMA)
-    with _damage(name):
+    record = read_record(data, name, MODEL_SCHEMA)
+    with damage(name):
         settings = record["settings"]
         said = {"model": record["model"]["name"], "routers": settings["routers"], "dtype": settings["dtype"]}
         config = {key: settings["config"][key] for key in ("num_groups", "window", "sink_tokens", "balance")}
-        rows = [_model_row(row) for row in _listed(record["results"])]
-        return SpeedRecord(name, _words(machine_of(record)), _words(said | config), pd.DataFrame(rows), pd.DataFrame())
+        rows = [_model_row(row) for row in listed(record["results"])]
+        return SpeedRecord(name, words(machine_of(record)), words(said | config), pd.DataFrame(rows), pd.DataFrame())
 
 
 def _model_row(row: dict[str, Any]) -> dict[str, Any]:
     if row["task"] not in TASKS:
         raise ValueError("task")
-    seconds, kept = _spread(row["seconds"]), _positive(row["kept_share"])
+    seconds, kept = spread(row["seconds"]), positive(row["kept_share"])
     if kept > 1:
         raise ValueError("kept_share")
     memory, error = row.get("memory_bytes"), row.get("error")
-    top_k = None if row["top_k"] is None else _whole(row["top_k"])
+    top_k = None if row["top_k"] is None else whole(row["top_k"])
     routing = "untouched" if top_k is None else f"k={top_k}"
     if row["routing"] == "window":
         routing = f"window and sinks, {_share(row['distant_share']):.0%}"
     return {
         "task": row["task"],
-        "tokens": _whole(row["tokens"]),
+        "tokens": whole(row["tokens"]),
         "routing": routing,
         "k": top_k,
         "kept share": kept,
         **dict(zip(("seconds", "min s", "max s"), seconds)),
-        "tokens per second": _positive(row["tokens_per_second"]),
-        "speedup": _positive(row["speedup"]),
-        "working bytes": math.nan if memory is None else _not_negative(memory),
-        "largest logit error": math.nan if error is None else _not_negative(error),
+        "tokens per second": positive(row["tokens_per_second"]),
+        "speedup": positive(row["speedup"]),
+        "working bytes": math.nan if memory is None else not_negative(memory),
+        "largest logit error": math.nan if error is None else not_negative(error),
     }
 
 
@@ -228,23 +234,23 @@ _COLUMNS = (
 
 
 def _identity(point: dict[str, Any]) -> dict[str, Any]:
-    num_groups, top_k = _whole(point["num_groups"]), _whole(point["top_k"])
+    num_groups, top_k = whole(point["num_groups"]), whole(point["top_k"])
     dtype = point["dtype"]
     if dtype not in DTYPES or not 1 <= top_k <= num_groups:
         raise ValueError("dtype or k")
-    return {"tokens": _whole(point["tokens"]), "K": num_groups, "k": top_k, "dtype": dtype}
+    return {"tokens": whole(point["tokens"]), "K": num_groups, "k": top_k, "dtype": dtype}
 
 
 def _point(point: dict[str, Any]) -> dict[str, Any]:
     known = _identity(point)
     backend = _word(point["backend_used"])
-    share = None if point.get("share") is None else _positive(point["share"])
-    full, sparse = _spread(point["full_s"]), _spread(point["sparse_s"])
-    kept = _positive(point["kept_share"])
+    share = None if point.get("share") is None else positive(point["share"])
+    full, sparse = spread(point["full_s"]), spread(point["sparse_s"])
+    kept = positive(point["kept_share"])
     if kept > 1:
         raise ValueError("kept_share")
     costs = point.get("routing_s") or {}
-    routing = sum(_positive(costs[part]) for part in _ROUTING_PARTS) if costs else math.nan
+    routing = sum(positive(costs[part]) for part in _ROUTING_PARTS) if costs else math.nan
     memory = point.get("working_bytes")
     speedup = full[0] / sparse[0]
     return {
@@ -260,16 +266,17 @@ def _point(point: dict[str, Any]) -> dict[str, Any]:
         "kept share": kept,
         "routing s": routing,
         "speedup with routing": full[0] / (sparse[0] + routing),
-        "error output": _not_negative(point["error_output"]),
-        "error logsumexp": _not_negative(point["error_logsumexp"]),
-        "working bytes": math.nan if memory is None else _not_negative(memory),
-        "input bytes": _not_negative(point["input_bytes"]),
+        "error output": not_negative(point["error_output"]),
+        "error logsumexp": not_negative(point["error_logsumexp"]),
+        "working bytes": math.nan if memory is None else not_negative(memory),
+        "input bytes": not_negative(point["input_bytes"]),
         "date": _word(point.get("date", "")),
     }
 
 
-def _spread(times: dict[str, Any]) -> tuple[float, float, float]:
-    median, low, high = (_positive(times[name]) for name in ("median", "min", "max"))
+def spread(times: dict[str, Any]) -> tuple[float, float, float]:
+    """Median, minimum and maximum seconds, in order."""
+    median, low, high = (positive(times[name]) for name in ("median", "min", "max"))
     if not low <= median <= high:
         raise ValueError("times")
     return median, low, high
@@ -281,7 +288,8 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _positive(value: Any) -> float:
+def positive(value: Any) -> float:
+    """A number above 0."""
     if _number(value) <= 0:
         raise ValueError("a value that is not above 0")
     return float(value)
@@ -293,13 +301,15 @@ def _share(value: Any) -> float:
     return float(value)
 
 
-def _not_negative(value: Any) -> float:
+def not_negative(value: Any) -> float:
+    """A number of at least 0."""
     if _number(value) < 0:
         raise ValueError("a value below 0")
     return float(value)
 
 
-def _whole(value: Any) -> int:
+def whole(value: Any) -> int:
+    """A whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 10**10:
         raise ValueError("a count that is none")
     return value
@@ -309,7 +319,8 @@ def _word(value: Any) -> str:
     return str(value).replace("\x00", "")[:_MAX_WORD]
 
 
-def _words(values: dict[str, Any]) -> dict[str, str]:
+def words(values: dict[str, Any]) -> dict[str, str]:
+    """Names and values as short plain text."""
     return {_word(name): _word(value) for name, value in list(values.items())[:40]}
 
 

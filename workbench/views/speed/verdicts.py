@@ -50,3 +50,18 @@ def model_speed_verdict(points: pd.DataFrame, model: str) -> str:
         return f"{model}: no routed setting has been measured."
     details = [f"{part[0].upper()}{part[1:]}" for part in parts[1:]]
     return "\n\n".join(filter(None, (f"{model}: {parts[0]}", " ".join([*details, "Routing included."]))))
+
+
+def baseline_verdict(points: pd.DataFrame) -> str:
+    """How many baselines gain, with attention only and with choosing included.
+
+    Args:
+        points: from `workbench.views.speed.baselines.read_baseline_speed`.
+    """
+    if not len(points):
+        return "No baseline has been measured."
+    alone, both = (sum(value > 1 for value in points[name]) for name in ("attention only", "choosing included"))
+    return (
+        f"Attention only, baselines are faster than full attention at {alone} of {len(points)} measured points. "
+        f"Choosing included, at {both}.\n\nTimed: {', '.join(dict.fromkeys(points['timed']))}."
+    )
