@@ -50,8 +50,8 @@ def measure(folder, tiny_llama):
         seen = []
 
         def show(message, share):
-            if "(" not in message:
-                return  # of no cell
+            if message.startswith("Comparing"):
+                return  # settings of a baseline, no cell
             seen.append(message)
             if len(seen) == stop_after:
                 raise KeyboardInterrupt
