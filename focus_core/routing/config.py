@@ -47,6 +47,7 @@ class FocusConfig:
         read_share: share of its distant keys that a query reads in narrow groups, in place of k groups; None for k. A
             `top_k` for one call replaces it.
         count_weight: weight of the log of a narrow group's size in its score; see docs/method.md.
+        page_size: P, keys of a page of a narrow group; with a `read_share` queries read pages. None for whole groups.
     """
 
     router: str = "layer"
@@ -67,6 +68,7 @@ class FocusConfig:
     chunk: int = 64
     read_share: float | None = None
     count_weight: float = 0.0
+    page_size: int | None = 16
 
     def __post_init__(self) -> None:
         if self.layers is not None:
@@ -96,6 +98,8 @@ class FocusConfig:
         self._check_share()
 
     def _check_share(self) -> None:
+        if self.page_size is not None and self.page_size < 1:
+            raise FocusError(f"page_size is {self.page_size}: a page holds at least 1 key.")
         if self.read_share is None:
             return
         if not 0 <= self.read_share <= 1:

@@ -126,6 +126,7 @@ class LayerRouting:
             top_k=self.top_k if top_k is None else top_k,
             share=config.read_share if top_k is None else None,
             count_weight=config.count_weight,
+            page_size=config.page_size,
         )
 
     def pair_counts(self, config: FocusConfig | None = None, top_k: int | None = None) -> PairCounts:

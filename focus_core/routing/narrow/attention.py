@@ -88,6 +88,7 @@ def narrow_attention(
         scale: factor of the dot products.
         softcap: logits become softcap * tanh(logits / softcap).
     """
+    groups, num_groups = reading.parts(groups, num_groups)
     compute = torch.promote_types(query.dtype, torch.float32)
     key, value = key.to(compute), value.to(compute)
     outputs, logsumexps = [], []
@@ -114,6 +115,7 @@ def narrow_pairs(
     softcap: float | None = None,
 ) -> PairCounts:
     """The pairs that `narrow_attention` attends exactly, each count (B, H) int64, without its attention."""
+    groups, num_groups = reading.parts(groups, num_groups)
     compute = torch.promote_types(query.dtype, torch.float32)
     key = key.to(compute)
     chunks = _chunks(query.to(compute), key, key[..., :0], groups, num_groups, reading, scale, softcap)
@@ -146,7 +148,8 @@ def _chunks(
         summaries = sums.summaries()
         counts = summaries.counts[:, :, None, None]
         logits = attention_logits(queries, summaries.keys[:, :, None], scale, softcap)
-        reads = reading.choose(reading.scores(logits, counts), counts)
+        already = reading.already(torch.arange(start, stop, device=query.device), border)
+        reads = reading.choose(reading.scores(logits, counts), counts, already)
         yield _Chunk(start, stop, border, queries, summaries, logits, reads)
 
 
@@ -192,8 +195,7 @@ def _pair_counts(length: int, reading: Reading, pairs_read: Tensor) -> PairCount
     query = torch.arange(length, device=pairs_read.device)
     border = (query // reading.chunk * reading.chunk - reading.window).clamp(min=0) // reading.chunk * reading.chunk
     distant = (query - reading.window).clamp(min=0)
-    sinks = border.clamp(max=reading.sink_tokens)
-    kept = (sinks + (distant - border).clamp(min=0)).sum()
+    kept = reading.already(query, border).sum()
     causal = length * (length + 1) // 2
     whole = torch.ones_like(pairs_read)
     return PairCounts(

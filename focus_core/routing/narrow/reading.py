@@ -1,4 +1,4 @@
-"""Where distant keys begin, and which of their groups a query reads."""
+"""Where distant keys begin, and which of their groups, or pages of groups, a query reads."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from focus_core.errors import FocusError
+from focus_core.routing.narrow.pages import Pages, pages
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,12 @@ class Reading:
         sink_tokens: the first so many keys are attended exactly by every later query.
         chunk: C, tokens between the borders at which sums are taken.
         top_k: groups that a query reads; None where `share` decides.
-        share: share of a query's distant keys that it reads, 0 to 1, before `top_k`; None where `top_k` decides.
-        count_weight: weight of the log of a group's size in its score: 1 ranks groups by their estimated mass, 0 by
+        share: share of the keys beyond a query's window that it attends exactly, 0 to 1, before `top_k`; None where
+            `top_k` decides.
+        count_weight: weight of the log of a part's size in its score: 1 ranks parts by their estimated mass, 0 by
             mass per key.
+        page_size: P, keys of a page: with a `share`, pages of groups are summarised and read in place of whole groups;
+            None for whole groups.
 
     Raises:
         FocusError: a value out of range, or neither `top_k` nor `share`.
@@ -37,10 +41,13 @@ class Reading:
     top_k: int | None = None
     share: float | None = None
     count_weight: float = 0.0
+    page_size: int | None = None
 
     def __post_init__(self) -> None:
         if self.chunk < 1:
             raise FocusError(f"chunk is {self.chunk}: it must be at least 1 token.")
+        if self.page_size is not None and self.page_size < 1:
+            raise FocusError(f"page_size is {self.page_size}: a page holds at least 1 key.")
         if self.share is not None and not 0 <= self.share <= 1:
             raise FocusError(f"The share of distant keys to read is {self.share}: choose one from 0 to 1.")
         if self.top_k is None and self.share is None:
@@ -50,19 +57,37 @@ class Reading:
         """First key of the window of a query, extended to a border: keys before it are distant, or sinks."""
         return max(0, query // self.chunk * self.chunk - self.window) // self.chunk * self.chunk
 
+    def parts(self, groups: Int[Tensor, "B Hkv T"], num_groups: int) -> Pages:
+        """The parts of the keys that are summarised and read: pages of groups, or the groups themselves."""
+        return pages(groups, num_groups, None if self.share is None else self.page_size, self.sink_tokens)
+
     def scores(self, logits: Float[Tensor, "*N K"], counts: Float[Tensor, "*N K"]) -> Float[Tensor, "*N K"]:
         """Scores of groups from the logits of their mean keys: a log n + scale q.mean(k), a = `count_weight`."""
         return logits + self.count_weight * counts.clamp(min=1).log()
 
-    def choose(self, scores: Float[Tensor, "*N K"], counts: Float[Tensor, "*N K"]) -> Bool[Tensor, "*N K"]:
-        """The groups to read: those with the highest scores, within the budget.
+    def already(self, query: Tensor, border: Tensor | int) -> Tensor:
+        """(...) int64: keys beyond the window that queries attend exactly whatever they read, up to their borders.
 
-        A budget in pairs ends inside a group. This group is read if the larger part of it is within the budget: too
-        much as often as too little.
+        Args:
+            query: (...) int64 places.
+            border: of each query, see `border`.
+        """
+        border = torch.as_tensor(border, device=query.device)
+        return border.clamp(max=self.sink_tokens) + (query - self.window - border).clamp(min=0)
+
+    def choose(
+        self, scores: Float[Tensor, "*N K"], counts: Float[Tensor, "*N K"], already: Float[Tensor, "*N"]
+    ) -> Bool[Tensor, "*N K"]:
+        """The parts to read: those with the highest scores, within the budget.
+
+        A budget in pairs ends inside a part. This part is read if the larger half of it is within the budget: too
+        much as often as too little. Sinks and the keys between window and border count, so that the wanted share holds
+        for all keys beyond the window.
 
         Args:
             scores: (..., K), compared within a query; of equal scores the first group wins.
-            counts: (..., K) distant keys of each group, broadcastable to the scores.
+            counts: (..., K) distant keys of each part, broadcastable to the scores.
+            already: of each query, see `already`; broadcastable to the scores without their last dimension.
 
         Returns:
             (..., K) bool; False for empty groups.
@@ -70,7 +95,9 @@ class Reading:
         ranked = scores.masked_fill(counts == 0, float("-inf")).sort(dim=-1, descending=True, stable=True).indices
         sizes = counts.expand_as(scores).gather(-1, ranked)
         if self.share is not None:
-            within = sizes.cumsum(-1) - sizes / 2 <= self.share * sizes.sum(-1, keepdim=True)
+            attended = already[..., None]
+            budget = self.share * (sizes.sum(-1, keepdim=True) + attended) - attended
+            within = sizes.cumsum(-1) - sizes / 2 <= budget
         else:
             within = torch.arange(scores.shape[-1], device=scores.device) < (self.top_k or 0)
         return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, ranked, within & (sizes > 0))

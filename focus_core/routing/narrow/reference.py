@@ -47,6 +47,12 @@ def narrow_reference(
     length, repeats = query.shape[2], query.shape[1] // key.shape[1]
     key, value, groups = (part.repeat_interleave(repeats, 1) for part in (key, value, groups))
     index = torch.arange(length, device=query.device)
+    if reading.share is not None and reading.page_size is not None:
+        # The page of a key follows from the number of its group's keys before it, sinks left out.
+        same = (groups[..., :, None] == groups[..., None, :]) & (index >= reading.sink_tokens)
+        rank = (same & (index < index[:, None])).sum(-1)
+        most = length // reading.page_size + 1
+        groups, num_groups = groups * most + rank // reading.page_size, num_groups * most
     border = torch.tensor([reading.border(place) for place in range(length)], device=query.device)
     distant = (index < border[:, None]) & (index >= reading.sink_tokens)
     member = F.one_hot(groups, num_groups).to(query.dtype)
@@ -58,7 +64,8 @@ def narrow_reference(
     counts = sums(torch.ones_like(key[..., :1]))[..., 0]
     sizes = counts.clamp(min=1)[..., None]
     mean_logits = attention_logits(query[..., None, :], sums(key) / sizes, scale, softcap)[..., 0, :]
-    reads = reading.choose(reading.scores(mean_logits, counts), counts)
+    beyond = (index < index[:, None] - reading.window) & ~distant
+    reads = reading.choose(reading.scores(mean_logits, counts), counts, beyond.sum(-1).to(query.dtype))
 
     read_keys = reads.gather(-1, groups[:, :, None].expand(-1, -1, length, -1))
     exact = (index <= index[:, None]) & (~distant | read_keys)

@@ -38,6 +38,7 @@ def cases(draw):
         top_k=None if by_share else draw(st.integers(0, num_groups)),
         share=draw(st.floats(0, 1)) if by_share else None,
         count_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
+        page_size=draw(st.none() | st.integers(1, 20)),
     )
     arguments = problem(
         draw(st.integers(1, 70)), draw(st.integers(1, 3)), draw(st.integers(1, 3)), num_groups, draw(st.integers(0, 99))
@@ -156,20 +157,21 @@ def test_sums_are_those_of_the_keys_that_were_added():
     share=st.floats(0, 1),
     top_k=st.integers(0, 8),
     seed=st.integers(0, 99),
+    already=st.integers(0, 9),
 )
-def test_choice_is_the_longest_ranking_within_the_budget(counts, share, top_k, seed):
+def test_choice_is_the_longest_ranking_within_the_budget(counts, share, top_k, seed, already):
     sizes = torch.tensor(counts, dtype=torch.float64)
     scores = torch.randn(len(counts), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     ranked = sorted((g for g in range(len(counts)) if counts[g]), key=lambda g: -scores[g])
-    by_share = Reading(window=0, sink_tokens=0, share=share).choose(scores, sizes)
+    by_share = Reading(window=0, sink_tokens=0, share=share).choose(scores, sizes, torch.tensor(already))
     expected, taken = set(), 0
     for group in ranked:
-        if taken + counts[group] / 2 > share * sum(counts):
+        if taken + counts[group] / 2 > share * (sum(counts) + already) - already:
             break
         expected.add(group)
         taken += counts[group]
     assert set(by_share.nonzero().flatten().tolist()) == expected
-    by_groups = Reading(window=0, sink_tokens=0, top_k=top_k).choose(scores, sizes)
+    by_groups = Reading(window=0, sink_tokens=0, top_k=top_k).choose(scores, sizes, torch.tensor(already))
     assert set(by_groups.nonzero().flatten().tolist()) == set(ranked[:top_k])
 
 
