@@ -16,6 +16,7 @@ from focus_core.commands.app import app as app_command
 from focus_core.commands.bench import bench
 from focus_core.commands.evaluate import evaluate
 from focus_core.commands.fetch import fetch
+from focus_core.commands.fit import fit
 from focus_core.commands.frontier import frontier
 from focus_core.commands.harness import harness
 from focus_core.commands.plan import plan
@@ -92,6 +93,7 @@ def main(
 
 
 app.command("fetch")(fetch)
+app.command("fit")(fit)
 app.command("train")(train)
 app.command("eval")(evaluate)
 app.command("analyze")(analyze)

@@ -14,9 +14,7 @@ from focus_core.routing.narrow.pages import pages
 from focus_core.routing.narrow.reading import Reading
 
 
-@given(
-    groups=st.lists(st.integers(0, 4), min_size=1, max_size=60), size=st.integers(1, 9), first=st.integers(0, 6)
-)
+@given(groups=st.lists(st.integers(0, 4), min_size=1, max_size=60), size=st.integers(1, 9), first=st.integers(0, 6))
 def test_pages_are_runs_of_arrivals(groups, size, first):
     found = pages(torch.tensor([[groups]]), 5, size, first)
     seen: Counter[int] = Counter()

@@ -1,0 +1,47 @@
+"""`focus fit`: narrow routers for a model, without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from focus_core.commands.options import JsonOption, ModelOption, print_json
+
+
+def fit(
+    data: Annotated[list[Path], typer.Option("--data", "-d", help="Text file or folder; repeat for more.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the routers.")] = Path("runs/narrow"),
+    model: ModelOption = "default",
+    groups: Annotated[int, typer.Option("--groups", "-K", min=2, help="Groups per key/value head, K.")] = 64,
+    page: Annotated[int, typer.Option(min=1, help="Keys of a page.")] = 16,
+    share: Annotated[float, typer.Option(help="Share of the keys beyond the window that a query reads.")] = 0.15,
+    window: Annotated[int, typer.Option("--window", "-w", min=0, help="Local window, w.")] = 128,
+    sinks: Annotated[int, typer.Option(min=0, help="First tokens that every later token attends to.")] = 4,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens to fit on, about.")] = 24576,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of k-means.")] = 0,
+    json_output: JsonOption = False,
+) -> None:
+    """Fit narrow routers to a model; nothing is trained.
+
+    The model's keys on a sample of the text are grouped by k-means, in one
+    pass. Queries then read pages of these groups, and a summary stands for
+    each page that is not read. Take broad text of several kinds.
+
+    Example: focus fit --data texts/ --out runs/narrow
+    """
+    import rich
+
+    from focus_core.progress import terminal_progress
+    from focus_core.training.fit import fit_routers, narrow_config
+
+    settings = {"num_groups": groups, "page_size": page, "read_share": share, "window": window, "sink_tokens": sinks}
+    with terminal_progress() as progress:
+        config = narrow_config(**settings)
+        record = fit_routers(data, out, model=model, config=config, tokens=tokens, seed=seed, progress=progress)
+    if json_output:
+        print_json(record)
+    else:
+        rich.print(f"{groups} groups per key/value head, fitted on {record['settings']['blocks']} blocks.")
+        typer.echo(f"Written to {out}")

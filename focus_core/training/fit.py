@@ -1,0 +1,79 @@
+"""What `focus fit` does: narrow routers for a model and texts, without training, recorded in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from focus_core.models import LoadedModel, load_model
+from focus_core.progress import Progress, silent
+from focus_core.results import record_run, text_records
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.narrow.fit import fit_narrow
+from focus_core.text import find_texts, read_text, token_blocks
+from focus_core.training.run import RECORD
+
+SCHEMA = "focus-fit/1"
+LENGTH = 1024
+"""Tokens of a block."""
+
+
+def narrow_config(**changes: Any) -> FocusConfig:
+    """The default settings of narrow routers: 64 groups, pages of 16 keys, 15% of the keys beyond the window."""
+    usual: dict[str, Any] = {
+        "router": "narrow", "num_groups": 64, "top_k": 1, "window": 128, "read_share": 0.15, "score": "dot",
+        "count_weight": 1.0,
+    }  # fmt: skip
+    return FocusConfig(**{**usual, **changes})
+
+
+def fit_routers(
+    texts: str | Path | Iterable[str | Path],
+    out: str | Path,
+    *,
+    model: str | Path | LoadedModel = "default",
+    config: FocusConfig | None = None,
+    tokens: int = 24576,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Fit narrow routers to a model in one pass over a sample of texts.
+
+    Args:
+        texts: text files and folders; as many blocks are taken from each file, spread over it.
+        out: folder for the routers and `training.json`.
+        model: a loaded model, or a name that `load_model` accepts.
+        config: settings with router="narrow"; `narrow_config` when None.
+        tokens: in the sample, about.
+        seed: of k-means.
+        progress: told the share done.
+
+    Returns:
+        The record, as in `training.json`: ``schema``, ``made``, ``model``, ``settings`` and ``data``.
+
+    Raises:
+        FocusError: a text is shorter than a block, or settings that cannot be used.
+        OSError: the folder cannot be written.
+    """
+    out, files = Path(out), find_texts(texts)
+    out.mkdir(parents=True, exist_ok=True)
+    loaded = model if isinstance(model, LoadedModel) else load_model(model, progress=progress)
+    config = narrow_config() if config is None else config
+    each = max(1, round(tokens / LENGTH / len(files)))
+    pools = [token_blocks(loaded.tokenizer, [read_text(path)], LENGTH, max_blocks=each) for path in files]
+    blocks = np.concatenate(pools)
+    focus = fit_narrow(loaded.model, blocks, config, seed=seed, progress=progress)
+    try:
+        focus.save_pretrained(out)
+    finally:
+        focus.detach()
+    report = {
+        "schema": SCHEMA,
+        "model": {"name": loaded.info.name, "revision": loaded.info.revision},
+        "settings": {"config": config, "length": LENGTH, "blocks": len(blocks), "seed": seed},
+        "data": text_records(files),
+    }
+    return record_run(out / RECORD, report)
