@@ -1,0 +1,33 @@
+"""`fit_routers`: narrow routers from texts in one pass, recorded; they attach and keep the wanted share."""
+
+import json
+
+import pytest
+
+from focus_core import FocusError, FocusModel
+from focus_core.evaluation import evaluate
+from focus_core.text import token_blocks
+from focus_core.training.fit import fit_routers, narrow_config
+
+TEXT = "She rowed to the island and the old man was glad of it. Nobody had come since the storm of May. " * 120
+
+
+def test_fitted_routers_attach_and_keep_the_share(tiny_llama, tmp_path):
+    path = tmp_path / "my-text.txt"
+    path.write_text(TEXT)
+    config = narrow_config(num_groups=8, window=16, page_size=4, chunk=8)
+    record = fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048)
+    assert json.loads((tmp_path / "out" / "training.json").read_text()) == record
+    assert [text["name"] for text in record["data"]] == ["my-text.txt"]
+    focus = FocusModel.from_pretrained(tiny_llama.model, tmp_path / "out")
+    assert focus.config == config and focus.trained
+    row = evaluate(focus, token_blocks(tiny_llama.tokenizer, [TEXT], 256, max_blocks=2), routing="hard")
+    assert row.kept_share == pytest.approx(0.15, abs=0.03)
+    focus.detach()
+
+
+def test_a_short_text_is_refused(tiny_llama, tmp_path):
+    path = tmp_path / "short.txt"
+    path.write_text("Too short.")
+    with pytest.raises(FocusError, match="1,024|1024"):
+        fit_routers(path, tmp_path / "out", model=tiny_llama)
