@@ -29,5 +29,5 @@ def test_fitted_routers_attach_and_keep_the_share(tiny_llama, tmp_path):
 def test_a_short_text_is_refused(tiny_llama, tmp_path):
     path = tmp_path / "short.txt"
     path.write_text("Too short.")
-    with pytest.raises(FocusError, match="1,024|1024"):
+    with pytest.raises(FocusError, match=r"1,?024"):
         fit_routers(path, tmp_path / "out", model=tiny_llama)
