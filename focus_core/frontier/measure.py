@@ -19,7 +19,7 @@ from focus_core.errors import FocusError
 from focus_core.evaluation.perplexity import Evaluation
 from focus_core.evaluation.retention import RETENTION, Untouched, compare_tokens, retention_of
 from focus_core.routing.model import FocusModel
-from focus_core.routing.rules import AttentionCall, Rule, attend_fully
+from focus_core.routing.rules import AttentionCall, Rule, attend_fully, hard_groups
 
 SCHEMA = "focus-frontier/1"
 FITTED_TOGETHER = 4
@@ -276,7 +276,7 @@ Attend = Callable[[AttentionCall], AttentionOutput]
 @contextmanager
 def _attending(focus: FocusModel, attend: Attend) -> Iterator[None]:
     """Every routed layer attends with a function of the caller's own."""
-    with focus.routing("soft", balance="calibrated", rule=Rule(attend)):
+    with focus.routing("hard", balance="calibrated", rule=Rule(attend, hard_groups)):
         yield
 
 

@@ -25,7 +25,7 @@ def narrow_config(**changes: Any) -> FocusConfig:
     """The default settings of narrow routers: 64 groups, pages of 16 keys, 15% of the keys beyond the window."""
     usual: dict[str, Any] = {
         "router": "narrow", "num_groups": 64, "top_k": 1, "window": 128, "read_share": 0.15, "score": "dot",
-        "count_weight": 1.0,
+        "count_weight": 1.0, "chunk": 16,
     }  # fmt: skip
     return FocusConfig(**{**usual, **changes})
 

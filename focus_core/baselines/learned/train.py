@@ -27,7 +27,7 @@ from focus_core.errors import FocusError
 from focus_core.files import write_atomic
 from focus_core.progress import Progress, silent
 from focus_core.routing.model import FocusModel
-from focus_core.routing.rules import AttentionCall, Rule, attend_fully
+from focus_core.routing.rules import AttentionCall, Rule, attend_fully, hard_groups
 from focus_core.routing.storage import weights_fingerprint
 
 FORMAT = 1
@@ -126,7 +126,7 @@ def train_learned(
         raise FocusError(f"Training blocks have {length} tokens, all within the window: give blocks of {2 * first}.")
     steps = max(1, settings.tokens // length)
     course = _Course(settings, steps)
-    with torch.no_grad(), focus.routing("soft", balance="calibrated", rule=Rule(course.attend)):
+    with torch.no_grad(), focus.routing("hard", balance="calibrated", rule=Rule(course.attend, hard_groups)):
         for step, number in zip(range(steps), _order(len(blocks), settings.seed)):
             draw = torch.Generator().manual_seed(settings.seed * 1_000_003 + step)
             chosen = torch.randperm(length - first, generator=draw)[: settings.queries].sort().values
