@@ -1,4 +1,4 @@
-"""Write docs/tables/frontier-*.md, the figures beside the records, and the figures of docs/frontier.md.
+"""Write docs/tables/frontier-*.md, the figures beside the records, and the figures of docs/frontier.md and README.
 
     python tools/frontier_card.py [--check]
 
@@ -232,6 +232,28 @@ def kinds_summary(found: dict[str, dict[str, Any]]) -> str:
     return "\n\n".join(parts)
 
 
+README_COLUMNS = (
+    "method", "T", "pairs kept", "KL", "KL, last quarter", "KL of ours minus this", "perplexity", "attention", "model",
+)  # fmt: skip
+README_METHODS = ("smollm2-135m-k8-heads-lm", "sparq", "quest", "clusters", "seer", "indexer", "streaming")
+
+
+def readme_table(found: dict[str, dict[str, Any]]) -> str:
+    """Means over the kinds of text of the first record: ours, the shipped routers and the baselines that matter."""
+    if not found:
+        return "Not measured yet."
+    record = next(iter(found.values()))
+    lines = []
+    for length in lengths_of(record):
+        for row in mean_rows(record, length):
+            method = next(iter(row.points.values()))["method"]
+            if row.ours or method in README_METHODS:
+                name, kept, kl, late, gap, _, perplexity, _, _, attention, model = cells(row, recorded_speeds())
+                name = f"**{name}**" if row.ours else name
+                lines.append((name, f"{length:,}", kept, kl, late, gap, perplexity, attention, model))
+    return table(README_COLUMNS, lines)
+
+
 def duration(record: dict[str, Any]) -> str:
     """How long the cells of a record took, by length."""
     took = {
@@ -281,6 +303,7 @@ def pages() -> Pages:
     doc, books = ROOT / "docs" / "frontier.md", read(BOOKS)
     cards.fill(made, doc, "answer", answer(books))
     cards.fill(made, doc, "kinds", kinds_summary(kinds))
+    cards.fill(made, ROOT / "README.md", "kinds", readme_table(kinds))
     cards.fill(made, doc, "budgets", budgets_table(books))
     cards.fill(made, doc, "eight blocks", eight_blocks())
     cards.fill(made, doc, "web", web_table(read(WEB)))

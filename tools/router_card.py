@@ -1,4 +1,4 @@
-"""Write the model cards of the shipped routers, and the README's table, from the recorded runs.
+"""Write the model cards of the shipped routers, and the table of earlier records in docs/frontier.md, from the recorded runs.
 
     python tools/router_card.py [--check]
 
@@ -28,7 +28,7 @@ PLACES = (
     (NAME, "frontier-2048.json", "novels"),
     (NAME, "frontier-2048-web.json", "web English"),
 )
-"""Routers, record of `focus frontier` and kind of text of the README's rows."""
+"""Routers, record of `focus frontier` and kind of text of the table's rows."""
 Row = tuple[str, ...]
 KINDS = {HEADS: "per head", NAME: "per layer"}
 
@@ -45,7 +45,7 @@ def form(name: str, k: int) -> tuple[str, int, int]:
 
 
 def summary() -> str:
-    """The README's table: each kind of text with perplexity, kept share, balance, and speed at the same length."""
+    """Earlier records: each kind of text with perplexity, kept share, balance, and speed at the same length."""
     speeds = read_speeds(sorted(RESULTS.glob("bench-*.json")))
     columns = ("method", "k", "text", "T", "blocks", "pairs kept", "perplexity", "largest group", "speed at T")
     rows: list[Row] = []
@@ -104,7 +104,7 @@ def row(
     blocks: int,
     speed: float | None,
 ) -> Row:
-    """One line of the README's table."""
+    """One line of the table."""
     largest = point.get("largest_group_share")
     return (
         method,
@@ -320,9 +320,9 @@ def limits(balance: str) -> str:
 
 
 def pages() -> Pages:
-    """Both model cards, and the README with its table."""
+    """Both model cards, and docs/frontier.md with its table."""
     found: Pages = {ROUTERS / NAME / "README.md": layer_card(), ROUTERS / HEADS / "README.md": heads_card()}
-    cards.fill(found, ROOT / "README.md", "summary", summary())
+    cards.fill(found, ROOT / "docs" / "frontier.md", "summary", summary())
     return found
 
 

@@ -1,4 +1,4 @@
-"""The README's table pairs quality with speed at the same length, and says where one of them is missing."""
+"""The table of earlier records pairs quality with speed at the same length, and says where one of them is missing."""
 
 import importlib.util
 import re
