@@ -1,4 +1,4 @@
-"""Write the model cards of the shipped routers, and the table of earlier records in docs/frontier.md, from the recorded runs.
+"""Write the model cards of the shipped routers, and the table of earlier records in docs/frontier.md.
 
     python tools/router_card.py [--check]
 
