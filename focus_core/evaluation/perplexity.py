@@ -165,7 +165,7 @@ def evaluate(
     largest, layer = (None, None) if off else shares.largest()
     return Evaluation(
         routing=routing,
-        top_k=config.top_k if hard and config.layer_top_k is None else None,
+        top_k=config.one_top_k if hard else None,
         balance="none" if off else config.balance,
         perplexity=math.exp(sum(block_nll) / len(block_nll)),
         tokens=scored * len(blocks),

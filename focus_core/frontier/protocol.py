@@ -270,7 +270,7 @@ def _routed_methods(loaded: LoadedModel, settings: ProtocolSettings) -> tuple[li
         if found.get(name, entry)["hash"] != entry["hash"]:
             raise FocusError(f"Two folders of routers are called {name}: rename one of them.")
         found[name] = entry | {"trained_on": _training_text(folder if folder is not None else name)}
-        for top_k in (None,) if config.layer_top_k else settings.top_k:
+        for top_k in (None,) if config.one_top_k is None else settings.top_k:
             methods.append(Method(name, "routers", folder, top_k))
     return methods, found
 
@@ -381,6 +381,6 @@ class _Run:
             untouched=states,
             **changes,
         )
-        label = f"{method.name}, as planned" if method.top_k is None else f"{method.name}, k={method.top_k}"
+        label = f"{method.name}, {config.budget if method.top_k is None else f'k={method.top_k}'}"
         planned = config.layer_top_k or None
         return routed_point(method.name, label, "trained", row, config.router, config.num_groups, planned)

@@ -200,8 +200,8 @@ class _Plan:
         changes: dict[str, Any] = {**sizes, "balance": "calibrated", "untouched": self.untouched}
         config = focus.config
         planned = config.layer_top_k or None
-        for top_k in (None,) if planned else self.settings.top_k:
+        for top_k in (None,) if config.one_top_k is None else self.settings.top_k:
             if self._missing(name, top_k, None):
                 row = evaluate(focus, self.held, routing="hard", top_k=top_k, **changes)
-                label = f"{name}, as planned" if top_k is None else f"{name}, k={top_k}"
+                label = f"{name}, {config.budget if top_k is None else f'k={top_k}'}"
                 yield routed_point(name, label, source, row, config.router, config.num_groups, planned)

@@ -128,6 +128,18 @@ class FocusConfig:
             changes = {"layer_top_k": None, "read_share": None, **changes}
         return dataclasses.replace(self, **changes)
 
+    @property
+    def one_top_k(self) -> int | None:
+        """k where it alone is the budget of every layer; None with a plan, or a share of the pairs."""
+        return self.top_k if self.layer_top_k is None and self.read_share is None else None
+
+    @property
+    def budget(self) -> str:
+        """The budget in force, for tables: "k=2", "15% read" or "as planned"."""
+        if self.read_share is not None:
+            return f"{self.read_share:.0%} read"
+        return "as planned" if self.layer_top_k is not None else f"k={self.top_k}"
+
     def top_k_of(self, place: int) -> int:
         """k of one layer, `place` counting the routed ones; 0 leaves local pairs and sinks."""
         return self.top_k if self.layer_top_k is None else self.layer_top_k[place]
