@@ -84,7 +84,7 @@ def evaluate_texts(
         sample = token_windows(loaded.tokenizer, contents, length, stride or length, max_blocks=blocks)
         with focus.routing("hard", **changes):
             config = focus.current.config
-        plan = standard_settings(config.num_groups, tuple(top_k), planned=config.layer_top_k is not None)
+        plan = standard_settings(config.num_groups, tuple(top_k), planned=config.one_top_k is None)
         results, untouched = [], Untouched(sample)
         for index, (mode, k, balance) in enumerate(plan):
             progress(f"Evaluating {mode}{f' k={k}' if k else ''} ({index + 1} of {len(plan)})", index / len(plan))
