@@ -21,9 +21,9 @@ class Summaries(NamedTuple):
         values: (..., K, Dv), means; 0 for empty groups.
     """
 
-    counts: Float[Tensor, "*N K"]
-    keys: Float[Tensor, "*N K D"]
-    values: Float[Tensor, "*N K Dv"]
+    counts: Float[Tensor, "... K"]
+    keys: Float[Tensor, "... K D"]
+    values: Float[Tensor, "... K Dv"]
 
 
 @dataclass

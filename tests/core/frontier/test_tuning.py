@@ -27,7 +27,7 @@ def text(blocks, length=64, seed=0):
 
 
 def test_every_grid_has_as_many_settings_and_the_default_first():
-    assert TUNABLE == ["kmeans", "lsh", "magicpig", "quest", "moba", "sparq"]
+    assert TUNABLE == ["kmeans", "lsh", "magicpig", "quest", "moba", "sparq", "clusters"]
     assert len({len(BASELINES[name].grid) for name in TUNABLE}) == 1
     for name in TUNABLE:
         grid = [tuple(sorted(setting.items())) for setting in BASELINES[name].grid]
