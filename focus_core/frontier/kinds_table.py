@@ -163,4 +163,4 @@ def _counted(compared: list[MeanRow]) -> str:
         return f"{number}, {less} lose less, but over fewer than {MIN_BLOCKS} blocks nothing is established."
     established = [row.against.difference for row in compared if row.against is not None and row.established]
     less, more = sum(gap > 0 for gap in established), sum(gap < 0 for gap in established)
-    return f"{number}, {less} lose significantly less and {more} significantly more."
+    return f"{number}, {less} {'loses' if less == 1 else 'lose'} significantly less and {more} significantly more."
