@@ -72,7 +72,7 @@ def kinds_markdown(record: Mapping[str, Any], speeds: Speeds) -> str:
     made = record["made"]
     versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
     lines = [
-        f"### {kinds_title(record)}",
+        f"## {kinds_title(record)}",
         "",
         f"{record['model']['name']}; {made['device']}, {versions}, {made['date'][:10]}.",
         "",
@@ -82,7 +82,7 @@ def kinds_markdown(record: Mapping[str, Any], speeds: Speeds) -> str:
         rows, kinds = mean_rows(record, length), kinds_at(record, length)
         if not rows:
             continue
-        lines += ["", f"#### T = {length:,}", "", verdict(record, length), "", "Mean over kinds of text:", ""]
+        lines += ["", f"### T = {length:,}", "", verdict(record, length), "", "Mean over kinds of text:", ""]
         lines += _table(COLUMNS, [_emphasised(row, cells(row, speeds)) for row in rows])
         lines += ["", "KL by kind of text:", ""]
         lines += _table(("method", *kinds), [by_kind_cells(row, kinds) for row in rows if row.by_kind])

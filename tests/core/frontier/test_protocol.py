@@ -226,7 +226,7 @@ def test_long_texts_have_few_baselines_unless_they_are_named():
 def test_table_and_figure_show_every_method_at_every_length(measure, folder):
     measure()
     text = (folder / "f.md").read_text()
-    assert text.count("#### T = ") == 2 and text.count("| **mine, k=1** |") == 2
+    assert text.count("### T = ") == 2 and text.count("| **mine, k=1** |") == 2
     assert "fewer than 16 blocks: not established" in text
     head = next(line for line in text.splitlines() if line.startswith("| method | distant"))
     assert head.index("KL") < head.index("top-1") < head.index("perplexity") < head.index("largest group")
