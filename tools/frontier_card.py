@@ -15,10 +15,10 @@ import cards
 from cards import RESULTS, ROOT, Pages, read, records, table
 
 from focus_core.frontier.figure import figure
-from focus_core.frontier.kinds_figure import kinds_figure
-from focus_core.frontier.kinds_record import SCHEMA as KINDS
-from focus_core.frontier.kinds_table import COLUMNS, cells, kinds_markdown, kinds_title, verdict
-from focus_core.frontier.means import lengths_of, mean_rows
+from focus_core.frontier.kinds.figure import kinds_figure
+from focus_core.frontier.kinds.means import lengths_of, mean_rows
+from focus_core.frontier.kinds.record import SCHEMA as KINDS
+from focus_core.frontier.kinds.table import COLUMNS, cells, kinds_markdown, kinds_title, verdict
 from focus_core.frontier.speeds import Speeds, recorded_speeds
 from focus_core.frontier.table import Row, frontier_rows, retention_cells, title, worth
 

@@ -130,9 +130,9 @@ def _kinds(
     import rich
 
     from focus_core.commands.tables.frontier import by_kind_table, means_table
-    from focus_core.frontier.kinds_table import notes, verdict
-    from focus_core.frontier.means import lengths_of
-    from focus_core.frontier.protocol import ProtocolSettings, measure_protocol
+    from focus_core.frontier.kinds.means import lengths_of
+    from focus_core.frontier.kinds.protocol import ProtocolSettings, measure_protocol
+    from focus_core.frontier.kinds.table import notes, verdict
     from focus_core.progress import terminal_progress
 
     with terminal_progress() as progress:

@@ -14,10 +14,12 @@ from focus_core.baselines import BASELINES
 from focus_core.errors import FocusError
 from focus_core.evaluation import evaluate
 from focus_core.evaluation.retention import Untouched
+from focus_core.frontier.figure import figure
 from focus_core.frontier.files import write_beside
-from focus_core.frontier.kinds import cut
 from focus_core.frontier.measure import SCHEMA, Point, baseline_point, check_names, point_of, routed_point
 from focus_core.frontier.speeds import Speeds, recorded_speeds
+from focus_core.frontier.table import markdown
+from focus_core.frontier.texts import cut
 from focus_core.frontier.tuning import Tuning, stored_tuning
 from focus_core.models import LoadedModel, load_model
 from focus_core.progress import Progress, silent
@@ -122,7 +124,7 @@ def measure_frontier(
         points.append(point)
         record = record_run(out, {**record, "tuning": tuning.entries, "points": [asdict(each) for each in points]})
         progress(f"{point.label} ({done} of {plan.total})", done / plan.total)
-    write_beside(out, record, speeds)
+    write_beside(out, markdown(record, speeds), figure(record, speeds))
     return record
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from focus_core.evaluation.compare import LEVEL, Difference, few_blocks, holm, perplexity_difference
-from focus_core.frontier.kinds import one_document
 from focus_core.frontier.speeds import Speeds, joint_speedup
+from focus_core.frontier.texts import one_document
 
 SIZES = (8192, 32768)
 

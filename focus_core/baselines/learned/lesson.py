@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -103,7 +104,7 @@ def divergence(scores: Tensor, mass: Tensor, allowed: Tensor) -> Tensor:
     return (mass * (wanted - logs)).sum() / total.sum().clamp(min=1e-9)
 
 
-class Learner(nn.Module):
+class Learner(nn.Module, ABC):
     """A learned selection of one layer.
 
     Attributes:
@@ -113,13 +114,13 @@ class Learner(nn.Module):
     rates: ClassVar[tuple[float, ...]]
 
     @classmethod
+    @abstractmethod
     def arguments(cls, lesson: Lesson, sizes: Sizes, seed: int) -> dict[str, Any]:
         """Arguments of the constructor for the layer of a lesson, plain values."""
-        raise NotImplementedError
 
+    @abstractmethod
     def loss(self, lesson: Lesson) -> Tensor:
         """What training lowers: `divergence` from the attention of the lesson."""
-        raise NotImplementedError
 
 
 Kind = TypeVar("Kind", bound=Learner)

@@ -8,8 +8,8 @@ from typing import Any
 from rich.table import Table
 
 from focus_core.commands.tables.plain import plain_table
-from focus_core.frontier.kinds_table import by_kind_cells
-from focus_core.frontier.means import kinds_at, mean_rows
+from focus_core.frontier.kinds.means import kinds_at, mean_rows
+from focus_core.frontier.kinds.table import by_kind_cells
 from focus_core.frontier.table import SIZES, Row, retention_cells
 
 

@@ -7,8 +7,8 @@ import pytest
 from opening import open_page, shown
 
 from focus_core import FocusConfig, FocusError, retrofit
-from focus_core.frontier.means import mean_rows
-from focus_core.frontier.protocol import ProtocolSettings, measure_protocol
+from focus_core.frontier.kinds.means import mean_rows
+from focus_core.frontier.kinds.protocol import ProtocolSettings, measure_protocol
 from focus_core.frontier.speeds import Speeds
 from workbench.views.quality.kinds import by_kind, kinds_map, kinds_table, kinds_verdict
 from workbench.views.quality.records import find_records, read

@@ -264,7 +264,7 @@ def test_ticks_are_round_and_inside(low, span):
 
 
 def test_both_are_written_beside_the_record(tmp_path):
-    write_beside(tmp_path / "f.json", RECORD, SPEEDS)
+    write_beside(tmp_path / "f.json", markdown(RECORD, SPEEDS), figure(RECORD, SPEEDS))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f.md", "f.svg"]
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from focus_core.frontier.kinds_table import notes, timed, verdict
-from focus_core.frontier.means import kinds_at, lengths_of, mean_rows
+from focus_core.frontier.kinds.means import kinds_at, lengths_of, mean_rows
+from focus_core.frontier.kinds.table import notes, timed, verdict
 from focus_core.frontier.speeds import recorded_speeds
 from workbench.charts.theme import style
 

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from focus_core.errors import FocusError
-from focus_core.frontier.kinds_record import SCHEMA as KINDS
+from focus_core.frontier.kinds.record import SCHEMA as KINDS
 from focus_core.frontier.measure import SCHEMA as FRONTIER
 from focus_core.resources import runs_dir
 from focus_core.results import REPRODUCTION

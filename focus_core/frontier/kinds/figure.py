@@ -9,8 +9,8 @@ from itertools import groupby
 from typing import Any
 
 from focus_core.frontier.figure import COLORS, GREY, PANEL_HEIGHT, PANEL_WIDTH, Axis, drawing
-from focus_core.frontier.kinds_table import kinds_title
-from focus_core.frontier.means import MeanRow, lengths_of, mean_rows
+from focus_core.frontier.kinds.means import MeanRow, lengths_of, mean_rows
+from focus_core.frontier.kinds.table import kinds_title
 
 NOTES = (
     "Mean over kinds of text.",

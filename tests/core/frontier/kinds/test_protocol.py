@@ -14,12 +14,12 @@ from focus_core.cli import app
 from focus_core.errors import FocusError
 from focus_core.evaluation import evaluate
 from focus_core.evaluation.retention import Untouched
-from focus_core.frontier.kinds import cut
-from focus_core.frontier.means import mean_rows
+from focus_core.frontier.kinds.means import mean_rows
+from focus_core.frontier.kinds.protocol import ProtocolSettings, measure_protocol, wanted_lengths
+from focus_core.frontier.kinds.timing import Clock, words
 from focus_core.frontier.measure import Point
-from focus_core.frontier.protocol import ProtocolSettings, measure_protocol, wanted_lengths
 from focus_core.frontier.speeds import Speeds
-from focus_core.frontier.timing import Clock, words
+from focus_core.frontier.texts import cut
 from focus_core.frontier.tuning import Tuner
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, retrofit

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.errors import FocusError
-from focus_core.frontier.kinds import Cut, Kind
+from focus_core.frontier.texts import Cut, Kind
 from focus_core.results import plain, resume_record, text_records
 
 SCHEMA = "focus-frontier-kinds/1"

@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 from focus_core.errors import FocusError
-from focus_core.frontier.kinds_table import cells, verdict
-from focus_core.frontier.means import mean_over_kinds, mean_rows
+from focus_core.frontier.kinds.means import mean_over_kinds, mean_rows
+from focus_core.frontier.kinds.table import cells, verdict
 from focus_core.frontier.speeds import Measured, ModelSpeed, Speeds
 
 KINDS = ("books", "wiki", "web", "technical", "code", "dialogue")

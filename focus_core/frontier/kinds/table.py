@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from focus_core.evaluation.compare import MIN_BLOCKS, few_blocks
-from focus_core.frontier.kinds import one_document
-from focus_core.frontier.means import MeanRow, blocks_of, kinds_at, lengths_of, mean_rows
+from focus_core.frontier.kinds.means import MeanRow, blocks_of, kinds_at, lengths_of, mean_rows
 from focus_core.frontier.speeds import Speed, Speeds
+from focus_core.frontier.texts import one_document
 
 COLUMNS = (
     "method",

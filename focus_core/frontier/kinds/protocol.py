@@ -23,12 +23,14 @@ from focus_core.errors import FocusError
 from focus_core.evaluation import evaluate
 from focus_core.evaluation.retention import Untouched
 from focus_core.frontier.files import write_beside
-from focus_core.frontier.kinds import Cut, cut, find_kinds
-from focus_core.frontier.kinds_record import SCHEMA, check_held_out, described, resumed
+from focus_core.frontier.kinds.figure import kinds_figure
+from focus_core.frontier.kinds.record import SCHEMA, check_held_out, described, resumed
+from focus_core.frontier.kinds.rivals import Rivals
+from focus_core.frontier.kinds.table import kinds_markdown
+from focus_core.frontier.kinds.timing import Clock
 from focus_core.frontier.measure import Point, baseline_point, check_names, point_of, routed_point
-from focus_core.frontier.rivals import Rivals
 from focus_core.frontier.speeds import Speeds, recorded_speeds
-from focus_core.frontier.timing import Clock
+from focus_core.frontier.texts import Cut, cut, find_kinds
 from focus_core.frontier.tuning import Tuning
 from focus_core.models import LoadedModel, load_model
 from focus_core.progress import Progress, silent
@@ -225,12 +227,12 @@ def measure_protocol(
         points = [each for each in points if each.key != point.key] + [point]
         added = {"learned": record["learned"] | rivals.report, "tuning": tuning.entries}
         record = record_run(out, {**record, **added, "points": [asdict(each) for each in points]})
-        write_beside(out, record, speeds)
+        write_beside(out, kinds_markdown(record, speeds), kinds_figure(record))
         left = clock.after(point)
         at = f"{point.label}, {point.text}, T = {point.length:,}"
         progress(f"{at} ({done} of {len(missing)}; {left})", done / len(missing))
     if not missing:
-        write_beside(out, record, speeds)
+        write_beside(out, kinds_markdown(record, speeds), kinds_figure(record))
     return record
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from focus_core.errors import FocusError
-from focus_core.frontier.kinds import cut, find_kinds, one_document
+from focus_core.frontier.texts import cut, find_kinds, one_document
 from focus_core.text import token_blocks
 
 
