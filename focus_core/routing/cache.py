@@ -2,6 +2,7 @@
 
 A Transformers cache is a list of layers that own tensors and can reorder, crop and select them. The first routing
 stored in a layer turns it into an instance of a subclass, which does the same to one more tensor, `routing` (B, T, K).
+Narrow groups have a layer of their own, in `focus_core.routing.narrow.cache`.
 `DynamicIndexedLayer` of transformers.cache_utils carries indexer keys in the same way.
 """
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
 from focus_core.errors import FocusError
+from focus_core.routing.narrow.cache import NarrowLayer
 
 
 @cache
@@ -67,7 +69,7 @@ def past_length(past: Any, layer_idx: int) -> int:
         raise FocusError(f"Focus cannot route with a {type(past).__name__}: use a DynamicCache.")
     if layer_idx >= len(past.layers):
         return 0
-    if not isinstance(past.layers[layer_idx], DynamicLayer):
+    if not isinstance(past.layers[layer_idx], (DynamicLayer, NarrowLayer)):
         name = type(past.layers[layer_idx]).__name__
         raise FocusError(f"Focus cannot route with a cache of {name}: generate with the default dynamic cache.")
     return past.get_seq_length(layer_idx)

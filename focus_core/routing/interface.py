@@ -18,7 +18,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from focus_core.attention import AttentionOutput, focus_attention
 from focus_core.errors import FocusError
 from focus_core.routing.cache import append_routing
-from focus_core.routing.layer import HeadVectors, KeyQuery, LayerRouting, heads_in_batch, heads_in_groups
+from focus_core.routing.layer import HeadVectors, KeyQuery, LayerRouting, assign, heads_in_batch, heads_in_groups
+from focus_core.routing.narrow.cache import PAGE_SIZE, Layout, NarrowLayer
 from focus_core.routing.narrow.rotary import before_rotation
 from focus_core.routing.rules import AttentionCall, Geometry, Rule
 
@@ -54,6 +55,7 @@ class Pending:
         past_length: tokens before the new ones.
         observer: called with the routing once its keys are known, for routers that group keys; else None.
         position_embeddings: with which the layer rotates its keys, None without.
+        narrow: the layer of the cache that holds keys by narrow groups, or None.
     """
 
     routing: LayerRouting
@@ -64,6 +66,7 @@ class Pending:
     past_length: int
     observer: Callable[[LayerRouting], None] | None = None
     position_embeddings: tuple[Tensor, Tensor] | None = None
+    narrow: NarrowLayer | None = None
 
 
 def token_positions(attention_mask: Tensor | None, batch: int, num_tokens: int, device: torch.device) -> Tensor:
@@ -135,22 +138,33 @@ def _routed(
             f"{type(module).__name__} has {key.shape[1]} key/value heads and its router {heads}: "
             "use router='layer' for this model."
         )
-    if routing.router.from_keys:
-        plain_key = before_rotation(key, pending.position_embeddings)
-        vectors = HeadVectors(query, key, plain_key, geometry.scale, geometry.softcap)
-        routing = replace(routing, vectors=vectors)
+    num_tokens = pending.past_length + query.shape[2]
+    continues = pending.narrow is not None and pending.past_length > 0
+    if routing.router.from_keys and (pending.observer is not None or not continues):
+        new_key = key[:, :, -query.shape[2] :]
+        plain_key = before_rotation(new_key, pending.position_embeddings)
+        routing = replace(routing, vectors=HeadVectors(query, new_key, plain_key, geometry.scale, geometry.softcap))
         if pending.observer is not None:
             pending.observer(routing)
+    if continues:
+        return _continued(pending, query, key, value, geometry)
     new = pending.rule.encode(routing)
-    kept = append_routing(pending.past, routing.layer, heads_in_groups(new.keys, heads), num_keys)
-    num_tokens = pending.past_length + query.shape[2]
     positions = token_positions(pending.attention_mask, len(query), num_tokens, query.device)[:, -num_keys:]
+    if routing.router.from_keys:
+        kept = new.keys
+        if pending.narrow is not None:
+            groups = routing.key_weights.argmax(-1).unflatten(0, (-1, heads))
+            real = None if pending.attention_mask is None else positions >= 0
+            pending.narrow.fill(key, value, groups, real, _layout(routing), routing.reading())
+    else:
+        kept = heads_in_groups(new.keys, heads)
+        kept = heads_in_batch(append_routing(pending.past, routing.layer, kept, num_keys), heads)
     call = AttentionCall(
         query.unflatten(1, (heads, -1)).flatten(0, 1),
         key.unflatten(1, (heads, -1)).flatten(0, 1),
         value.unflatten(1, (heads, -1)).flatten(0, 1),
         routing,
-        KeyQuery(heads_in_batch(kept, heads), new.queries),
+        KeyQuery(kept, new.queries),
         positions.repeat_interleave(heads, 0),
         geometry,
         routing.config,
@@ -158,6 +172,37 @@ def _routed(
     )
     result = pending.rule.attend(call)
     return AttentionOutput(*(part.unflatten(0, (-1, heads)).flatten(1, 2) for part in result))
+
+
+def _continued(pending: Pending, query: Tensor, key: Tensor, value: Tensor, geometry: Geometry) -> AttentionOutput:
+    """Attention of the tokens that follow those in a cache of narrow groups."""
+    routing, narrow = pending.routing, pending.narrow
+    assert narrow is not None
+    if geometry.dropout > 0:
+        raise FocusError("Hard routing has no attention dropout: call model.eval().")
+
+    def groups(plain_key: Tensor) -> Tensor:
+        scores = routing.router(plain_key)
+        return assign(routing.router, scores, routing.config).argmax(-1).unflatten(0, (-1, routing.router.num_heads))
+
+    mask = pending.attention_mask
+    return narrow.attend(
+        query,
+        key,
+        value,
+        pending.position_embeddings,
+        groups,
+        None if mask is None else mask.to(query.device, torch.bool),
+        _layout(routing),
+        routing.reading(),
+        scale=geometry.scale,
+        softcap=geometry.softcap,
+    )
+
+
+def _layout(routing: LayerRouting) -> Layout:
+    config = routing.config
+    return Layout(config.num_groups, config.page_size or PAGE_SIZE, config.sink_tokens)
 
 
 def _refuse_packing(position_ids: Tensor | None, attention_mask: Tensor | None) -> None:

@@ -25,6 +25,7 @@ from focus_core.routing.cache import past_length
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.interface import NAME, PENDING, Pending
 from focus_core.routing.layer import LayerRouting
+from focus_core.routing.narrow.cache import narrow_layer
 from focus_core.routing.routers import ROUTERS, Router
 from focus_core.routing.rules import RULES, Rule
 from focus_core.routing.storage import read_routers, write_routers
@@ -266,6 +267,10 @@ class _Before:
         hidden_states = given["hidden_states"]
         attention_mask = given.get("attention_mask", extra.get("attention_mask"))
         past = given.get("past_key_values", extra.get("past_key_values"))
+        router = focus.router(self.layer)
+        narrow = None
+        if router.from_keys and (routing.mode, routing.rule) == ("hard", None) and own_window(module) is None:
+            narrow = narrow_layer(past, self.layer)
         seen = past_length(past, self.layer)
         if attention_mask is not None and attention_mask.ndim != 2:
             raise FocusError(
@@ -277,10 +282,10 @@ class _Before:
                 f"Balance {routing.config.balance!r} needs the whole text at once and cannot continue from a cache: "
                 "use balance='calibrated' for generation."
             )
-        router = focus.router(self.layer)
-        if seen and router.from_keys:
+        if seen and router.from_keys and narrow is None and routing.rule is not None:
             raise FocusError(
-                "Narrow groups take whole texts and cannot continue from a cache yet: generate with use_cache=False."
+                "A rule of your own gets whole texts where groups are of keys, and cannot continue from a cache: "
+                "pass use_cache=False."
             )
         num_queries = hidden_states.shape[1]
         valid = None
@@ -301,7 +306,7 @@ class _Before:
             rotation = given.get("position_embeddings", extra.get("position_embeddings"))
             if not getattr(module, "use_rope", True):  # SmolLM3 has layers without position encoding
                 rotation = None
-            pending = replace(pending, observer=focus._observer, position_embeddings=rotation)
+            pending = replace(pending, observer=focus._observer, position_embeddings=rotation, narrow=narrow)
         elif focus._observer is not None:
             focus._observer(layer_routing)
         module.__dict__[PENDING] = pending

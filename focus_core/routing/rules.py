@@ -44,7 +44,8 @@ class AttentionCall:
         key: (N, Hkv, T, D).
         value: (N, Hkv, T, Dv).
         routing: of the new tokens.
-        groups: the encoded routing: of all T tokens as keys, from the cache where there is one, and of the Tq queries.
+        groups: the encoded routing: of all T tokens as keys, from the cache where there is one, and of the Tq queries;
+            of the new tokens alone where routers group keys.
         positions: (N, T) int64, index of each token among the real tokens of its text, -1 for padding.
         geometry: the model's own settings.
         config: settings in force.

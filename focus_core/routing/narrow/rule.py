@@ -24,7 +24,8 @@ def attend_narrow(call: AttentionCall) -> AttentionOutput:
     if bool(real.all()):
         return AttentionOutput(*narrow_attention(*tensors, num_groups, reading, **settings)[:2])
     output = call.value.new_zeros(*call.query.shape[:3], call.value.shape[-1])
-    logsumexp = torch.full(call.query.shape[:3], float("-inf"), device=output.device)
+    compute = torch.promote_types(call.query.dtype, torch.float32)
+    logsumexp = output.new_full(call.query.shape[:3], float("-inf"), dtype=compute)
     for row, places in enumerate(real):
         if bool(places.any()):
             query, key, value, group = (part[row : row + 1, :, places] for part in tensors)

@@ -277,14 +277,13 @@ def test_layers_with_a_window_of_their_own_attend_inside_it(llama):
     assert seen == [0, 1]
 
 
-def test_generation_recomputes_and_refuses_a_cache(llama):
+def test_generation_is_the_most_likely_token_of_each_text_so_far(llama):
     focus = fit_narrow(llama, text(), CONFIG)
     ids = tokens(1, 20)
-    grown = focus.generate(ids, max_new_tokens=3, do_sample=False, use_cache=False)
-    for length in (20, 21, 22):
-        assert logits(focus, grown[:, :length])[0, -1].argmax() == grown[0, length]
-    with pytest.raises(FocusError, match=r"use_cache=False\.$"):
-        focus.generate(ids, max_new_tokens=3, do_sample=False)
+    for use_cache in (True, False):
+        grown = focus.generate(ids, max_new_tokens=3, do_sample=False, use_cache=use_cache)
+        for length in (20, 21, 22):
+            assert logits(focus, grown[:, :length])[0, -1].argmax() == grown[0, length]
 
 
 def test_what_narrow_groups_do_not_have_is_refused(llama):

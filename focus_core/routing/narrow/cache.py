@@ -1,0 +1,248 @@
+"""The layer of a Transformers cache that holds keys and values by narrow groups, one text at a time.
+
+A `DynamicLayer` gives attention all keys in the order of time. This one gives the new keys alone; attention over the
+others goes through `NarrowLayer.attend`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer
+
+from focus_core.attention import AttentionOutput
+from focus_core.errors import FocusError
+from focus_core.routing.narrow.cache_text import CachedText, Rotation
+from focus_core.routing.narrow.reading import Reading
+from focus_core.routing.narrow.rotary import before_rotation
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+PAGE_SIZE = 16
+"""Keys of a stored page where whole groups are summarised."""
+
+_OTHER_USE = "start again with an empty cache."
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Settings that stored pages depend on; the others may change from call to call."""
+
+    num_groups: int
+    page_size: int
+    sinks: int
+
+
+class NarrowLayer(CacheLayerMixin):
+    """Keys and values of a batch, each text on its own and without its padding.
+
+    Attributes:
+        texts: one for each row.
+        armed: True while an attention module with narrow groups may add tokens.
+    """
+
+    is_sliding = False
+    is_croppable = True
+    supports_early_init = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[CachedText] = []
+        self.armed = False
+        self._layout: Layout | None = None
+        self._columns = 0
+        # (B, S) bool of the latest call, S columns at least; None without padding.
+        self._real: Tensor | None = None
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to prepare: `fill` makes the buffers."""
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """The new keys and values as they are; `fill` or `attend` stores them.
+
+        Raises:
+            FocusError: the call is not one of hard routing with narrow groups.
+        """
+        if not self.armed:
+            raise FocusError(f"This cache was filled by hard routing with narrow groups: continue so, or {_OTHER_USE}")
+        self.armed = False
+        self.is_initialized = True
+        self._columns += key_states.shape[-2]
+        return key_states, value_states
+
+    def fill(
+        self,
+        key: Float[Tensor, "B H T D"],
+        value: Float[Tensor, "B H T Dv"],
+        groups: Int[Tensor, "B H T"],
+        real: Bool[Tensor, "B T"] | None,
+        layout: Layout,
+        reading: Reading,
+    ) -> None:
+        """Store the first tokens of all texts.
+
+        Args:
+            key: position-encoded.
+            value: of the same tokens.
+            groups: of the tokens as keys.
+            real: False for padding; None without.
+            layout: settings of the pages.
+            reading: window and borders.
+        """
+        self._layout, self._real, self.texts = layout, real, []
+        key, value = key.detach(), value.detach()
+        for row in range(len(key)):
+            text = CachedText(key[row], value[row], layout.num_groups, layout.page_size, layout.sinks)
+            places = _places(real, row)
+            text.fill(key[row][:, places], value[row][:, places], groups[row][:, places], reading)
+            self.texts.append(text)
+
+    def attend(
+        self,
+        query: Float[Tensor, "B Hq n D"],
+        key: Float[Tensor, "B H n D"],
+        value: Float[Tensor, "B H n Dv"],
+        rotation: Rotation,
+        groups: Callable[[Tensor], Tensor],
+        real: Bool[Tensor, "B S"] | None,
+        layout: Layout,
+        reading: Reading,
+        *,
+        scale: float,
+        softcap: float | None,
+    ) -> AttentionOutput:
+        """Store n more tokens of each text and attend for them; no gradients flow through stored keys.
+
+        Args:
+            query: position-encoded.
+            key: position-encoded.
+            value: of the same tokens.
+            rotation: cosines and sines of the new tokens, (B or 1, n, r).
+            groups: (1, H, m) of keys before position encoding (1, H, m, D).
+            real: False for padding, over all tokens so far; None without.
+            layout: as in `fill`.
+            reading: window, sinks, borders and budget.
+            scale: factor of the dot products.
+            softcap: cap of the logits.
+
+        Returns:
+            (B, Hq, n, Dv) and (B, Hq, n); 0 and -inf for padding.
+
+        Raises:
+            FocusError: settings of the pages changed since the cache was filled.
+        """
+        if layout != self._layout:
+            raise FocusError(f"The settings of narrow groups changed while a cache was in use: {_OTHER_USE}")
+        self._real = real
+        key, value = key.detach(), value.detach()
+
+        def assign(keys: Tensor, rotated: Rotation) -> Tensor:
+            return groups(before_rotation(keys[None], rotated))[0]
+
+        new = None if real is None else real[:, self._columns - key.shape[2] : self._columns]
+        output = query.new_zeros(*query.shape[:3], value.shape[-1])
+        logsumexp = output.new_full(
+            query.shape[:3], float("-inf"), dtype=torch.promote_types(query.dtype, torch.float32)
+        )
+        for row, text in enumerate(self.texts):
+            places = _places(new, row)
+            tensors = query[row][:, places], key[row][:, places], value[row][:, places]
+            rotated = None
+            if rotation is not None:
+                cos, sin = (part[min(row, len(part) - 1)][None, places] for part in rotation)
+                rotated = cos, sin
+            found = text.attend(*tensors, rotated, assign, reading, scale, softcap)
+            output[row][:, places], logsumexp[row][:, places] = found
+        return AttentionOutput(output, logsumexp)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Keys of a mask and their offset."""
+        return self._columns + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """Tokens of every row so far, padding included."""
+        return self._columns
+
+    def get_max_length(self) -> int:
+        """-1: no maximum."""
+        return -1
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self.texts, self._layout, self._real, self._columns = [], None, None, 0
+        self.is_initialized = self.armed = False
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Take back the last tokens of every row, as if they had never come; a negative number, as Transformers has it.
+
+        Raises:
+            ValueError: a positive number.
+        """
+        if tokens_to_remove > 0:
+            raise ValueError(f"crop takes a negative number of tokens to remove, not {tokens_to_remove}.")
+        self._columns = max(0, self._columns + tokens_to_remove)
+        for row, text in enumerate(self.texts):
+            text.crop(self._columns if self._real is None else int(self._real[row, : self._columns].sum()))
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Row i becomes what row `beam_idx[i]` was; texts that are chosen once are not copied."""
+        self._select(beam_idx.tolist())
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Each row `repeats` times, side by side."""
+        self._select([row for row in range(len(self.texts)) for _ in range(repeats)])
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these rows."""
+        rows = indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices
+        self._select(rows.tolist())
+
+    def offload(self) -> None:
+        """Refused: pages stay on their device."""
+        raise FocusError("Caches of narrow groups cannot be offloaded: use a DynamicCache without offloading.")
+
+    def _select(self, rows: list[int]) -> None:
+        if not self.texts:
+            return
+        taken: set[int] = set()
+        texts = []
+        for row in rows:
+            texts.append(self.texts[row].copy() if row in taken else self.texts[row])
+            taken.add(row)
+        self.texts = texts
+        self._real = None if self._real is None else self._real[rows]
+
+
+def narrow_layer(past: Any, layer_idx: int) -> NarrowLayer | None:
+    """The layer of a cache for narrow groups, in place of an empty dynamic one, ready for the call that follows.
+
+    Returns:
+        None for a cache that `past_length` refuses, or a layer with a window of its own.
+
+    Raises:
+        FocusError: the layer was filled in another way.
+    """
+    if getattr(past, "layer_class_to_replicate", None) is not None:
+        while len(past.layers) <= layer_idx:
+            past.layers.append(past.layer_class_to_replicate())
+    layers = getattr(past, "layers", [])
+    layer = layers[layer_idx] if layer_idx < len(layers) else None
+    if type(layer) is DynamicLayer:
+        if layer.get_seq_length():
+            raise FocusError(f"This cache was filled without narrow groups: {_OTHER_USE}")
+        layer = layers[layer_idx] = NarrowLayer()
+    if not isinstance(layer, NarrowLayer):
+        return None
+    layer.armed = True
+    return layer
+
+
+def _places(real: Tensor | None, row: int) -> slice | Tensor:
+    """Index of the tokens of one row that are no padding."""
+    return slice(None) if real is None else real[row]

@@ -1,0 +1,121 @@
+"""Attention of new tokens over stored pages and near keys; the definition of narrow groups at the end of a text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from focus_core.attention import AttentionOutput
+from focus_core.attention.cpu.kernel import FAR
+from focus_core.attention.reference import attention_logits
+from focus_core.routing.narrow.cache_pages import PageStore
+from focus_core.routing.narrow.reading import Reading
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+
+class Near(NamedTuple):
+    """Keys that every new token attends to exactly.
+
+    Attributes:
+        keys: (H, N, D), sinks first.
+        values: (H, N, Dv).
+        first: place of the border's key in the buffer; the following ones lie beside it.
+        length: tokens of the text so far, the new ones included.
+        border: first key of the window.
+        sinks: number of sinks.
+    """
+
+    keys: Tensor
+    values: Tensor
+    first: int
+    length: int
+    border: int
+    sinks: int
+
+
+class _Parts(NamedTuple):
+    """What is ranked: pages or whole groups, the groups in order.
+
+    Attributes:
+        counts: (H, 1, 1, R) keys of each part.
+        keys: (H, R, D), means.
+        values: (H, R, Dv), means.
+        of_page: (H, used) int64, the part of each page.
+    """
+
+    counts: Tensor
+    keys: Tensor
+    values: Tensor
+    of_page: Int[Tensor, "H used"]
+
+
+def attend_stored(
+    query: Float[Tensor, "Hq n D"],
+    pages: PageStore,
+    near: Near,
+    reading: Reading,
+    scale: float,
+    softcap: float | None,
+) -> AttentionOutput:
+    """Attention of the last n tokens of a text, which have one border: (Hq, n, Dv) in the query's dtype, and (Hq, n).
+
+    Computes in float32 (float64 for float64 inputs) over all stored keys, under a mask.
+    """
+    compute = torch.promote_types(query.dtype, torch.float32)
+    queries = query.unflatten(0, (len(near.keys), -1)).to(compute)
+    places = torch.arange(near.length - query.shape[1], near.length, device=query.device)
+    parts = _parts(pages, reading)
+    logits = attention_logits(queries, parts.keys[:, None], scale, softcap)
+    already = reading.already(places, reading.border(int(places[0])))
+    reads = reading.choose(reading.scores(logits, parts.counts), parts.counts, already)
+
+    shut = torch.where(reads, 0.0, FAR).to(compute)
+    in_page = torch.arange(pages.size, device=query.device) < pages.counts[:, : pages.used, None]
+    of_page = parts.of_page[:, None, None].expand(*reads.shape[:-1], -1)
+    paged = shut.gather(-1, of_page)[..., None] + torch.where(in_page, 0.0, FAR).to(compute)[:, None, None]
+    index, window = _near_keys(near)
+    causal = torch.where(index <= places[:, None], 0.0, FAR).to(compute).expand(*reads.shape[:-1], -1)
+    summaries = torch.where(reads | (parts.counts == 0), FAR, parts.counts.log())
+    bias = torch.cat([paged.flatten(-2), causal, summaries], -1)
+    keys, values = (
+        torch.cat([stored[:, : pages.used].flatten(1, 2).to(compute), each[:, window].to(compute), means], 1)
+        for stored, each, means in (
+            (pages.keys, near.keys, parts.keys),
+            (pages.values, near.values, parts.values),
+        )
+    )
+    logits = attention_logits(queries, keys[:, None], scale, softcap) + bias
+    logsumexp = logits.logsumexp(-1)
+    output = (logits - logsumexp[..., None]).exp() @ values[:, None]
+    return AttentionOutput(output.flatten(0, 1).to(query.dtype), logsumexp.flatten(0, 1))
+
+
+def _parts(pages: PageStore, reading: Reading) -> _Parts:
+    used, groups = pages.used, pages.groups[:, : pages.used].long()
+    counts, keys, values = (part[:, :used] for part in (pages.counts[..., None], pages.key_sums, pages.value_sums))
+    if reading.share is not None and reading.page_size is not None:
+        order = groups.argsort(dim=-1, stable=True)  # of equal scores the first group wins
+        of_page = order.argsort(dim=-1)
+        counts, keys, values = (part.gather(1, order[..., None].expand_as(part)) for part in (counts, keys, values))
+    else:
+        of_page = groups
+        counts, keys, values = (
+            part.new_zeros(len(part), pages.num_groups, part.shape[-1]).scatter_add_(
+                1, groups[..., None].expand_as(part), part
+            )
+            for part in (counts, keys, values)
+        )
+    sizes = counts.clamp(min=1)
+    return _Parts(counts[:, None, None, :, 0], keys / sizes, values / sizes, of_page)
+
+
+def _near_keys(near: Near) -> tuple[Tensor, Tensor]:
+    """Places of near keys in the text, and in their buffer."""
+    device = near.keys.device
+    sinks = torch.arange(min(near.sinks, near.length), device=device)
+    window = torch.arange(near.border, max(near.border, near.length), device=device)
+    return torch.cat([sinks, window]), torch.cat([sinks, window - near.border + near.first])

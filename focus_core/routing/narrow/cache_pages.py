@@ -1,0 +1,129 @@
+"""Keys and values of one text, stored by page, with the sums of every page; grows, and goes back key by key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+SPARE = 32
+"""Buffers grow by at least 1 / `SPARE` of their length, so that few growths copy them."""
+
+
+class PageStore:
+    """Pages of narrow groups of all H key/value heads of one text, in buffers that grow.
+
+    A page holds up to `size` keys of one group in the order of their arrival, side by side. Pages are numbered in the
+    order in which they were opened, for each head on its own; so the pages in use come first, and those of one group
+    are in order.
+
+    Attributes:
+        size: P, keys of a page.
+        num_groups: K.
+        keys: (H, N, P, D), N pages at most; beyond a page's count its rows have no meaning.
+        values: (H, N, P, Dv).
+        counts: (H, N) float, keys of each page; 0 from the first unused page on.
+        key_sums: (H, N, D), at least float32.
+        value_sums: (H, N, Dv).
+        groups: (H, N) int32, the group of each page.
+        slots: (H, n) int32, page * P + row of each key in the order of arrival; the first `length` are valid.
+        length: keys stored.
+        used: pages in use, the largest over heads.
+    """
+
+    def __init__(self, key: Float[Tensor, "H n D"], value: Float[Tensor, "H n Dv"], num_groups: int, size: int) -> None:
+        heads, compute = len(key), torch.promote_types(key.dtype, torch.float32)
+        self.size, self.num_groups = size, num_groups
+        self.length = self.used = 0
+        self.keys = key.new_zeros(heads, 0, size, key.shape[-1])
+        self.values = value.new_zeros(heads, 0, size, value.shape[-1])
+        self.counts = key.new_zeros(heads, 0, dtype=compute)
+        self.key_sums = key.new_zeros(heads, 0, key.shape[-1], dtype=compute)
+        self.value_sums = key.new_zeros(heads, 0, value.shape[-1], dtype=compute)
+        self.groups = key.new_zeros(heads, 0, dtype=torch.int32)
+        self.slots = key.new_zeros(heads, 0, dtype=torch.int32)
+        self._members = torch.zeros(heads, num_groups, dtype=torch.long, device=key.device)
+        # The newest page of each group, -1 without one.
+        self._open = torch.full_like(self._members, -1)
+        self._pages = torch.zeros(heads, 1, dtype=torch.long, device=key.device)
+
+    def add(self, groups: Int[Tensor, "H n"], key: Float[Tensor, "H n D"], value: Float[Tensor, "H n Dv"]) -> None:
+        """Store the next keys, each in the open page of its group."""
+        groups = groups.long()
+        order = groups.argsort(dim=-1, stable=True)
+        arriving = torch.zeros_like(self._members).scatter_add_(1, groups, torch.ones_like(groups))
+        starts = arriving.cumsum(1) - arriving
+        place = torch.arange(groups.shape[1], device=groups.device).expand_as(groups)
+        rank = torch.empty_like(groups).scatter_(1, order, place) - starts.gather(1, groups)
+        rank = rank + self._members.gather(1, groups)
+        opens = rank % self.size == 0
+        # Sorted by group, a key is in the page that the last one before it opened, or in the group's open page.
+        opened = (self._pages + opens.cumsum(1) - 1).gather(1, order)
+        opener = torch.where(opens.gather(1, order), place, -1).cummax(1).values
+        in_order = groups.gather(1, order)
+        fresh = opener >= starts.gather(1, in_order)
+        page = torch.where(fresh, opened.gather(1, opener.clamp(min=0)), self._open.gather(1, in_order))
+        page = torch.empty_like(page).scatter_(1, order, page)
+
+        self._members += arriving
+        self._open.scatter_reduce_(1, groups, page, "amax")
+        self._pages += opens.sum(1, keepdim=True)
+        self._grow(int(self._pages.max()), self.length + groups.shape[1])
+        slot = page * self.size + rank % self.size
+        self.slots[:, self.length : self.length + groups.shape[1]] = slot
+        self.length += groups.shape[1]
+        heads = torch.arange(len(groups), device=groups.device)[:, None]
+        self.keys.flatten(1, 2)[heads, slot] = key
+        self.values.flatten(1, 2)[heads, slot] = value
+        self.groups.scatter_(1, page, groups.int())
+        self.counts.scatter_add_(1, page, torch.ones_like(page, dtype=self.counts.dtype))
+        for sums, vectors in ((self.key_sums, key), (self.value_sums, value)):
+            sums.scatter_add_(1, page[..., None].expand_as(vectors), vectors.to(sums.dtype))
+
+    def take_back(self, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Keep the first `length` keys, as if the others had never come; sums are taken anew where keys leave.
+
+        Returns:
+            Keys (H, n, D), values (H, n, Dv) and groups (H, n) of those that left, in the order of arrival.
+        """
+        slot = self.slots[:, length : self.length].long()
+        heads, page = torch.arange(len(slot), device=slot.device)[:, None], slot // self.size
+        left = self.keys.flatten(1, 2)[heads, slot], self.values.flatten(1, 2)[heads, slot], self.groups.gather(1, page)
+        self.counts.scatter_add_(1, page, torch.full_like(page, -1, dtype=self.counts.dtype))
+        stays = torch.arange(self.size, device=slot.device) < self.counts.gather(1, page)[..., None]
+        for sums, rows in ((self.key_sums, self.keys), (self.value_sums, self.values)):
+            sums[heads, page] = torch.where(stays[..., None], rows[heads, page].to(sums.dtype), 0).sum(2)
+        groups = left[2].long()
+        self._members.scatter_add_(1, groups, torch.full_like(groups, -1))
+        self._pages = (self.counts > 0).sum(1, keepdim=True)
+        self.length, self.used = length, int(self._pages.max()) if self.counts.shape[1] else 0
+        numbers = torch.arange(self.used, device=slot.device).expand(len(slot), -1)
+        numbers = numbers.masked_fill(numbers >= self._pages, -1)
+        self._open.fill_(-1).scatter_reduce_(1, self.groups[:, : self.used].long(), numbers, "amax")
+        return left
+
+    def copy(self) -> PageStore:
+        """The same pages in buffers of their own."""
+        other = object.__new__(PageStore)
+        for name, part in vars(self).items():
+            setattr(other, name, part.clone() if isinstance(part, Tensor) else part)
+        return other
+
+    def _grow(self, pages: int, length: int) -> None:
+        self.used = pages
+        if pages > self.keys.shape[1]:
+            more = pages + max(1, pages // SPARE) - self.keys.shape[1]
+            for name in ("keys", "values", "counts", "key_sums", "value_sums", "groups"):
+                setattr(self, name, _longer(getattr(self, name), more))
+        if length > self.slots.shape[1]:
+            self.slots = _longer(self.slots, length + max(self.size, length // SPARE) - self.slots.shape[1])
+
+
+def _longer(buffer: Tensor, more: int) -> Tensor:
+    """(H, N, ...) to (H, N + more, ...), with zeros."""
+    return F.pad(buffer, [0, 0] * (buffer.ndim - 2) + [0, more])

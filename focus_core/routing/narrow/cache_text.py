@@ -1,0 +1,190 @@
+"""The cached keys and values of one text under narrow groups: pages of distant keys, and the keys near its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from focus_core.attention import AttentionOutput
+from focus_core.routing.narrow.cache_attention import Near, attend_stored
+from focus_core.routing.narrow.cache_pages import PageStore
+from focus_core.routing.narrow.reading import Reading
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+Rotation = tuple[Tensor, Tensor] | None
+"""Cosines and sines with which a layer rotated some keys, (1, n, r) each; None without rotary embedding."""
+
+Assign = Callable[[Tensor, Rotation], Tensor]
+"""Groups (H, n) of rotated keys (H, n, D)."""
+
+SPARE = 64
+"""Free places of the buffer of near keys; it is compacted once they are filled."""
+
+
+class CachedText:
+    """Grows by new tokens, and attends for them; exact to the definition of narrow groups for the text so far.
+
+    Sinks and keys from the border on are near: they lie in one buffer, sinks first. A key becomes a member of a page
+    when the border passes it, and its group is not asked for before that.
+
+    Attributes:
+        sinks: keys at the start that stay near.
+        length: tokens so far.
+        border: first key of the window, `sinks` at least; keys from `sinks` up to it are in pages.
+        pages: those keys.
+        near_keys: (H, N, D).
+        near_values: (H, N, Dv).
+        first: place of the border in the buffer.
+    """
+
+    def __init__(
+        self, key: Float[Tensor, "H n D"], value: Float[Tensor, "H n Dv"], num_groups: int, page_size: int, sinks: int
+    ) -> None:
+        """No tokens yet; for keys and values of these widths, dtype and device."""
+        self.sinks = self.border = self.first = sinks
+        self.length = 0
+        self.pages = PageStore(key, value, num_groups, page_size)
+        self.near_keys, self.near_values = key.new_empty(0), value.new_empty(0)
+        self._new_buffer(key[:, :0], value[:, :0], sinks)
+        # Groups that are known of the first keys from the border on; the other keys have their rotations.
+        self._known = torch.zeros(len(key), 0, dtype=torch.long, device=key.device)
+        self._rotations: list[tuple[Tensor, Tensor]] = []
+
+    def fill(
+        self,
+        key: Float[Tensor, "H T D"],
+        value: Float[Tensor, "H T Dv"],
+        groups: Int[Tensor, "H T"],
+        reading: Reading,
+    ) -> None:
+        """Store the first T tokens, whose groups are known."""
+        border = max(self.sinks, reading.border(key.shape[1]))
+        if border > self.sinks:
+            distant = slice(self.sinks, border)
+            self.pages.add(groups[:, distant], key[:, distant], value[:, distant])
+        self._known = groups[:, border:].long()
+        self.border, self.length = border, key.shape[1]
+        self._new_buffer(key[:, border:], value[:, border:], reading.window + 2 * reading.chunk)
+        sinks = min(self.sinks, self.length)
+        self.near_keys[:, :sinks], self.near_values[:, :sinks] = key[:, :sinks], value[:, :sinks]
+
+    def attend(
+        self,
+        query: Float[Tensor, "Hq n D"],
+        key: Float[Tensor, "H n D"],
+        value: Float[Tensor, "H n Dv"],
+        rotation: Rotation,
+        assign: Assign,
+        reading: Reading,
+        scale: float,
+        softcap: float | None,
+    ) -> AttentionOutput:
+        """Add n tokens at the end, and attend for them: (Hq, n, Dv) and (Hq, n)."""
+        found = []
+        start, total = 0, key.shape[1]
+        while start < total:
+            stop = min(total, start + reading.chunk - self.length % reading.chunk)
+            new = slice(start, stop)
+            self._move_border(max(self.sinks, reading.border(self.length)), assign)
+            if rotation is not None:
+                # Sinks never pass the border.
+                grouped = slice(min(stop, start + max(0, self.sinks - self.length)), stop)
+                self._rotations.append(_part(rotation, grouped))
+            self._append(key[:, new], value[:, new])
+            near = Near(self.near_keys, self.near_values, self.first, self.length, self.border, self.sinks)
+            found.append(attend_stored(query[:, new], self.pages, near, reading, scale, softcap))
+            start = stop
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            return AttentionOutput(query.new_zeros(len(query), 0, value.shape[-1]), query.new_zeros(len(query), 0))
+        return AttentionOutput(*(torch.cat(parts, 1) for parts in zip(*found)))
+
+    def crop(self, length: int) -> None:
+        """Keep the first `length` tokens, as if the others had never come."""
+        if length < self.border:
+            self._take_back(max(self.sinks, length))
+        self.length = length
+        window = max(0, length - self.border)
+        without_groups = window - self._known.shape[1]
+        self._known = self._known[:, :window]
+        if without_groups <= 0:
+            self._rotations = []
+        elif self._rotations:
+            self._rotations = [_part(self._joined(), slice(without_groups))]
+
+    def copy(self) -> CachedText:
+        """The same text in buffers of its own."""
+        other = object.__new__(CachedText)
+        vars(other).update(vars(self))
+        other.pages = self.pages.copy()
+        other.near_keys, other.near_values = self.near_keys.clone(), self.near_values.clone()
+        other._rotations = list(self._rotations)
+        return other
+
+    @property
+    def _last(self) -> int:
+        """Place after the last key in the buffer of near keys."""
+        return self.first + self.length - self.border
+
+    def _append(self, key: Tensor, value: Tensor) -> None:
+        if self._last + key.shape[1] > self.near_keys.shape[1]:
+            window = slice(self.first, self._last)
+            self._new_buffer(self.near_keys[:, window], self.near_values[:, window], key.shape[1])
+        self.near_keys[:, self._last : self._last + key.shape[1]] = key
+        self.near_values[:, self._last : self._last + key.shape[1]] = value
+        self.length += key.shape[1]
+
+    def _new_buffer(self, key: Tensor, value: Tensor, room: int) -> None:
+        """Sinks as they are, then the window, then room for more keys."""
+        for name, window in (("near_keys", key), ("near_values", value)):
+            old = getattr(self, name)
+            places = self.sinks + window.shape[1] + room + SPARE
+            buffer = window.new_zeros(len(window), places, window.shape[-1])
+            if old.ndim == 3:
+                buffer[:, : self.sinks] = old[:, : self.sinks]
+            buffer[:, self.sinks : self.sinks + window.shape[1]] = window
+            setattr(self, name, buffer)
+        self.first = self.sinks
+
+    def _move_border(self, border: int, assign: Assign) -> None:
+        """Move keys of the window into pages, or back."""
+        if border < self.border:
+            self._take_back(border)
+        elif border > self.border:
+            passed = border - self.border
+            window = slice(self.first, self.first + passed)
+            key, value = self.near_keys[:, window], self.near_values[:, window]
+            groups = self._known[:, :passed]
+            if groups.shape[1] < passed:
+                unknown = passed - groups.shape[1]
+                rotation = None
+                if self._rotations:
+                    joined = self._joined()
+                    rotation = _part(joined, slice(unknown))
+                    self._rotations = [_part(joined, slice(unknown, None))]
+                groups = torch.cat([groups, assign(key[:, groups.shape[1] :], rotation)], 1)
+            self._known = self._known[:, passed:]
+            self.pages.add(groups, key, value)
+            self.first, self.border = self.first + passed, border
+
+    def _take_back(self, border: int) -> None:
+        key, value, groups = self.pages.take_back(border - self.sinks)
+        window = slice(self.first, self._last)
+        key, value = torch.cat([key, self.near_keys[:, window]], 1), torch.cat([value, self.near_values[:, window]], 1)
+        self._new_buffer(key, value, 0)
+        self._known = torch.cat([groups.long(), self._known], 1)
+        self.border = border
+
+    def _joined(self) -> tuple[Tensor, Tensor]:
+        cos, sin = zip(*self._rotations)
+        return torch.cat(cos, 1), torch.cat(sin, 1)
+
+
+def _part(rotation: tuple[Tensor, Tensor], places: slice) -> tuple[Tensor, Tensor]:
+    return rotation[0][:, places], rotation[1][:, places]
