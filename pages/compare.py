@@ -68,6 +68,9 @@ def _compare(analysis: Analysis) -> None:
                 return
             with st.spinner("Routing B …", show_time=True):
                 second = service.analysis(settings, analysis.trace.text if text is None else text)
+            if second.trace.query_head is not None and analysis.trace.query_head is not None:
+                shown = dataclasses.replace(second.trace, query_head=analysis.trace.query_head)
+                second = dataclasses.replace(second, trace=shown)
             row = layer_slider(
                 analysis.trace,
                 "The layer of A. B has the same layer unless it differs in the layer.",

@@ -6,14 +6,15 @@ from functools import partial
 
 import streamlit as st
 
+from focus_core.analysis import Trace
 from focus_core.analysis.display.cells import page_of, paginate
-from focus_core.analysis.tokens import context
+from focus_core.analysis.tokens import context, margin_of
 from workbench.charts.group_sizes import all_sizes, layer_sizes, size_table
 from workbench.charts.theme import is_dark
 from workbench.engine.service import Analysis
 from workbench.shell import state
 from workbench.shell.frame import open_page
-from workbench.tokens.reads import PairShares, pair_shares, partners, relations, repeated_words
+from workbench.tokens.reads import PairShares, class_names, pair_shares, partners, relations, repeated_words
 from workbench.tokens.tables import ambiguous, groups_by_layer, token_table
 from workbench.views.explore.pairs import pair_bar
 from workbench.views.explore.token_map import token_map
@@ -32,7 +33,8 @@ VIEWS = {
 }
 QUESTION = (
     "Focus assigns tokens to learned groups. A token reads the tokens in its window, the sink tokens, and of all "
-    "others only those that share a group with it. This page shows the groups of each token of your text."
+    "others only those that share a group with it, or of which it reads a page. This page shows the groups of each "
+    "token of your text."
 )
 PERCENT = st.column_config.NumberColumn(format="percent")
 WEIGHT = st.column_config.NumberColumn(format="%.3f")
@@ -125,7 +127,12 @@ def _page_number(analysis: Analysis, pages: list[tuple[int, int]], selected: int
 
 def _token_detail(analysis: Analysis, row: int, shares: PairShares) -> None:
     trace, dark, layer = analysis.trace, is_dark(), analysis.trace.layers[row]
-    st.plotly_chart(pair_bar(shares, layer, dark=dark), theme=None, key="pairs", config={"displayModeBar": False})
+    st.plotly_chart(
+        pair_bar(shares, layer, dark=dark, names=class_names(trace)),
+        theme=None,
+        key="pairs",
+        config={"displayModeBar": False},
+    )
     if "token_box" not in st.session_state:
         st.session_state["token_box"] = _selected()
     st.number_input(
@@ -146,7 +153,8 @@ def _token_detail(analysis: Analysis, row: int, shares: PairShares) -> None:
         return
     st.text(context(trace, selected, 60))
     codes = relations(trace, row, selected)
-    st.markdown(token_sentence(codes, selected, layer, chosen=trace.head is not None))
+    narrow = trace.parts is not None
+    st.markdown(token_sentence(codes, selected, layer, chosen=trace.head is not None, narrow=narrow))
     far = partners(trace, row, selected)
     if len(far):
         st.dataframe(
@@ -157,7 +165,13 @@ def _token_detail(analysis: Analysis, row: int, shares: PairShares) -> None:
                 "which": st.column_config.TextColumn(width=65),
                 "distance": st.column_config.NumberColumn(width=65),
                 "affinity": st.column_config.NumberColumn(format="%.3f", width=60),
-                "shared groups": st.column_config.TextColumn("groups", width=55, help="Groups both are in."),
+                "shared groups": st.column_config.TextColumn(
+                    "groups",
+                    width=55,
+                    help="The key's group; none just beyond the window, which is always read."
+                    if narrow
+                    else "Groups both are in.",
+                ),
             },
             column_order=["which", "distance", "affinity", "shared groups", "in context", "token"],
         )
@@ -200,7 +214,9 @@ def _views(analysis: Analysis, row: int) -> None:
                     "name": st.column_config.CheckboxColumn(help="Never written in lower case: mostly names."),
                     "kept": st.column_config.CheckboxColumn(
                         "last reads first",
-                        help="The last mention shares a group with the first in this layer.",
+                        help="The last mention shares a group with the first in this layer."
+                        if trace.parts is None
+                        else "The last mention reads the page of the first in this layer and query head.",
                     ),
                 },
                 on_select=partial(_select_row, "repeats", table["last"].tolist()),
@@ -242,12 +258,12 @@ def _views(analysis: Analysis, row: int) -> None:
     elif view == "ambiguous":
         table = ambiguous(trace, row)
         if not len(table):
-            every = "no" if trace.config.top_k_of(row) == 0 else "every"
+            every = "no" if trace.config.key_top_k_of(row) == 0 else "every"
             st.markdown(f"Every token joins {every} group at this k, so no call is close.")
             return
         st.markdown(
-            f"The {len(table)} closest calls in layer {trace.layers[row]}. Margin: the weight of the last group joined "
-            "minus that of the first group not joined. Select a row to see the token."
+            f"The {len(table)} closest calls in layer {trace.layers[row]}. Margin: {_margin(trace)}. Select a row to "
+            "see the token."
         )
         st.dataframe(
             table,
@@ -263,6 +279,12 @@ def _views(analysis: Analysis, row: int) -> None:
         _token_table(analysis, row)
 
 
+def _margin(trace: Trace) -> str:
+    if margin_of(trace) == "score":
+        return "the score of the token's group minus that of the next one"
+    return "the weight of the last group joined minus that of the first group not joined"
+
+
 def _token_table(analysis: Analysis, row: int) -> None:
     trace = analysis.trace
     layer = trace.layers[row]
@@ -274,7 +296,7 @@ def _token_table(analysis: Analysis, row: int) -> None:
         height=360,
         column_order=[
             *("token", "spelling", "text", "id", "bytes", "start", "end"),
-            *(f"layer_{layer}_{name}" for name in ("groups", "weight", "margin")),
+            *(name for name in (f"layer_{layer}_{each}" for each in ("groups", "weight", "margin")) if name in shown),
         ],
     )
     downloads(lambda: token_table(trace, trace.token_bytes), analysis.origin, name="tokens")

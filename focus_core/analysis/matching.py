@@ -68,8 +68,8 @@ def renumbered(trace: Trace, row: int, numbers: np.ndarray) -> Trace:
     own = None if trace.config.layer_top_k is None else (trace.config.top_k_of(row),)
 
     def moved(array: np.ndarray, fill: float) -> np.ndarray:
-        result = np.full((1, array.shape[1], num_groups), fill, dtype=array.dtype)
-        result[0][:, numbers] = array[row]
+        result = np.full((1, *array.shape[1:-1], num_groups), fill, dtype=array.dtype)
+        result[0][..., numbers] = array[row]
         return result
 
     return dataclasses.replace(
@@ -78,7 +78,11 @@ def renumbered(trace: Trace, row: int, numbers: np.ndarray) -> Trace:
         scores=moved(trace.scores, -np.inf),
         assignment=moved(trace.assignment, 0.0),
         membership=moved(trace.membership, False),
-        query_weights=moved(trace.query_weights, 0.0),
+        query_weights=None if trace.query_weights is None else moved(trace.query_weights, 0.0),
+        sliding_windows=trace.sliding_windows[row : row + 1],
+        parts=None if trace.parts is None else trace.parts[row : row + 1],
+        potentials=None if trace.potentials is None else moved(trace.potentials, 0.0),
+        families=None if trace.families is None else moved(trace.families, 0),
         config=trace.config.replace(num_groups=num_groups, layers=None, layer_top_k=own),
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from focus_core.analysis.reading import PartsRead
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import top_k_membership
 from focus_core.routing.routers import ROUTERS
@@ -40,7 +41,8 @@ class RoutedText:
     """Routing of one text, as CPU arrays; `focus_core.analysis.trace.Trace` adds the display in notebooks.
 
     L layers with routers, T tokens, K groups. Routers per key/value head are traced in one head at a time. In such a
-    head a token is in one group as a key, and chooses the groups that it reads as a query.
+    head a token is in one group as a key, and chooses the groups that it reads as a query. With narrow groups each of
+    the G query heads of that key/value head chooses for itself, and one of them is shown.
 
     Attributes:
         text: the analysed text.
@@ -56,11 +58,14 @@ class RoutedText:
         config: the settings in force.
         provenance: model and routers.
         head: the traced key/value head of routers per head, else None.
-        query_weights: (L, T, K) float32 weight of each group for each token as a query, rows sum to 1. `assignment`
-            itself where tokens read the groups they are in, and by default.
-        token_bytes: (T,) the bytes of each token; empty if they are not known.
+            token_bytes: (T,) the bytes of each token; empty if they are not known.
         sliding_windows: (L,) the base model's own window in each traced layer, in tokens; None where it has none, and
             empty for none anywhere.
+        parts: (L,) what queries of narrow groups read, None for a layer with a window of the model's own; None for
+            other routers.
+        query_head: the query head that is shown, 0 to G - 1 of the key/value head; None unless groups are narrow.
+        potentials: (L, K) float32 that balance adds to scores / tau, of narrow groups; else None.
+        families: (L, K) int64, a family of alike groups for each group, the largest first; None for 16 groups or fewer.
     """
 
     text: str
@@ -74,12 +79,16 @@ class RoutedText:
     config: FocusConfig
     provenance: Provenance
     head: int | None = None
-    query_weights: np.ndarray = None  # type: ignore[assignment]
+    query_weights: np.ndarray | None = None
     token_bytes: tuple[bytes, ...] = ()
     sliding_windows: tuple[int | None, ...] = ()
+    parts: tuple[PartsRead | None, ...] | None = None
+    query_head: int | None = None
+    potentials: np.ndarray | None = None
+    families: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        if self.query_weights is None:
+        if self.query_weights is None and self.parts is None:
             object.__setattr__(self, "query_weights", self.assignment)
 
     @property
@@ -93,12 +102,36 @@ class RoutedText:
 
     @cached_property
     def query_membership(self) -> np.ndarray:
-        """(L, T, K) bool, read-only: the groups that each token reads."""
+        """(L, T, K) bool, read-only: the groups that each token reads; at least one page of them with narrow groups."""
         if self.reads_own_groups:
             return self.membership
-        reads = query_memberships(self.query_weights, self.config)
+        if self.query_weights is None:
+            reads = np.stack([self.groups_read(row) for row in range(len(self.layers))])
+        else:
+            reads = query_memberships(self.query_weights, self.config)
         reads.setflags(write=False)
         return reads
+
+    def balanced_scores(self, row: int) -> np.ndarray | None:
+        """(T, K) float32 of one layer: scores with what balance adds, in units of scores; None where they are weights.
+
+        Narrow groups are decided by these. Their weights, a softmax at tau, are 0 or 1 to many digits.
+        """
+        if self.potentials is None:
+            return None
+        return self.scores[row] + self.config.temperature * self.potentials[row]
+
+    def groups_read(self, row: int) -> np.ndarray:
+        """(T, K) bool: `query_membership` of one layer alone; all groups where a window of the model's own is read."""
+        if self.parts is None:
+            return self.query_membership[row]
+        parts, first = self.parts[row], self.config.sink_tokens
+        if parts is None:
+            return np.ones(self.membership.shape[1:], dtype=bool)
+        group_of = np.zeros(8 * parts.packed.shape[-1], dtype=np.int64)
+        group_of[parts.part_of[first:]] = self.groups[row, first:]
+        read = parts.parts_read(self.query_head or 0, slice(None))
+        return read.astype(np.float32) @ np.eye(self.config.num_groups, dtype=np.float32)[group_of] > 0
 
     @cached_property
     def groups(self) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from focus_core.analysis.reading import pair_counts
 from focus_core.analysis.trace import Trace, analyze
 from focus_core.models import LoadedModel
 from focus_core.progress import Progress
@@ -39,6 +40,7 @@ def analyze_text(
     untrained: bool = False,
     top_k: int | None = None,
     head: int = 0,
+    query_head: int = 0,
     progress: Progress | None = None,
 ) -> AnalyzedText:
     """Route a text and record the groups of its tokens.
@@ -50,6 +52,7 @@ def analyze_text(
         untrained: use untrained routers instead.
         top_k: k of every layer; the routers' own, or their plan, when None.
         head: key/value head to analyze, where each has a router.
+        query_head: its query head whose reading is recorded, where groups are narrow.
         progress: see `load_model`.
 
     Raises:
@@ -58,16 +61,33 @@ def analyze_text(
     changes: dict[str, Any] = {} if top_k is None else {"top_k": top_k}
     with attached(model, routers, untrained=untrained, progress=progress) as (loaded, focus):
         with focus.routing("hard", **changes):
-            trace = analyze(focus, loaded.tokenizer, text, head=head)
+            trace = analyze(focus, loaded.tokenizer, text, head=head, query_head=query_head)
         report = {
             "schema": SCHEMA,
             "model": {"name": loaded.info.name, "revision": loaded.info.revision},
             "settings": {"config": trace.config, "provenance": trace.provenance},
             "layers": list(trace.layers),
             "head": trace.head,
+            **({} if trace.query_head is None else {"query_head": trace.query_head}),
+            "pairs": _pairs(trace),
             "tokens": [_token(trace, index) for index in range(len(trace.tokens))],
         }
     return AnalyzedText(trace, stamp(report))
+
+
+def _pairs(trace: Trace) -> list[dict[str, Any]]:
+    """Pairs that each layer keeps: of this head alone, where each has a router."""
+    counts = [pair_counts(trace, row) for row in range(len(trace.layers))]
+    return [
+        {
+            "layer": layer,
+            "causal": int(each.causal),
+            "kept": int(each.kept),
+            "distant": int(each.distant),
+            "distant_kept": int(each.distant_kept),
+        }
+        for layer, each in zip(trace.layers, counts)
+    ]
 
 
 def _token(trace: Trace, index: int) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def balanced_kmeans(states: np.ndarray, num_groups: int, *, seed: int = 0) -> np
 
 def _untrained(states: Tensor, config: FocusConfig, layer: int, seed: int) -> np.ndarray:
     """(n,) first groups of a router as `retrofit` initialises them, balanced over all the tokens at once."""
-    layer_wide = config.replace(router="layer", balance="sequence")
+    layer_wide = config.replace(router="layer", balance="sequence", read_share=None)
     router = layer_wide.new_router(states.shape[-1], 1, torch.Generator().manual_seed(1000 * seed + layer))
     with torch.inference_mode():
         scores = router(states[None])

@@ -12,6 +12,7 @@ import pandas as pd
 
 from focus_core.analysis.tokens import group_order, margins, numbers
 from focus_core.routing.config import FocusConfig
+from focus_core.routing.routers import ROUTERS
 
 if TYPE_CHECKING:
     from focus_core.analysis.routed_text import Provenance, RoutedText
@@ -27,12 +28,15 @@ def origin(trace: RoutedText, states: str) -> dict[str, Any]:
         states: the model that made the hidden states, "untouched model" or "routed model".
     """
     found = described(trace.provenance, trace.config, states, text_hash(trace.text))
-    return found if trace.head is None else found | {"head": trace.head}
+    found |= {} if trace.head is None else {"head": trace.head}
+    return found if trace.query_head is None else found | {"query_head": trace.query_head}
 
 
 def described(provenance: Provenance, config: FocusConfig, states: str, text_sha256: str) -> dict[str, Any]:
-    """`origin` from its parts, where there is no trace of the whole text; `top_k` lists a plan layer by layer."""
-    plan = config.layer_top_k
+    """`origin` from its parts, where there is no trace of the whole text.
+
+    `top_k` lists a plan layer by layer, and names the share of the pairs where narrow groups are read by one.
+    """
     return {
         "model": provenance.model,
         "model_revision": provenance.model_revision,
@@ -40,13 +44,22 @@ def described(provenance: Provenance, config: FocusConfig, states: str, text_sha
         "routers_hash": provenance.routers_hash,
         "routers_trained": provenance.trained,
         "num_groups": config.num_groups,
-        "top_k": config.top_k if plan is None else f"planned: {' '.join(map(str, plan))}",
+        "top_k": _top_k(config),
         "window": config.window,
         "sink_tokens": config.sink_tokens,
         "balance": config.balance,
         "states": states,
         "text_sha256": text_sha256,
+        **({"router": config.router} if ROUTERS[config.router].from_keys else {}),
     }
+
+
+def _top_k(config: FocusConfig) -> int | str:
+    if config.one_top_k is not None:
+        return config.one_top_k
+    if config.layer_top_k is not None and config.read_share is None:
+        return f"planned: {' '.join(map(str, config.layer_top_k))}"
+    return config.budget
 
 
 def token_rows(trace: RoutedText) -> pd.DataFrame:
@@ -63,7 +76,9 @@ def token_rows(trace: RoutedText) -> pd.DataFrame:
         - token, text, id, start, end: index, characters, id and span of the token.
         - group, weight, score: its first group, the weight in the balanced assignment, and the router's score.
         - margin: weight of the last group joined minus that of the first one not joined; infinite if there is none.
-        - groups, reads: numbers of the groups that it is in, and that it reads as a query, as "3 5".
+          With narrow groups the best balanced score minus the second best.
+        - groups, reads: numbers of the groups that it is in, and that it reads as a query, as "3 5". Of narrow groups
+          those of which it reads a page or more.
         - is_sink: whether every later token reads it.
     """
     count, tokens = len(trace.tokens), np.arange(len(trace.tokens))
@@ -89,7 +104,7 @@ def token_rows(trace: RoutedText) -> pd.DataFrame:
                     "score": trace.scores[row, tokens, first],
                     "margin": margins(trace, row),
                     "groups": [numbers(joined) for joined in order[:, : trace.config.key_top_k_of(row)]],
-                    "reads": [numbers(np.flatnonzero(read)) for read in trace.query_membership[row]],
+                    "reads": [numbers(np.flatnonzero(read)) for read in trace.groups_read(row)],
                     "is_sink": tokens < trace.config.sink_tokens,
                 }
             )

@@ -38,20 +38,37 @@ def context(trace: RoutedText, token: int, around: int = 28) -> str:
 
 
 def group_order(trace: RoutedText, layer: int) -> np.ndarray:
-    """(T, K) int64 groups of each token from the largest to the smallest weight, ties to the lower number."""
-    return np.argsort(-trace.assignment[layer], axis=-1, kind="stable")
+    """(T, K) int64 groups of each token from the largest to the smallest weight, ties to the lower number.
+
+    Narrow groups follow their balanced scores, whose order is the same.
+    """
+    strength = trace.balanced_scores(layer)
+    if strength is None:
+        return np.argsort(-trace.assignment[layer], axis=-1, kind="stable")
+    order = np.argsort(-strength, axis=-1, kind="stable")
+    # A tie of weights in float32 decides before scores do.
+    first = order == trace.groups[layer][:, None]
+    return np.take_along_axis(order, np.argsort(~first, axis=-1, kind="stable"), axis=-1)
 
 
 def margins(trace: RoutedText, layer: int) -> np.ndarray:
-    """(T,) float32 weight of the last group joined minus that of the first group not joined.
+    """(T,) float32 weight of the last group joined minus that of the first group not joined; see `margin_of`.
 
-    0 is a tie between the two. Infinite where all K groups are joined, or none.
+    0 is a tie between the two. Infinite where all K groups are joined, or none. For narrow groups it is the best
+    balanced score minus the second best.
     """
     k = trace.config.key_top_k_of(layer)
-    weights = -np.sort(-trace.assignment[layer], axis=-1)
-    if not 0 < k < weights.shape[1]:
-        return np.full(weights.shape[0], np.inf, dtype=np.float32)
-    return weights[:, k - 1] - weights[:, k]
+    strength = trace.balanced_scores(layer)
+    strength = trace.assignment[layer] if strength is None else strength
+    if not 0 < k < strength.shape[1]:
+        return np.full(strength.shape[0], np.inf, dtype=np.float32)
+    ranked = -np.sort(-strength, axis=-1)
+    return ranked[:, k - 1] - ranked[:, k]
+
+
+def margin_of(trace: RoutedText) -> str:
+    """The quantity whose difference a margin is: "weight", or "score" with narrow groups."""
+    return "weight" if trace.potentials is None else "score"
 
 
 def numbers(groups: Sequence[int] | np.ndarray) -> str:

@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from focus_core.analysis.display.notebook import TokenStrip, token_strip
+from focus_core.analysis.families import group_families
+from focus_core.analysis.reading import PartsRead
 from focus_core.analysis.routed_text import Provenance, RoutedText, key_memberships, query_memberships
 from focus_core.errors import FocusError
+from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import LayerRouting
-from focus_core.routing.routers import ROUTERS
+from focus_core.routing.routers import ROUTERS, Router
 from focus_core.routing.storage import routers_hash, weights_fingerprint
 from focus_core.text import Encoding, check_length, encode, token_bytes
 
@@ -54,7 +58,15 @@ class Trace(RoutedText):
         return f"Trace({len(self.tokens)} tokens, {len(self.layers)} layers, {self.config.num_groups} groups)"
 
 
-def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0, encoding: Encoding | None = None) -> Trace:
+def analyze(
+    focus: FocusModel,
+    tokenizer: Any,
+    text: str,
+    *,
+    head: int = 0,
+    query_head: int = 0,
+    encoding: Encoding | None = None,
+) -> Trace:
     """Route a text and return scores, assignments and groups of every token in every layer with a router.
 
     Runs one forward pass under the routing in force, so later layers read the output of routed earlier ones.
@@ -64,6 +76,7 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0, enco
         tokenizer: its tokenizer.
         text: the text; the model reads it after the tokenizer's own opening, if that has one.
         head: the key/value head to trace where each has a router.
+        query_head: the query head to show where groups are narrow, counted among those of the key/value head.
         encoding: the text's tokens if they are known, from `focus_core.text.encode` with `opening=True`; the text is
             tokenised here otherwise.
 
@@ -71,7 +84,7 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0, enco
         CPU arrays; nothing is kept on the model.
 
     Raises:
-        FocusError: empty text, text longer than the model's positions, no such head, or routing is off.
+        FocusError: empty text, text longer than the model's positions, no such head or query head, or routing is off.
     """
     if focus.current.mode == "off":
         raise FocusError("Routing is off, so there are no groups: analyze in hard or soft mode.")
@@ -82,20 +95,27 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0, enco
     if encoding is None:
         encoding = encode(tokenizer, text, max_tokens=limit, opening=True)
     check_length(len(encoding.input_ids), limit)
+    narrow = ROUTERS[focus.config.router].from_keys
+    if narrow:
+        _check_query_head(focus, query_head, num_heads)
     seen: dict[int, tuple[Tensor, ...]] = {}
+    parts: dict[int, PartsRead | None] = {}
 
     def record(routing: LayerRouting) -> None:
-        parts = routing.scores, routing.key_weights, routing.query_weights
-        seen[routing.layer] = tuple(part[head].float().cpu() for part in parts)
+        found = routing.scores, routing.key_weights, *([] if narrow else [routing.query_weights])
+        seen[routing.layer] = tuple(part[head].float().cpu() for part in found)
+        if narrow and routing.sliding_window is None:
+            parts[routing.layer] = PartsRead.of(*routing.narrow_reads(head), routing.reading())
 
     input_ids = torch.tensor(encoding.input_ids)[None].to(focus.model.device)
     with torch.inference_mode(), focus.observe(record):
         # The logits are not needed; without them a long text costs no (T, vocabulary) array.
         focus.model.base_model(input_ids=input_ids, use_cache=False)
     layers = tuple(sorted(seen))
-    scores, assignment, query_weights = (torch.stack([seen[layer][part] for layer in layers]) for part in range(3))
+    scores, assignment, *query_weights = (torch.stack(found) for found in zip(*(seen[layer] for layer in layers)))
     windows = dict(zip(focus.layers, focus.sliding_windows))
     config, kind = focus.current.config, ROUTERS[focus.config.router]
+    routers = [focus.router(layer) for layer in layers]
     return Trace(
         text=text,
         input_ids=encoding.input_ids,
@@ -115,10 +135,37 @@ def analyze(focus: FocusModel, tokenizer: Any, text: str, *, head: int = 0, enco
             base_matches=focus.base_matches,
         ),
         head=config.head_of(head),
-        query_weights=weights if kind.reads_own_groups else query_weights.numpy(),
+        query_weights=weights if kind.reads_own_groups else query_weights[0].numpy() if query_weights else None,
         token_bytes=tuple(token_bytes(tokenizer, encoding.input_ids)),
         sliding_windows=tuple(windows[layer] for layer in layers),
+        parts=tuple(parts.get(layer) for layer in layers) if narrow else None,
+        query_head=query_head if narrow else None,
+        potentials=_potentials(routers, head, config) if narrow else None,
+        families=group_families([_of_head(router.centroids, head) for router in routers]),
     )
+
+
+def _of_head(values: Tensor, head: int) -> np.ndarray:
+    """The part of a router's values, (K, ...) or (H, K, ...), that belongs to one head."""
+    own = values[head] if values.ndim == 3 else values
+    return own.detach().float().cpu().numpy()
+
+
+def _potentials(routers: list[Router], head: int, config: FocusConfig) -> np.ndarray | None:
+    """(L, K) that balance adds to scores / tau; None where it depends on the text."""
+    if config.balance == "none":
+        return np.zeros((len(routers), config.num_groups), dtype=np.float32)
+    if config.balance != "calibrated":
+        return None
+    return np.stack([router.potential[head].float().cpu().numpy() for router in routers])
+
+
+def _check_query_head(focus: FocusModel, query_head: int, num_heads: int) -> None:
+    sharing = focus.model.config.get_text_config().num_attention_heads // num_heads
+    if not 0 <= query_head < sharing:
+        raise FocusError(
+            f"Query head {query_head} is not there: {sharing} share a key/value head, choose 0 to {sharing - 1}."
+        )
 
 
 def _model_name(focus: FocusModel) -> str:

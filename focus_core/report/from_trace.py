@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from focus_core.analysis.tables import origin, text_hash
+from focus_core.analysis.tokens import margins
 from focus_core.analysis.trace import Trace
 from focus_core.report.build import Spell, build_report
 from focus_core.report.corpus import Section
@@ -66,6 +67,7 @@ def report_from_trace(
             membership=trace.membership[:, first:],
             tagged=words,
             tags=tags,
+            strength=_strength(trace, first),
         )
     )
     return build_report(
@@ -79,3 +81,10 @@ def report_from_trace(
         tag_names=tag_names,
         tagger=tagger,
     )
+
+
+def _strength(trace: Trace, first: int) -> np.ndarray | None:
+    """(L, T) margins of narrow groups from a token on; None where the assignment says it."""
+    if trace.potentials is None:
+        return None
+    return np.stack([margins(trace, row)[first:] for row in range(len(trace.layers))])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from focus_core.report.visible import visible, visible_token
 Theme = Literal["auto", "light", "dark"]
 
 _TAGS_SHOWN = 6
+_MANY_GROUPS = 16
 _PLOT_WIDTH, _PLOT_HEIGHT = 240, 44
 
 
@@ -36,6 +38,7 @@ def to_html(report: Report, theme: Theme = "auto", *, cards_only: bool = False) 
         layers=[(layer, report.of_layer(layer)) for layer in report.layers],
         even=1 / max(1, report.origin["num_groups"]),
         tags_shown=_TAGS_SHOWN,
+        many=report.origin["num_groups"] > _MANY_GROUPS,
     )
 
 
@@ -89,8 +92,8 @@ def _origin(report: Report) -> list[tuple[str, str]]:
         ("Routers", f"{origin['routers']} @ {origin['routers_hash']}, {trained}"),
         (
             "Settings",
-            f"K {origin['num_groups']}, k {origin['top_k']}, window {origin['window']}, sinks {origin['sink_tokens']}, "
-            f"balance {origin['balance']}, hidden states of the {origin['states']}",
+            f"K {origin['num_groups']}, {_budget(origin['top_k'])}, window {origin['window']}, "
+            f"sinks {origin['sink_tokens']}, balance {origin['balance']}, hidden states of the {origin['states']}",
         ),
         ("Intervals", report.intervals),
         ("Parts of speech", report.tagger),
@@ -98,6 +101,17 @@ def _origin(report: Report) -> list[tuple[str, str]]:
         ("Made", f"{made['date']} on {made['device']}"),
         ("Versions", ", ".join(f"{name} {version}" for name, version in made["versions"].items())),
     ]
+
+
+def _budget(top_k: int | str) -> str:
+    """k in words; a share of the pairs says so itself."""
+    share, read, _ = str(top_k).partition(" read")
+    return f"{share} of distant pairs read" if read else f"k {top_k}"
+
+
+def _largest(cards: Sequence[Card]) -> list[Card]:
+    """Cards by the number of tokens, the largest first."""
+    return sorted(cards, key=lambda card: (-card.count, card.group))
 
 
 def _percent(value: float | None) -> str:
@@ -149,6 +163,7 @@ def _template() -> Template:
         "percent": _percent,
         "interval": _interval,
         "css": _css,
+        "largest": _largest,
     }
     environment.globals |= {"card_title": card_title, "summary": summary, "points": _points, "next_layer": _next}
     return environment.get_template("template.html")

@@ -57,7 +57,7 @@ class Example:
         before: text in front of it.
         token: the token's characters.
         after: text behind it.
-        weight: soft assignment of the token to the group.
+        weight: soft assignment of the token to the group; its margin where `Report.by_margin`.
     """
 
     document: str
@@ -110,7 +110,8 @@ class Card:
         count: tokens with this as their first group.
         share: of all tokens.
         members: tokens with this among their k groups.
-        confidence: mean soft assignment of the group's tokens to it; None for an empty group.
+        confidence: mean soft assignment of the group's tokens to it, their mean margin where `Report.by_margin`; None
+            for an empty group.
         frequent: its commonest token types.
         typical: token types with the highest PMI among those seen `min_count` times here.
         random: examples drawn at random, an unbiased sample.
@@ -185,6 +186,11 @@ class Report:
     made: dict[str, Any]
     sections: tuple[str, ...] = tuple(SECTIONS)
     schema: int = SCHEMA
+
+    @property
+    def by_margin(self) -> bool:
+        """Whether weights and confidence are margins of scores: the best minus the second best, of narrow groups."""
+        return self.origin.get("router") == "narrow"
 
     @property
     def layers(self) -> tuple[int, ...]:

@@ -123,6 +123,7 @@ def write_report(
             "routers": "untrained" if untrained else _spelling(routers, focus),
             "k": str(config.top_k),
             **({} if settings.top_k is None or focus.config.layer_top_k is None else {"k_from": "one"}),
+            **({} if config.read_share is None else {"share": f"{100 * config.read_share:g}"}),
             "window": str(config.window),
             "sinks": str(config.sink_tokens),
             "states": settings.states,

@@ -28,7 +28,7 @@ class Occurrence(NamedTuple):
         rank: the smallest are kept; for random examples a random number, for the strongest the negated weight.
         tie: decides between equal ranks; a random number.
         token_id: in the vocabulary.
-        weight: soft assignment to its first group.
+        weight: soft assignment to its first group, or the block's `strength`.
         document: index of the text.
         start: character in that text.
         before: text in front of it.
@@ -62,6 +62,7 @@ class Block:
         membership: (L, T, K) bool groups joined.
         tagged: (n,) int64 tokens that stand for a word, as indices into the block; empty without tags.
         tags: (n,) int64 code of each of these words' part of speech.
+        strength: (L, T) float32, how clearly a token is in its first group; the assignment to it when None.
     """
 
     document: int
@@ -74,6 +75,7 @@ class Block:
     membership: np.ndarray
     tagged: np.ndarray
     tags: np.ndarray
+    strength: np.ndarray | None = None
 
 
 class Statistics:
@@ -96,7 +98,7 @@ class Statistics:
         counts: (L, K, V) int32 tokens of each type by first group.
         joint: (L K, L K) int64 tokens in first group a of one layer and b of another.
         members: (L, K) int64 tokens that joined the group.
-        weight: (L, K) float64 sum of the assignment to the first group.
+        weight: (L, K) float64 sum of the assignment to the first group, or of the blocks' `strength`.
         units: (U, L, K) int32 tokens by stretch of text and first group.
         unit_tags: (U, L, K, G) int32 words by stretch, first group and part of speech.
         random: the random examples of each layer and group, unsorted.
@@ -145,7 +147,9 @@ class Statistics:
         """Count the tokens of one block; blocks must come in the order of the corpus."""
         num_layers, num_tokens, num_groups = block.assignment.shape
         groups = block.assignment.argmax(-1)
-        weights = np.take_along_axis(block.assignment, groups[..., None], -1)[..., 0]
+        weights = block.strength
+        if weights is None:
+            weights = np.take_along_axis(block.assignment, groups[..., None], -1)[..., 0]
         layer = np.arange(num_layers)[:, None]
         np.add.at(self.counts, (layer, groups, block.input_ids[None]), 1)
         one_hot = (groups[..., None] == np.arange(num_groups)).transpose(1, 0, 2).reshape(num_tokens, -1)

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
+from focus_core.analysis.reading import best_margins, untouched
 from focus_core.analysis.trace import key_memberships
 from focus_core.errors import FocusError
 from focus_core.files import atomic_path
@@ -170,7 +171,7 @@ def _blocks(
     config = focus.config.replace(**_own_k(settings))
     if config.layer_top_k is not None:
         config = config.replace(layer_top_k=tuple(config.top_k_of(focus.layers.index(layer)) for layer in layers))
-    for start, assignment in _routed(focus, encoding.input_ids, before, settings, layers):
+    for start, assignment, strength in _routed(focus, encoding.input_ids, before, settings, layers):
         end = start + assignment.shape[1]
         inside = (words >= start) & (words < end)
         yield Block(
@@ -184,6 +185,7 @@ def _blocks(
             membership=key_memberships(assignment, config),
             tagged=words[inside] - start,
             tags=tags[inside],
+            strength=None if strength is None else strength.numpy(),
         )
 
 
@@ -194,8 +196,10 @@ def _own_k(settings: StreamSettings) -> dict[str, int]:
 
 def _routed(
     focus: FocusModel, input_ids: np.ndarray, before: np.ndarray, settings: StreamSettings, layers: tuple[int, ...]
-) -> Iterator[tuple[int, Tensor]]:
-    """(start, (L, T, K) soft assignment) of each block, blocks of full length several at once.
+) -> Iterator[tuple[int, Tensor, Tensor | None]]:
+    """(start, (L, T, K) soft assignment, (L, T) margins of narrow groups or None) of each block.
+
+    Blocks of full length are routed several at once.
 
     The model reads every block after the tokenizer's opening `before`, which is not returned.
     """
@@ -207,15 +211,15 @@ def _routed(
     ]
     if full * length < len(input_ids):
         batches.append(range(full * length, len(input_ids), length))
-    # k = K, no window and no sinks is the untouched model: every pair shares a group.
-    untouched = {"top_k": focus.config.num_groups, "window": 0, "sink_tokens": 0}
-    changes: dict[str, Any] = untouched if settings.states == "untouched" else _own_k(settings)
+    changes: dict[str, Any] = untouched(focus.config) if settings.states == "untouched" else _own_k(settings)
     for batch in batches:
         rows = torch.from_numpy(np.stack([np.append(before, input_ids[start : start + length]) for start in batch]))
-        seen: dict[int, Tensor] = {}
+        seen: dict[int, tuple[Tensor, ...]] = {}
 
-        def record(routing: LayerRouting, seen: dict[int, Tensor] = seen) -> None:
-            seen[routing.layer] = routing.key_weights[:, len(before) :].float().cpu()
+        def record(routing: LayerRouting, seen: dict[int, tuple[Tensor, ...]] = seen) -> None:
+            margins = best_margins(routing)
+            found = (routing.key_weights, *([] if margins is None else [margins]))
+            seen[routing.layer] = tuple(part[:, len(before) :].float().cpu() for part in found)
 
         with (
             torch.inference_mode(),
@@ -225,7 +229,9 @@ def _routed(
             focus.model.base_model(input_ids=rows.to(focus.model.device), use_cache=False)
         for index, start in enumerate(batch):
             rows_of = {layer: index * focus.router(layer).num_heads + settings.head for layer in layers}
-            yield start, torch.stack([seen[layer][rows_of[layer]] for layer in layers])
+            found = zip(*([part[rows_of[layer]] for part in seen[layer]] for layer in layers))
+            assignment, *strength = (torch.stack(each) for each in found)
+            yield start, assignment, strength[0] if strength else None
 
 
 def _save(path: Path, key: str, statistics: Statistics, sections_done: int) -> None:

@@ -14,7 +14,7 @@ from focus_core.attention import PairCounts, kept_pairs
 from focus_core.errors import FocusError
 from focus_core.routing.balance import BALANCES
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.narrow.attention import narrow_pairs
+from focus_core.routing.narrow.attention import narrow_pairs, narrow_reads
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.routers import Router
 
@@ -149,6 +149,21 @@ class LayerRouting:
             sink_tokens=config.sink_tokens,
             sliding_window=self.sliding_window,
         )
+
+    def narrow_reads(self, row: int) -> tuple[Int[Tensor, T], Bool[Tensor, "G T P"]]:
+        """What queries of narrow groups read: the part of each key, and the parts that each query reads.
+
+        Args:
+            row: one of the N; its G query heads share the keys.
+        """
+        vectors, heads = self._head_vectors(), self.router.num_heads
+        text, head = divmod(row, heads)
+        groups = self.key_weights[row].argmax(-1)[None, None]
+        query = vectors.query[text].unflatten(0, (heads, -1))[head][None]
+        key = vectors.key[text, head][None, None]
+        settings = {"scale": vectors.scale, "softcap": vectors.softcap}
+        parts, reads = narrow_reads(query, key, groups, self.key_weights.shape[-1], self.reading(), **settings)
+        return parts[0, 0], reads[0]
 
     def _narrow_pairs(self, reading: Reading) -> PairCounts:
         vectors = self._head_vectors()

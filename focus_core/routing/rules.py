@@ -166,6 +166,9 @@ def hard_groups(routing: LayerRouting) -> KeyQuery:
     return routing.membership()
 
 
+UNTOUCHED = Rule(attend_fully, hard_groups)
+"""The untouched model's attention, for observers of its groups."""
+
 RULES: dict[str, Rule] = {
     "hard": Rule(attend_hard, hard_groups),
     "soft": Rule(attend_soft, soft_weights),

@@ -21,10 +21,10 @@ def setting_key(analysis: Analysis) -> str:
 
 
 def groups_key(analysis: Analysis) -> str:
-    """Identifies the groups of an analysis: `setting_key` without k, w and sinks where they change no assignment."""
+    """Identifies the groups of an analysis: `setting_key` without k, share, w and sinks where they change no assignment."""
     if analysis.states != "untouched":
         return setting_key(analysis)
-    free = ("top_k", "layer_top_k", "window", "sink_tokens")
+    free = ("top_k", "layer_top_k", "read_share", "window", "sink_tokens", "query_head")
     settings = json.loads(analysis.trace.config.to_json())
     return json.dumps(
         [{name: value for name, value in part.items() if name not in free} for part in (analysis.origin, settings)]

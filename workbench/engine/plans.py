@@ -6,16 +6,38 @@ from focus_core.routing.config import FocusConfig
 
 PLANNED = "planned"
 """Stands for the routers' plan among values of k."""
+_SHARES = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0)
+
+
+def shares(own: float) -> list[float]:
+    """Shares of the distant pairs to choose from, that of the routers among them."""
+    return sorted({*_SHARES, own})
+
+
+def share_name(share: float) -> str:
+    """A share as people read it, "15%"."""
+    return f"{100 * share:g}%"
 
 
 def chosen_k(config: FocusConfig) -> int | str:
-    """k of all layers, or `PLANNED`."""
+    """k of all layers, `PLANNED`, or a share of the distant pairs such as "15%"."""
+    if config.read_share is not None:
+        return share_name(config.read_share)
     return config.top_k if config.layer_top_k is None else PLANNED
 
 
 def k_name(config: FocusConfig) -> str:
-    """The setting in a few words: "k 2" or "planned k"."""
+    """The setting in a few words: "k 2", "planned k" or "reads 15%"."""
+    if config.read_share is not None:
+        return f"reads {share_name(config.read_share)}"
     return f"k {config.top_k}" if config.layer_top_k is None else "planned k"
+
+
+def budget_name(budget: int | str) -> str:
+    """A value of `chosen_k` on its own: "k=2", "15% read" or "planned"."""
+    if isinstance(budget, str):
+        return f"{budget} read" if budget.endswith("%") else budget
+    return f"k={budget}"
 
 
 def k_meaning(top_k: int, num_groups: int) -> str:

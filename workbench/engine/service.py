@@ -21,6 +21,7 @@ import streamlit as st
 from focus_core import FocusConfig, FocusModel, analyze, load_model, retrofit
 from focus_core.analysis import Trace
 from focus_core.analysis.display.cells import Cell, build_cells
+from focus_core.analysis.reading import untouched
 from focus_core.analysis.tables import origin, text_hash
 from focus_core.analysis.trace import key_memberships
 from focus_core.errors import FocusError
@@ -38,7 +39,8 @@ STATES = {"untouched": "untouched model", "routed": "routed model"}
 
 Hidden states of the untouched model do not depend on k, w or the sinks: hard routing with k = K is that model exactly.
 So these settings change without a forward pass. Hidden states of the routed model depend on the chosen setting,
-because every layer sees what earlier layers kept. There every change of k, w or the sinks runs the model again.
+because every layer sees what earlier layers kept. There every change of k, w or the sinks runs the model again; and
+always with narrow groups, whose queries choose by the text before them.
 """
 MAX_TOKENS = 16_384
 """Longest text the workbench takes, if the model's own positions allow it."""
@@ -62,6 +64,7 @@ class Settings:
         states: a key of `STATES`, the hidden states that are routed.
         layer_top_k: k of each routed layer, in place of `top_k`; None for one k everywhere.
         head: the analysed key/value head, of routers per head.
+        read_share: share of the distant pairs that narrow routers read, in place of `top_k`; None for k.
     """
 
     model: str
@@ -73,6 +76,7 @@ class Settings:
     states: str = "untouched"
     layer_top_k: tuple[int, ...] | None = None
     head: int = 0
+    read_share: float | None = None
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -80,6 +84,7 @@ class Settings:
         return {
             "top_k": self.top_k,
             "layer_top_k": self.layer_top_k,
+            "read_share": self.read_share,
             "window": self.window,
             "sink_tokens": self.sink_tokens,
         }
@@ -161,6 +166,15 @@ def num_heads(routers: str) -> int:
     return saved_heads(router_folder(routers))
 
 
+def narrow(routers: str) -> bool:
+    """Whether queries of these routers choose narrow groups by the text before them.
+
+    Raises:
+        FocusError: no such routers, or a damaged configuration.
+    """
+    return ROUTERS[router_config(routers, 8).router].from_keys
+
+
 def needs_fetch(model: str) -> bool:
     """Whether the model has to be downloaded before it can be loaded."""
     return model in ("default", default_model.NAME) and not default_model.is_cached()
@@ -208,7 +222,7 @@ def analysis(settings: Settings, text: str) -> Analysis:
         FocusError: bad text, model, routers or settings, in one sentence.
     """
     run = settings
-    if settings.states == "untouched":
+    if settings.states == "untouched" and not narrow(settings.routers):
         run = dataclasses.replace(settings, top_k=settings.num_groups, layer_top_k=None, window=0, sink_tokens=0)
     found = _analysis(run, _fingerprint(settings.routers), text_hash(text), text)
     return found if run is settings else _at_setting(found, settings)
@@ -233,6 +247,7 @@ def settings_of(found: Analysis, model: str, routers: str) -> Settings:
         found.states,
         config.layer_top_k,
         found.trace.head or 0,
+        config.read_share,
     )
 
 
@@ -253,7 +268,7 @@ def _encoding(model: str, text_sha256: str, _text: str) -> Encoding:
     return found
 
 
-@st.cache_resource(max_entries=32, show_spinner=False)
+@st.cache_resource(max_entries=16, show_spinner=False)
 def _analysis(settings: Settings, routers_hash: str, text_sha256: str, _text: str) -> Analysis:
     base, tokens = load_base(settings.model), encoding(settings.model, _text)
     with base.lock:
@@ -275,8 +290,11 @@ def routed(base: Base, settings: Settings, work: Callable[[FocusModel], Result])
         focus = retrofit(base.model, config, seed=0)
     else:
         focus = FocusModel.from_pretrained(base.model, router_folder(settings.routers))
+    changes = settings.changes
+    if settings.states == "untouched" and ROUTERS[config.router].from_keys:
+        changes |= untouched(config)
     try:
-        with focus.routing("hard", **settings.changes):
+        with focus.routing("hard", **changes):
             return work(focus)
     finally:
         focus.detach()

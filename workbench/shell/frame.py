@@ -37,6 +37,12 @@ def open_page(title: str, question: str) -> Analysis | None:
     _prepare(inputs.settings.model)
     with st.spinner("Routing the text through every layer …", show_time=True):
         found = service.analysis(inputs.settings, inputs.text)
+    if found.trace.query_head is not None:
+        try:
+            shown = dataclasses.replace(found.trace, query_head=sidebar.query_head(found.trace))
+        finally:
+            state.publish()
+        found = dataclasses.replace(found, trace=shown)
     provenance_badge(found.trace, inputs.text_name, service.STATES[found.states])
     return dataclasses.replace(found, text_name=inputs.text_name)
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
+from focus_core.analysis import Trace
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.routers import ROUTERS
 from focus_core.shipped import shipped_routers
 from focus_core.text import read_text
 from workbench.engine import service
-from workbench.engine.plans import plan_in_words
+from workbench.engine.plans import plan_in_words, shares
 from workbench.runs import jobs
 from workbench.shell import state, texts
 
@@ -156,7 +159,8 @@ def _settings() -> service.Settings:
     )
     routers = _routers()
     own = service.router_config(routers, _untrained_groups() if routers == service.UNTRAINED else 8)
-    top_k, plan = _groups_per_token(own)
+    share = None if own.read_share is None else share_of_pairs(st, "share", own.read_share)
+    top_k, plan = _groups_per_token(own) if share is None else (own.top_k, None)
     head = _head(routers)
     left, right = st.columns(2)
     state.clamp("window", 0, 100_000, own.window)
@@ -185,11 +189,59 @@ def _settings() -> service.Settings:
         format_func=lambda name: service.STATES[name],
         key="states",
         help="The hidden states that the routers read. Untouched model: full attention, so a change of k, w or sinks "
-        "shows at once. Routed model: every layer sees only what earlier layers kept, so every change runs the model "
-        "again.",
+        "shows at once (narrow groups run the model again). Routed model: every layer sees only what earlier layers "
+        "kept, so every change runs the model again.",
         persist_state="session",
     )
-    return service.Settings(model, routers, own.num_groups, top_k, int(window), int(sinks), states, plan, head)
+    return service.Settings(model, routers, own.num_groups, top_k, int(window), int(sinks), states, plan, head, share)
+
+
+def share_of_pairs(
+    place: DeltaGenerator | ModuleType, key: str, own: float, label: str = "Distant pairs read"
+) -> float:
+    """The share of the distant pairs that narrow routers read; links hold it in percent.
+
+    Args:
+        place: where to draw.
+        key: setting in links.
+        own: the routers' own share.
+        label: of the slider.
+    """
+    options = [round(100 * share, 6) for share in shares(own)]
+    if st.session_state.get(key) not in options:
+        st.session_state[key] = round(100 * own, 6)
+    percent = place.select_slider(
+        label,
+        options,
+        key=key,
+        format_func=lambda percent: f"{percent:g}%",
+        help="The budget of narrow groups: the share of the keys beyond its window that a query attends to exactly. "
+        f"Summaries stand for the others. There is no k. Default of these routers: {100 * own:g}%.",
+        persist_state="session",
+    )
+    return float(percent) / 100
+
+
+def query_head(trace: Trace) -> int:
+    """The query head whose reading the pages show, where every query head chooses for itself."""
+    count = next((len(parts.packed) for parts in trace.parts or () if parts is not None), 1)
+    if count == 1:
+        return 0
+    state.clamp("query_head", 0, count - 1, 0)
+    first = (trace.head or 0) * count
+    with st.sidebar:
+        chosen = st.segmented_control(
+            "Query head",
+            range(count),
+            format_func=lambda number: str(first + number),
+            key="query_head",
+            required=True,
+            width="stretch",
+            help=f"The {count} query heads of key/value head {trace.head} share its groups, and each chooses what it "
+            "reads. Groups are those of the key/value head; what is read is that of one query head.",
+            persist_state="session",
+        )
+    return chosen or 0
 
 
 def _head(routers: str) -> int:
@@ -205,7 +257,7 @@ def _head(routers: str) -> int:
         required=True,
         width="stretch",
         help="These routers have groups for every key/value head. As a key a token is in one group of the head; as a "
-        "query it reads k groups. The pages analyse one head at a time.",
+        "query it chooses what it reads. The pages analyse one head at a time.",
         persist_state="session",
     )
     return chosen or 0

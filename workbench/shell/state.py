@@ -38,6 +38,13 @@ def _whole_number(text: str) -> int:
     return value
 
 
+def _percent(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 100:
+        raise ValueError(text)
+    return value
+
+
 def _words(text: str) -> str:
     if not text or len(text) > _MAX_LENGTH or not text.isprintable():
         raise ValueError(text)
@@ -49,7 +56,9 @@ SETTINGS: dict[str, Setting] = {
     "routers": Setting("", _words),
     "groups": Setting(8, _whole_number),
     "k": Setting(2, _whole_number),
+    "share": Setting(-1, _percent),
     "head": Setting(0, _whole_number),
+    "query_head": Setting(0, _whole_number),
     "k_from": Setting("", _words),
     "window": Setting(64, _whole_number),
     "sinks": Setting(4, _whole_number),
@@ -68,6 +77,7 @@ SETTINGS: dict[str, Setting] = {
     "b_routers": Setting("", _words),
     "b_layer": Setting(-1, _whole_number),
     "b_k": Setting(-1, _whole_number),
+    "b_share": Setting(-1, _percent),
     "b_window": Setting(-1, _whole_number),
     "b_sinks": Setting(-1, _whole_number),
     "token": Setting(-1, _whole_number),
@@ -118,7 +128,7 @@ def publish() -> None:
     for name in SETTINGS:
         value = st.session_state.get(name)
         if value not in (None, "", -1):
-            chosen[name] = str(value)
+            chosen[name] = f"{value:g}" if isinstance(value, float) else str(value)
     if st.query_params.to_dict() != chosen:
         st.query_params.from_dict(chosen)
 

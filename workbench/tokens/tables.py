@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from focus_core.analysis import Trace
-from focus_core.analysis.tokens import context, group_order, margins, numbers, token_text
+from focus_core.analysis.tokens import context, group_order, margin_of, margins, numbers, token_text
 
 
 def ambiguous(trace: Trace, layer: int, count: int = 50) -> pd.DataFrame:
@@ -30,15 +30,18 @@ def ambiguous(trace: Trace, layer: int, count: int = 50) -> pd.DataFrame:
 
 
 def groups_by_layer(trace: Trace, token: int) -> pd.DataFrame:
-    """The groups of one token in every layer, with the weight of the first and the margin."""
+    """The groups of one token in every layer, with the weight of the first and the margin.
+
+    Narrow groups have no weight: their best score decides, and the margin is one of scores.
+    """
     rows = []
     for row, layer in enumerate(trace.layers):
         k = trace.config.key_top_k_of(row)
-        weights = trace.assignment[row, token]
-        order = np.argsort(-weights, kind="stable")
-        rest = weights[order[k - 1]] - weights[order[k]] if 0 < k < len(order) else np.inf
-        rows.append((layer, numbers(order[:k]), float(weights[order[0]]), float(rest)))
-    return pd.DataFrame(rows, columns=["layer", "groups", "weight of the first", "margin"])
+        order = group_order(trace, row)[token]
+        weight = float(trace.assignment[row, token, order[0]])
+        rows.append((layer, numbers(order[:k]), weight, float(margins(trace, row)[token])))
+    table = pd.DataFrame(rows, columns=["layer", "groups", "weight of the first", "margin"])
+    return table if margin_of(trace) == "weight" else table.drop(columns="weight of the first")
 
 
 def token_table(trace: Trace, token_bytes: Sequence[bytes], rows: Sequence[int] | None = None) -> pd.DataFrame:
@@ -63,6 +66,7 @@ def token_table(trace: Trace, token_bytes: Sequence[bytes], rows: Sequence[int] 
         order = group_order(trace, row)
         columns[f"layer_{layer}_groups"] = [numbers(groups) for groups in order[:, : trace.config.key_top_k_of(row)]]
         first = np.take_along_axis(trace.assignment[row], order[:, :1], axis=1)[:, 0]
-        columns[f"layer_{layer}_weight"] = np.round(first, 4)
+        if margin_of(trace) == "weight":
+            columns[f"layer_{layer}_weight"] = np.round(first, 4)
         columns[f"layer_{layer}_margin"] = np.round(margins(trace, row), 4)
     return pd.DataFrame(columns)

@@ -19,7 +19,8 @@ def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
     """
     provenance, config = trace.provenance, trace.config
     plan = "" if config.layer_top_k is None else f" The plan: {plan_in_words(config)}."
-    head = "" if trace.head is None else f" read · head {trace.head}"
+    head = "" if trace.head is None else f"{' read' if trace.query_head is None else ''} · head {trace.head}"
+    head += "" if trace.query_head is None else f", query head {trace.query_head} of it"
     with st.container(horizontal=True, gap="small"):
         st.badge(
             f"{plain(provenance.model)} @ {provenance.model_revision}",
@@ -48,7 +49,7 @@ def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
             f" · states of the {states}",
             icon=":material/tune:",
             color="gray",
-            help="Number of groups, groups per token, window, sink tokens, balance, and the model whose hidden states "
+            help="Number of groups, groups per token or share of the distant pairs read, window, sink tokens, balance, and the model whose hidden states "
             f"the routers read.{plan}",
         )
         st.badge(

@@ -15,7 +15,8 @@ from streamlit.components.v2 import component
 from focus_core.analysis import Trace
 from focus_core.analysis.display.cells import Cell
 from focus_core.analysis.display.strip import asset, drawn_groups, legend, token_facts, token_groups
-from workbench.tokens.reads import BEYOND, DROPPED, LATER, RELATIONS, SELF, relations
+from focus_core.analysis.tokens import margin_of
+from workbench.tokens.reads import BEYOND, DROPPED, LATER, SELF, relation_name, relations
 
 _FOLDER = Path(__file__).parent
 _component = component(
@@ -65,13 +66,14 @@ def strip_data(
             if codes is not None:
                 code = int(codes[last])
                 item["f"] = int(code in (LATER, DROPPED, BEYOND))
-                item["r"] = _relation_sentence(code, abs(last - (selected or 0)))
+                item["r"] = _relation_sentence(code, relation_name(trace, code), abs(last - (selected or 0)))
         drawn.append(item)
     return {
         "cells": drawn,
         "groups": legend(trace, layer),
         "selected": selected,
         "sinks": trace.config.sink_tokens,
+        "by": margin_of(trace),
     }
 
 
@@ -86,10 +88,10 @@ def token_strip(data: dict[str, Any], *, key: str, on_pick: Callable[[int], None
     _component(key=key, data=data, on_picked_change=picked)
 
 
-def _relation_sentence(code: int, distance: int) -> str:
+def _relation_sentence(code: int, name: str, distance: int) -> str:
     if code == SELF:
         return "the selected token"
     if code == LATER:
         return f"{distance} after the selected token, which cannot read it"
     verb = "not read by" if code in (DROPPED, BEYOND) else "read by"
-    return f"{distance} before the selected token, {verb} it ({RELATIONS[code]})"
+    return f"{distance} before the selected token, {verb} it ({name})"

@@ -16,6 +16,7 @@ import numpy as np
 
 from focus_core.analysis.display.cells import Cell, build_cells, page_of, paginate
 from focus_core.analysis.display.strip import asset, drawn_groups, legend, token_facts, token_groups
+from focus_core.analysis.tokens import margin_of
 from focus_core.errors import FocusError
 from focus_core.files import write_atomic
 
@@ -105,6 +106,7 @@ class TokenStrip:
             ],
             "layers": [_layer(trace, row, tokens) for row in range(len(trace.layers))],
             "row": self.row,
+            "by": margin_of(trace),
             "sinks": trace.config.sink_tokens,
         }
 
@@ -161,12 +163,14 @@ def _layer(trace: RoutedText, row: int, tokens: list[int]) -> dict[str, Any]:
 
 def _about(trace: RoutedText) -> str:
     config, provenance = trace.config, trace.provenance
-    k = str(config.top_k) if config.layer_top_k is None else "planned for each layer"
+    k = "k planned for each layer" if config.layer_top_k is not None else f"k {config.top_k}"
+    k = config.budget if config.read_share is not None else k
     head = "" if trace.head is None else f" · key/value head {trace.head}"
+    head += "" if trace.query_head is None else f", query head {trace.query_head} of it"
     return (
         f"{len(trace.tokens):,} tokens · {provenance.model} @ {provenance.model_revision} · "
         f"routers {provenance.routers}{head} · "
-        f"K {config.num_groups}, k {k}, window {config.window}, sinks {config.sink_tokens}"
+        f"K {config.num_groups}, {k}, window {config.window}, sinks {config.sink_tokens}"
     )
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from focus_core.analysis.routed_text import RoutedText
+
 PALETTE = (
     "#0072B2",
     "#F0E442",
@@ -32,6 +37,13 @@ DARK_INK, LIGHT_INK = "#000000", "#FFFFFF"
 def group_color(group: int) -> str:
     """Fill colour of a group, "#RRGGBB"."""
     return PALETTE[group % len(PALETTE)]
+
+
+def group_colors(trace: RoutedText, row: int) -> list[str]:
+    """Fill colours of the K groups of one layer; alike groups share one where there are more than colours."""
+    if trace.families is None:
+        return [group_color(group) for group in range(trace.config.num_groups)]
+    return [group_color(int(family)) for family in trace.families[row]]
 
 
 def luminance(color: str) -> float:

@@ -1,5 +1,7 @@
 // The token strip. All text arrives as data and is set as textContent: none of it is ever read as HTML.
 const CONTROL = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/;
+const SINGLE_COLORS = 16;  // up to so many groups have a colour each
+const LISTED = 12;  // of more groups, the largest that the legend shows at once
 // Scripts whose letters join or reorder: no gap between their cells.
 const JOINED = /[\u0590-\u08ff\u0900-\u109f\u1780-\u17ff\u1800-\u18af\ufb1d-\ufdff\ufe70-\ufefc]/;
 
@@ -60,9 +62,12 @@ function describe(tip, cell, data) {
     title.append(element("b", "", `token ${index}`), `  ${spelling}  ·  id ${id}`);
     tip.append(title);
     tip.append(element("div", "", `${hex ? `bytes ${hex}  ·  ` : ""}characters ${start}–${end}`));
-    tip.append(element("div", "", "groups " + groups.map(([g, w]) => `${g} (${w.toFixed(2)})`).join(", ")));
-    tip.append(element("div", "", margin === null ? "joins every group: no runner-up" : `margin to the runner-up ${margin.toFixed(3)}`));
-    if (reads) tip.append(element("div", "", "reads groups " + (reads.join(", ") || "none")));
+    const scored = data.by === "score";  // narrow groups: the best score decides, and queries read pages
+    const listed = groups.map(([g, w]) => (scored ? g : `${g} (${w.toFixed(2)})`));
+    tip.append(element("div", "", scored ? `group ${listed[0]}, next ${listed.slice(1).join(", ")}` : "groups " + listed.join(", ")));
+    const gap = scored ? "its score is above the next by" : "margin to the runner-up";
+    tip.append(element("div", "", margin === null ? "joins every group: no runner-up" : `${gap} ${margin.toFixed(3)}`));
+    if (reads) tip.append(element("div", "", (scored ? "reads pages of groups " : "reads groups ") + (reads.join(", ") || "none")));
     if (index < data.sinks) tip.append(element("div", "", "a sink token: every later token reads it"));
   });
   if (cell.k.length > 1) tip.prepend(element("div", "", `${cell.k.length} tokens make this one character`));
@@ -82,6 +87,22 @@ function reveal(node, host) {
     box.scrollTop += place.top - frame.top - frame.height / 3;
 }
 
+// The end of a legend with more groups than colours: a field that finds a group by its number, and a button for all.
+function manyGroups(root, legend, count, find) {
+  const field = element("input");
+  Object.assign(field, { type: "search", placeholder: "group number", value: root.litGroup ?? "" });
+  field.setAttribute("aria-label", "find a group by its number");
+  field.oninput = () => find(/^\d+$/.test(field.value.trim()) && Number(field.value) < count ? Number(field.value) : null);
+  const all = element("button", "all");
+  const name = () => {
+    legend.classList.toggle("whole", Boolean(root.allGroups));
+    all.textContent = root.allGroups ? `largest ${LISTED} only` : `all ${count} groups`;
+  };
+  all.onclick = () => { root.allGroups = !root.allGroups; name(); };
+  name();
+  return [all, field, element("span", "note", "Groups of one colour are alike.")];
+}
+
 // Draw a strip into an element; `pick`, if given, is called with the token that is clicked, and `host` is the element
 // from whose ancestors the box that scrolls is sought.
 function drawStrip(root, data, { pick, host } = {}) {
@@ -99,12 +120,14 @@ function drawStrip(root, data, { pick, host } = {}) {
       const cell = data.cells[position];
       node.classList.toggle("faded", cell.f === 1 || (lit !== null && !(cell.g || []).includes(lit)));
     });
-    for (const button of legend.querySelectorAll("button"))
+    for (const button of legend.querySelectorAll("button[data-group]"))
       button.setAttribute("aria-pressed", String(Number(button.dataset.group) === lit));
   };
 
+  const many = data.groups.length > SINGLE_COLORS;
+  const ordered = many ? [...data.groups].sort((a, b) => b.share - a.share || a.number - b.number) : data.groups;
   legend.append(element("span", "note", "Groups, share of tokens:"));
-  data.groups.forEach(({ number, fill, ink, share }) => {
+  ordered.forEach(({ number, fill, ink, share }, place) => {
     const button = element("button", "", "");
     button.append(element("b", "", String(number)), element("span", "", `${(100 * share).toFixed(1)}%`));
     button.style.background = fill;
@@ -112,8 +135,10 @@ function drawStrip(root, data, { pick, host } = {}) {
     button.dataset.group = number;
     button.title = `Group ${number}: click to show only its tokens`;
     button.onclick = () => { lit = root.litGroup = lit === number ? null : number; light(); };
+    if (place >= LISTED && many) button.classList.add("rare");
     legend.append(button);
   });
+  if (many) legend.append(...manyGroups(root, legend, data.groups.length, (group) => { lit = root.litGroup = group; light(); }));
 
   // One block for each line of the text: the browser leaves out those that are scrolled away.
   let line = null;

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from focus_core.analysis.display.palette import group_color, ink
+from focus_core.analysis.display.palette import group_colors, ink
 from focus_core.analysis.tokens import group_order, margins, visible
 from focus_core.routing.config import FocusConfig
 
@@ -56,22 +56,22 @@ def legend(trace: RoutedText, row: int) -> list[dict[str, Any]]:
     """Number, colours and share of tokens of every group of a layer."""
     share = np.bincount(trace.groups[row], minlength=trace.config.num_groups) / len(trace.tokens)
     return [
-        {"number": group, "fill": group_color(group), "ink": ink(group_color(group)), "share": float(share[group])}
-        for group in range(trace.config.num_groups)
+        {"number": group, "fill": color, "ink": ink(color), "share": float(share[group])}
+        for group, color in enumerate(group_colors(trace, row))
     ]
 
 
 def token_groups(trace: RoutedText, row: int, tokens: Sequence[int] | np.ndarray) -> list[list[Any]]:
     """Routing of tokens in one layer: [[group, weight], ...], the margin or None, and the groups read or None.
 
-    Groups are listed from the largest weight. Groups that a token reads are listed where routers are per head;
-    elsewhere a token reads the groups it is in.
+    Groups are listed from the largest weight, narrow ones from the best score (`margin_of` says which). Groups that a
+    token reads are listed where routers are per head; elsewhere a token reads the groups it is in.
     """
     chosen = np.asarray(tokens, dtype=np.int64)
     order = group_order(trace, row)[chosen, : listed_groups(trace.config, row)]
     weights = np.take_along_axis(trace.assignment[row][chosen], order, axis=1).round(3)
     margin = margins(trace, row)[chosen]
-    read = trace.query_membership[row][chosen] if trace.head is not None else None
+    read = trace.groups_read(row)[chosen] if trace.head is not None else None
     return [
         [
             [[group, round(weight, 3)] for group, weight in zip(groups, weighed)],

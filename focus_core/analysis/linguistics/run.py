@@ -17,6 +17,7 @@ from focus_core.analysis.linguistics.sample import WordSample, word_sample
 from focus_core.analysis.linguistics.tagging import tag_text
 from focus_core.analysis.linguistics.verdicts import verdicts
 from focus_core.analysis.linguistics.words import SUBWORD_RULES, TAG_SETS, TaggedText
+from focus_core.analysis.reading import untouched
 from focus_core.analysis.states import UNTRAINED_SEEDS, StateGroups, state_groups
 from focus_core.analysis.trace import Trace, analyze, key_memberships
 from focus_core.errors import FocusError
@@ -24,6 +25,7 @@ from focus_core.models import LoadedModel
 from focus_core.progress import Progress, silent
 from focus_core.results import record_run, stamp, text_records
 from focus_core.routing.attach import attached
+from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel
 from focus_core.text import find_texts, read_text
 
@@ -110,9 +112,9 @@ def align_texts(
     paths = find_texts(texts)
     with attached(model, routers, untrained=untrained, progress=progress) as (loaded, focus):
         tagged = _tagged(paths, loaded.tokenizer, settings, progress)
-        with focus.routing("hard", top_k=focus.config.top_k if settings.top_k is None else settings.top_k):
+        with focus.routing("hard", **_own_k(focus.config, settings)):
             config = focus.current.config
-        sample, grouped = _sample(focus, loaded.tokenizer, tagged, config.top_k, settings, progress)
+        sample, grouped = _sample(focus, loaded.tokenizer, tagged, config, settings, progress)
         described = {
             "model": {"name": loaded.info.name, "revision": loaded.info.revision},
             "settings": {
@@ -156,19 +158,17 @@ def _sample(
     focus: FocusModel,
     tokenizer: Any,
     tagged: list[TaggedText],
-    top_k: int,
+    config: FocusConfig,
     settings: AlignSettings,
     progress: Progress,
 ) -> tuple[WordSample, StateGroups]:
     """The words with their groups, and the groupings of the same hidden states that they are compared with."""
-    routing: dict[str, Any] = {"top_k": top_k}
-    if settings.states == "untouched":  # k = K is the untouched model, see docs/method.md
-        routing = {"top_k": focus.config.num_groups, "window": 0, "sink_tokens": 0}
+    routing = untouched(config) if settings.states == "untouched" else _own_k(focus.config, settings)
     traces = []
     with focus.routing("hard", **routing):
         for index, text in enumerate(tagged):
             progress("Routing documents", 0.3 * index / len(tagged))
-            traces.append(_with_top_k(analyze(focus, tokenizer, text.text, head=settings.head), top_k))
+            traces.append(_at(analyze(focus, tokenizer, text.text, head=settings.head), config))
         sample = word_sample(traces, tagged, rule=settings.rule, special_ids=tokenizer.all_special_ids)
         chosen = [(trace.input_ids, sample.tokens[sample.documents == index]) for index, trace in enumerate(traces)]
         grouped = state_groups(
@@ -223,7 +223,13 @@ def _evenly(texts: list[TaggedText], count: int) -> list[TaggedText]:
     return [texts[index * len(texts) // count] for index in range(count)]
 
 
-def _with_top_k(trace: Trace, top_k: int) -> Trace:
-    """The trace with hard groups for another k, from the same assignments."""
-    config = trace.config.replace(top_k=top_k)
+def _own_k(config: FocusConfig, settings: AlignSettings) -> dict[str, Any]:
+    """The change of settings that gives hard groups at one k of all layers; none for a budget in pairs."""
+    if settings.top_k is None and config.read_share is not None:
+        return {}
+    return {"top_k": config.top_k if settings.top_k is None else settings.top_k}
+
+
+def _at(trace: Trace, config: FocusConfig) -> Trace:
+    """The trace with hard groups under other settings, from the same assignments."""
     return dataclasses.replace(trace, membership=key_memberships(trace.assignment, config), config=config)

@@ -15,7 +15,7 @@ from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.summaries import RunningSums, Summaries
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
 
 
 class NarrowOutput(NamedTuple):
@@ -123,6 +123,24 @@ def narrow_pairs(
     for chunk in chunks:
         pairs_read += chunk.pairs_read()
     return _pair_counts(query.shape[2], reading, pairs_read)
+
+
+def narrow_reads(
+    query: Float[Tensor, "B H T D"],
+    key: Float[Tensor, "B Hkv T D"],
+    groups: Int[Tensor, "B Hkv T"],
+    num_groups: int,
+    reading: Reading,
+    *,
+    scale: float,
+    softcap: float | None = None,
+) -> tuple[Int[Tensor, "B Hkv T"], Bool[Tensor, "B H T P"]]:
+    """The part of each key (a page, or its group), and the parts that `narrow_attention` reads for each query."""
+    parts, total = reading.parts(groups, num_groups)
+    compute = torch.promote_types(query.dtype, torch.float32)
+    key = key.to(compute)
+    chunks = _chunks(query.to(compute), key, key[..., :0], parts, total, reading, scale, softcap)
+    return parts, torch.cat([chunk.reads.flatten(1, 2) for chunk in chunks], 2)
 
 
 def _chunks(

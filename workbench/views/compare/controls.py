@@ -12,9 +12,17 @@ from workbench.engine import service
 from workbench.engine.service import Analysis, Settings
 from workbench.runs import jobs
 from workbench.shell import state, texts
+from workbench.shell.sidebar import share_of_pairs
 from workbench.widgets.layer import layer_slider
 
-PARTS = {"text": "Text", "routers": "Routers", "layer": "Layer", "k": "k", "window": "Window", "sinks": "Sink tokens"}
+PARTS = {
+    "text": "Text",
+    "routers": "Routers",
+    "layer": "Layer",
+    "k": "k or share read",
+    "window": "Window",
+    "sinks": "Sink tokens",
+}
 """The settings that may differ, by their name in links."""
 _SOURCES = {"sample": "Sample", "paste": "Paste", "upload": "File"}
 
@@ -41,8 +49,14 @@ def draw(first: Analysis) -> tuple[Settings, str | None, str | None, set[str]]:
     own = service.router_config(routers, config.num_groups)
     top_k, window, sinks = min(config.top_k, own.num_groups), config.window, config.sink_tokens
     plan = own.layer_top_k if config.layer_top_k is not None else None
-    if "k" in differs:
+    # k has no meaning for a share of the pairs, nor a share for k: B then starts from its routers' own.
+    share = own.read_share if config.read_share is None or own.read_share is None else config.read_share
+    if "k" in differs and share is not None:
+        share = share_of_pairs(next(columns), "b_share", share, "Distant pairs read by B")
+    elif "k" in differs:
         top_k, plan = _k(next(columns), own, config)
+    elif config.read_share is not None:
+        top_k, plan = own.top_k, own.layer_top_k
     if "window" in differs:
         state.clamp("b_window", 0, 100_000, window)
         window = _number(
@@ -59,7 +73,7 @@ def draw(first: Analysis) -> tuple[Settings, str | None, str | None, set[str]]:
             "First tokens of the text, which every later token reads.",
         )
     head = min(first.trace.head or 0, service.num_heads(routers) - 1)
-    settings = Settings(model, routers, own.num_groups, top_k, window, sinks, first.states, plan, head)
+    settings = Settings(model, routers, own.num_groups, top_k, window, sinks, first.states, plan, head, share)
     return settings, text, text_name, differs
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import plotly.graph_objects as go
 
 from focus_core.analysis.display.palette import ink
@@ -11,13 +13,16 @@ from workbench.tokens.reads import PairShares
 _COLORS = {"local": "#0072B2", "sink": "#E69F00", "same group": "#009E73", "dropped": "#BBBBBB"}
 
 
-def pair_bar(shares: PairShares, layer: int, *, dark: bool = False) -> go.Figure:
+def pair_bar(
+    shares: PairShares, layer: int, *, dark: bool = False, names: Mapping[str, str] | None = None
+) -> go.Figure:
     """One stacked bar: local, sink, same group, dropped.
 
     Args:
         shares: of one layer.
         layer: the layer's number in the model.
         dark: colours for a dark page.
+        names: what the classes are called, see `workbench.tokens.reads.class_names`; as above when None.
     """
     values = {
         "local": shares.local,
@@ -27,7 +32,7 @@ def pair_bar(shares: PairShares, layer: int, *, dark: bool = False) -> go.Figure
     }
     figure = go.Figure()
     for name, value in values.items():
-        color = _COLORS[name]
+        color, name = _COLORS[name], (names or {}).get(name, name)
         figure.add_bar(
             x=[value],
             y=[""],

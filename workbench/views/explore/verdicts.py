@@ -19,6 +19,12 @@ def layer_verdict(trace: Trace, layer: int, shares: PairShares) -> str:
     where = f"In layer {trace.layers[layer]}"
     if shares.distant_sharing is None:
         return f"{where} routing drops nothing: the text is too short to have pairs beyond the window.\n\n{balance}"
+    if trace.parts is not None:
+        return (
+            f"{where} query head {trace.query_head} reads {shares.distant_sharing:.0%} of the distant pairs.\n\n"
+            "These keys are in pages of groups that it reads, or just beyond its window; summaries stand for the "
+            f"others. Pairs with a sink are not counted. {balance}"
+        )
     way = "share a group" if trace.reads_own_groups else "are in a group that the later token reads"
     return (
         f"{where} routing keeps {shares.distant_sharing:.0%} of the distant pairs.\n\n"
@@ -26,7 +32,7 @@ def layer_verdict(trace: Trace, layer: int, shares: PairShares) -> str:
     )
 
 
-def token_sentence(codes: np.ndarray, token: int, layer: int, *, chosen: bool = False) -> str:
+def token_sentence(codes: np.ndarray, token: int, layer: int, *, chosen: bool = False, narrow: bool = False) -> str:
     """The tokens that one token reads in a layer.
 
     Args:
@@ -34,17 +40,21 @@ def token_sentence(codes: np.ndarray, token: int, layer: int, *, chosen: bool = 
         token: its index.
         layer: the layer's number in the model.
         chosen: it reads other groups than the one it is in (routers per head).
+        narrow: it reads pages of narrow groups, and summaries of the others.
     """
     local, sink, same, dropped = (int((codes == code).sum()) for code in (LOCAL, SINK, SAME_GROUP, DROPPED))
     if token == 0:
         return "The first token has nothing before it to read."
     before = local + sink + same + dropped
     way = "in groups it reads" if chosen else "by sharing a group"
+    rest = f"The other {dropped:,} are dropped."
+    if narrow:
+        way, rest = "in pages it reads or just beyond its window", f"Summaries stand for the other {dropped:,}."
     beyond = int((codes == BEYOND).sum())
     own = f" No routing reads {beyond:,} more, beyond the model's own window." if beyond else ""
     return (
         f"In layer {layer} it reads **{local + sink + same:,} of the {before:,}** tokens before it. These are "
-        f"{local:,} in its window, {sink:,} sinks and {same:,} {way}. The other {dropped:,} are dropped.{own}"
+        f"{local:,} in its window, {sink:,} sinks and {same:,} {way}. {rest}{own}"
     )
 
 

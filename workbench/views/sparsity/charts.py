@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -12,13 +13,19 @@ from PIL import Image
 
 from focus_core.analysis.sparsity import CLASSES, PooledMask
 from workbench.charts.theme import style
-from workbench.engine.plans import PLANNED
+from workbench.engine.plans import PLANNED, budget_name
 
 COLORS = {"local": "#0072B2", "sink": "#E69F00", "same group": "#009E73", "dropped": "#BBBBBB"}
 _LEGEND = {"orientation": "h", "y": -0.16, "yanchor": "top", "x": 0, "xanchor": "left", "traceorder": "normal"}
 
 
-def mask_image(mask: PooledMask, layer: int, num_tokens: int, *, dark: bool = False) -> go.Figure:
+Names = Mapping[str, str]
+"""What the classes of pairs are called, see `workbench.tokens.reads.class_names`."""
+
+
+def mask_image(
+    mask: PooledMask, layer: int, num_tokens: int, *, dark: bool = False, names: Names | None = None
+) -> go.Figure:
     """The pooled pattern: each tile blends the colours of its pairs' classes; hover gives the shares.
 
     Args:
@@ -26,7 +33,9 @@ def mask_image(mask: PooledMask, layer: int, num_tokens: int, *, dark: bool = Fa
         layer: the layer's number in the model.
         num_tokens: T.
         dark: colours for a dark page.
+        names: of the classes; those of `CLASSES` when None.
     """
+    names = names or {}
     factor, tiles = mask.factor, len(mask.shares)
     starts = np.arange(tiles) * factor
     percent = np.nan_to_num(np.round(mask.shares * 100)).astype(np.uint8)
@@ -42,7 +51,7 @@ def mask_image(mask: PooledMask, layer: int, num_tokens: int, *, dark: bool = Fa
             hoverongaps=False,
             hovertemplate="query %{y}, key %{x}"
             + ("" if factor == 1 else f" and the {factor - 1} after each")
-            + "".join(f"<br>{name} %{{customdata[{kind}]}}%" for kind, name in enumerate(CLASSES))
+            + "".join(f"<br>{names.get(name, name)} %{{customdata[{kind}]}}%" for kind, name in enumerate(CLASSES))
             + "<extra></extra>",
         )
     )
@@ -61,7 +70,11 @@ def mask_image(mask: PooledMask, layer: int, num_tokens: int, *, dark: bool = Fa
     )
     for name, color in COLORS.items():
         figure.add_scatter(
-            x=[None], y=[None], mode="markers", name=name, marker={"color": color, "symbol": "square", "size": 12}
+            x=[None],
+            y=[None],
+            mode="markers",
+            name=names.get(name, name),
+            marker={"color": color, "symbol": "square", "size": 12},
         )
     pooled = "one tile per pair" if factor == 1 else f"pooled: each tile is {factor} × {factor} tokens"
     figure.update_layout(title=f"Pairs that layer {layer} computes ({pooled})", legend=_LEGEND)
@@ -89,7 +102,15 @@ def _png(shares: np.ndarray) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def share_bars(table: pd.DataFrame, row: int, *, dark: bool = False, what: str, line: str | None = None) -> go.Figure:
+def share_bars(
+    table: pd.DataFrame,
+    row: int,
+    *,
+    dark: bool = False,
+    what: str,
+    line: str | None = None,
+    names: Names | None = None,
+) -> go.Figure:
     """Stacked bars of the four classes by layer, from 0 to 100%.
 
     Args:
@@ -98,12 +119,14 @@ def share_bars(table: pd.DataFrame, row: int, *, dark: bool = False, what: str, 
         dark: colours for a dark page.
         what: the quantity that is shared out, such as "causal pairs".
         line: column drawn as a line over the bars.
+        names: of the classes; those of `CLASSES` when None.
     """
     figure = go.Figure()
-    for name, color in COLORS.items():
+    for column, color in COLORS.items():
+        name = (names or {}).get(column, column)
         figure.add_bar(
             x=table["layer"],
-            y=table[name],
+            y=table[column],
             name=name,
             marker={"color": color, "line": {"width": 0}},
             hovertemplate=f"layer %{{x}}<br>{name}: %{{y:.1%}} of {what}<extra></extra>",
@@ -132,30 +155,30 @@ def share_bars(table: pd.DataFrame, row: int, *, dark: bool = False, what: str, 
 
 
 def frontier(table: pd.DataFrame, top_k: int | str, *, dark: bool = False) -> go.Figure:
-    """Attention mass kept against pairs kept, one point per k, mean over layers; a plan's lies beside the line.
+    """Attention mass kept against pairs kept, one point per k or share read, mean over layers; a plan's is beside it.
 
     Args:
         table: columns k, pairs kept, mass kept.
-        top_k: the chosen k, pointed out, or `PLANNED`.
+        top_k: the chosen k or share, pointed out, or `PLANNED`.
         dark: colours for a dark page.
     """
     main, other = ("#56B4E9", "#E69F00") if dark else ("#0072B2", "#D55E00")
     plan, table = table.loc[table["k"].eq(PLANNED)], table.loc[table["k"].ne(PLANNED)]
     chosen = table["k"].to_numpy() == top_k
     crowded = np.diff(table["pairs kept"].to_numpy(), prepend=-1) < 0.04
-    labels = ["" if near and not ours else f"k={k}" for k, near, ours in zip(table["k"], crowded, chosen)]
+    labels = ["" if near and not ours else budget_name(k) for k, near, ours in zip(table["k"], crowded, chosen)]
     figure = go.Figure(
         go.Scatter(
             x=table["pairs kept"],
             y=table["mass kept"],
             mode="lines+markers+text",
             text=labels,
-            customdata=table["k"],
+            customdata=[budget_name(k) for k in table["k"]],
             textposition="bottom right",
             name="routing",
             line={"color": main},
             marker={"size": np.where(chosen, 14, 8), "color": np.where(chosen, other, main)},
-            hovertemplate="k=%{customdata}: %{x:.1%} of pairs hold %{y:.1%} of the attention<extra></extra>",
+            hovertemplate="%{customdata}: %{x:.1%} of pairs hold %{y:.1%} of the attention<extra></extra>",
         )
     )
     if len(plan):

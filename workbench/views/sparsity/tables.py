@@ -7,8 +7,9 @@ import pandas as pd
 
 from focus_core.analysis import Trace
 from focus_core.analysis.sparsity import CLASSES, PooledMask
+from focus_core.routing.config import FocusConfig
 from focus_core.routing.routers import ROUTERS
-from workbench.engine.plans import chosen_k
+from workbench.engine.plans import PLANNED, chosen_k, share_name
 
 MAX_QUERIES = 256
 """Queries whose attention is measured; evenly spaced over longer texts."""
@@ -16,7 +17,15 @@ _ALL_K = 8
 
 
 Swept = tuple[int | str, ...]
-"""Values of k, and `PLANNED` where the routers' plan is in force."""
+"""Values of k, and `PLANNED` where the routers' plan is in force; or shares of the distant pairs, such as "15%"."""
+_SHARES = (0.02, 0.05, 0.1, 0.15, 0.25, 0.5)
+
+
+def swept_budgets(config: FocusConfig) -> dict[int | str, FocusConfig]:
+    """Budgets of narrow groups that are measured in one pass, the chosen one among them."""
+    if config.read_share is None:
+        return {k: config.replace(top_k=int(k)) for k in swept_k(config.num_groups, config.top_k)}
+    return {share_name(share): config.replace(read_share=share) for share in sorted({*_SHARES, config.read_share})}
 
 
 def swept_k(num_groups: int, chosen: int | str) -> Swept:
@@ -30,6 +39,7 @@ def swept_k(num_groups: int, chosen: int | str) -> Swept:
 def query_memberships(trace: Trace, swept: Swept) -> list[np.ndarray]:
     """(L, T, K) bool groups that tokens read at each k: the k of largest weight, ties to the lower number; a plan's
     as traced."""
+    assert trace.query_weights is not None
     ranks = _ranks(trace.query_weights)
     return [trace.query_membership if isinstance(k, str) else ranks < k for k in swept]
 
@@ -87,36 +97,49 @@ def verdict(trace: Trace, pairs: pd.DataFrame) -> str:
             f"Everything is computed, because no pair is distant.\n\nAll {len(trace.tokens)} tokens fit into the "
             f"window of {trace.config.window}. Take a longer text or a smaller window."
         )
+    luck = f"Random groups would keep {mean['random kept']:.0%} of the pairs."
+    if trace.config.read_share is not None:
+        luck = "The budget is a share of the pairs, so any groups would keep as many. Summaries are no pairs."
     return (
         f"{mean['kept']:.0%} of the causal pairs are computed, mean over layers.\n\n"
-        f"Attention can be at most {1 / mean['kept']:.1f} times faster: a bound, not a measurement. Random groups "
-        f"would keep {mean['random kept']:.0%} of the pairs. {mean['exposure']:.0%} of the pairs are beyond the "
-        "window, where routing decides."
+        f"Attention can be at most {1 / mean['kept']:.1f} times faster: a bound, not a measurement. {luck} "
+        f"{mean['exposure']:.0%} of the pairs are beyond the window, where routing decides."
     )
 
 
 def _way(trace: Trace) -> str:
+    if trace.parts is not None:
+        return f"what query head {trace.query_head} reads beyond its window"
     return "sharing a group" if trace.reads_own_groups else "the groups that tokens read"
 
 
 def layer_sentence(trace: Trace, row: int, pairs: pd.DataFrame) -> str:
     """The share of pairs computed in one layer, by class."""
     values = {name: float(pairs[name].to_numpy()[row]) for name in pairs.columns}
+    luck = (
+        f"With k = {trace.config.top_k_of(row)} of {trace.config.num_groups}, random groups would keep "
+        f"{values['random kept']:.1%}."
+    )
+    if trace.config.read_share is not None:
+        luck = f"The budget is {share_name(trace.config.read_share)} of the keys beyond the window."
     return (
         f"Layer {trace.layers[row]}: **{values['kept']:.1%}** of the causal pairs are kept ({values['local']:.1%} "
         f"local, {values['sink']:.1%} sinks, {values['same group']:.1%} by {_way(trace)}). The bound on the speed-up "
-        f"is **{values['bound']:.2f}×**. With k = {trace.config.top_k_of(row)} of {trace.config.num_groups}, random "
-        f"groups would keep {values['random kept']:.1%}."
+        f"is **{values['bound']:.2f}×**. {luck}"
     )
 
 
 def attention_sentence(trace: Trace, row: int, swept: Swept, mass: np.ndarray, pairs: pd.DataFrame) -> str:
     """The share of the untouched model's attention on the kept pairs."""
     chosen = chosen_k(trace.config)
-    at, name = swept.index(chosen), "the planned k" if isinstance(chosen, str) else f"k = {chosen}"
+    at, name = swept.index(chosen), "the planned k" if chosen == PLANNED else f"k = {chosen}"
+    here_kept, here_dropped = "in shared groups", "dropped"
+    if trace.parts is not None:
+        name = name if trace.config.read_share is None else f"{chosen} read"
+        here_kept, here_dropped = "read beyond the window", "left to summaries"
     kept, here = 1 - mass[at, :, -1].mean(), mass[at, row]
     return (
         f"At {name} the kept pairs ({float(pairs['kept'].to_numpy().mean()):.0%} of all) hold "
         f"**{kept:.1%}** of the untouched model's attention, mean over layers. In layer {trace.layers[row]}: "
-        f"{here[0]:.1%} local, {here[1]:.1%} on sinks, {here[2]:.1%} in shared groups, **{here[3]:.1%} dropped**."
+        f"{here[0]:.1%} local, {here[1]:.1%} on sinks, {here[2]:.1%} {here_kept}, **{here[3]:.1%} {here_dropped}**."
     )
