@@ -21,7 +21,7 @@ def setting_key(analysis: Analysis) -> str:
 
 
 def groups_key(analysis: Analysis) -> str:
-    """Identifies the groups of an analysis: `setting_key` without k, share, w and sinks where they change no assignment."""
+    """Identifies the groups of an analysis: `setting_key` without budget, w and sinks where these change no group."""
     if analysis.states != "untouched":
         return setting_key(analysis)
     free = ("top_k", "layer_top_k", "read_share", "window", "sink_tokens", "query_head")

@@ -159,6 +159,7 @@ def _settings() -> service.Settings:
     )
     routers = _routers()
     own = service.router_config(routers, _untrained_groups() if routers == service.UNTRAINED else 8)
+    state.follow({"k": own.top_k, "window": own.window, "sinks": own.sink_tokens})
     share = None if own.read_share is None else share_of_pairs(st, "share", own.read_share)
     top_k, plan = _groups_per_token(own) if share is None else (own.top_k, None)
     head = _head(routers)

@@ -6,7 +6,7 @@ changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import streamlit as st
 VERSION = "1"
 _VERSION_KEY = "v"
 _RESTORED = "_restored_from_url"
+_OWN = "_values_of_the_routers"
 _MAX_LENGTH = 300
 
 
@@ -55,13 +56,13 @@ SETTINGS: dict[str, Setting] = {
     "model": Setting("default", _words),
     "routers": Setting("", _words),
     "groups": Setting(8, _whole_number),
-    "k": Setting(2, _whole_number),
+    "k": Setting(-1, _whole_number),
     "share": Setting(-1, _percent),
     "head": Setting(0, _whole_number),
     "query_head": Setting(0, _whole_number),
     "k_from": Setting("", _words),
-    "window": Setting(64, _whole_number),
-    "sinks": Setting(4, _whole_number),
+    "window": Setting(-1, _whole_number),
+    "sinks": Setting(-1, _whole_number),
     "states": Setting("untouched", _words),
     "source": Setting("sample", _words),
     "sample": Setting("", _words),
@@ -145,6 +146,19 @@ def clamp(name: str, low: int, high: int, default: int) -> None:
     value = st.session_state.get(name)
     if not isinstance(value, int) or not low <= value <= high:
         st.session_state[name] = default
+
+
+def follow(own: Mapping[str, Any]) -> None:
+    """Give settings that still have the value of the last routers that of the routers now chosen.
+
+    Args:
+        own: value of the chosen routers for each setting.
+    """
+    before = st.session_state.get(_OWN, {})
+    for name, value in own.items():
+        if name in before and before[name] != value and st.session_state.get(name) == before[name]:
+            st.session_state[name] = value
+    st.session_state[_OWN] = dict(own)
 
 
 def choose(name: str, options: Sequence[Any]) -> None:

@@ -49,8 +49,8 @@ def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
             f" · states of the {states}",
             icon=":material/tune:",
             color="gray",
-            help="Number of groups, groups per token or share of the distant pairs read, window, sink tokens, balance, and the model whose hidden states "
-            f"the routers read.{plan}",
+            help="Number of groups, groups per token or share of the distant pairs read, window, sink tokens, balance, "
+            f"and the model whose hidden states the routers read.{plan}",
         )
         st.badge(
             f"{plain(text_name)} · {len(trace.tokens):,} tokens",

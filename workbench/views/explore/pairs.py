@@ -31,8 +31,8 @@ def pair_bar(
         "dropped": shares.dropped,
     }
     figure = go.Figure()
-    for name, value in values.items():
-        color, name = _COLORS[name], (names or {}).get(name, name)
+    for kind, value in values.items():
+        color, name = _COLORS[kind], (names or {}).get(kind, kind)
         figure.add_bar(
             x=[value],
             y=[""],
