@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from workbench.charts.group_sizes import size_table
+from workbench.charts.group_sizes import layer_sizes, size_table
 from workbench.charts.theme import is_dark
 from workbench.engine import cached
 from workbench.engine.service import Analysis
@@ -26,8 +26,14 @@ from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 
 QUESTION = (
-    "Groups save work only if none of them holds most of the text. Sinkhorn balances them. This page shows how well, "
+    "Groups save work only if none of them holds most of the text. Sinkhorn, or potentials that were fitted once, "
+    "balance them. This page shows how well, "
     "which tokens change their group, and the balance of routing that does not depend on later tokens."
+)
+NARROW = (
+    "**Best score**: the group with the best score, without balance. **Calibrated**: with potentials that were fitted "
+    "once to make groups even over broad text, and then frozen. Narrow groups have no Sinkhorn rounds: nothing is "
+    "balanced over your text, so no group depends on later tokens."
 )
 SHARE = st.column_config.NumberColumn(format="percent")
 THREE = st.column_config.NumberColumn(format="%.3f")
@@ -46,13 +52,17 @@ def main() -> None:
 def _balance(analysis: Analysis) -> None:
     with guarded():
         trace, dark = analysis.trace, is_dark()
-        with st.spinner("Balancing every layer, round by round …", show_time=True):
-            balancing = cached.balancing(analysis)
+        balancing = None
+        if trace.parts is None:
+            with st.spinner("Balancing every layer, round by round …", show_time=True):
+                balancing = cached.balancing(analysis)
         table = balance_table(trace, balancing)
         st.markdown(f"#### {verdict(trace, table)}")
         row = layer_slider(
             trace,
-            "The layer of the sentence below, and of the charts of rounds and of later tokens.",
+            "The layer of the sentence below, and of the charts of rounds and of later tokens."
+            if balancing is not None
+            else "The layer of the sentence below, and of the bars.",
         )
         st.markdown(layer_sentence(trace, row))
         layer = trace.layers[row]
@@ -73,11 +83,18 @@ def _balance(analysis: Analysis) -> None:
                 table,
                 analysis.origin,
                 name="largest-group",
-                alt="Share of the largest group in each layer: raw scores, sequence Sinkhorn, calibrated.",
+                alt=f"Share of the largest group in each layer: {', '.join(table['routing'].unique())}.",
                 column_config=shares,
             )
-            _routings_caption(analysis, has_potentials(trace, balancing))
+            if balancing is None:
+                st.caption(NARROW)
+            else:
+                _routings_caption(analysis, has_potentials(trace, balancing))
         st.divider()
+        if balancing is None:
+            _narrow(analysis, row)
+            state.publish()
+            return
         left, right = st.columns(2, gap="medium")
         with left:
             chart(
@@ -116,6 +133,34 @@ def _balance(analysis: Analysis) -> None:
                 column_config={"changed by later tokens": SHARE},
             )
         state.publish()
+
+
+def _narrow(analysis: Analysis, row: int) -> None:
+    """The sizes of one layer's narrow groups, and the tokens that the potentials move."""
+    trace, dark, layer = analysis.trace, is_dark(), analysis.trace.layers[row]
+    left, right = st.columns(2, gap="medium")
+    with left:
+        sizes = size_table(trace)
+        chart(
+            layer_sizes(trace, row, dark=dark),
+            sizes.loc[sizes["layer"].eq(layer)],
+            analysis.origin,
+            name="layer-sizes",
+            file=f"group-sizes-layer-{layer}",
+            alt=f"Share of tokens in each group of layer {layer}, by size.",
+            column_config={"first share": SHARE, "member share": SHARE},
+        )
+    flips = flip_table(trace, None)
+    with right:
+        if len(flips.columns) > 1:
+            chart(
+                flip_lines(flips, dark=dark),
+                flips,
+                analysis.origin,
+                name="flips",
+                alt="Share of tokens that the potentials give another group than the one of their best score.",
+                column_config={name: SHARE for name in flips.columns if name != "layer"},
+            )
 
 
 def _routings_caption(analysis: Analysis, has_own_potentials: bool) -> None:

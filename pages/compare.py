@@ -22,6 +22,7 @@ from workbench.views.compare import controls
 from workbench.views.compare.tables import (
     FEW_TOKENS,
     Side,
+    by_margin,
     different_texts_verdict,
     differing,
     differing_table,
@@ -140,12 +141,18 @@ def _differing(a: Side, renumbered: Trace, made_from: dict[str, Any]) -> None:
     if not len(moved):
         st.markdown("No token is in another group.")
         return
-    st.markdown(
-        f"**{len(moved):,} tokens differ**, sorted by affinity: the dot product of the two soft assignments. Near 0, "
-        "both are sure and disagree."
-    )
+    order = "affinity: the dot product of the two soft assignments. Near 0, both are sure and disagree."
+    if by_margin(a, renumbered):
+        order = "their margin in A, the clearest first: how far their group is above the next one."
+    st.markdown(f"**{len(moved):,} tokens differ**, sorted by {order}")
     shown = differing_table(a, renumbered, moved[:LISTED])
-    st.dataframe(shown, hide_index=True, height=320, key="differing", column_config={"affinity": THREE})
+    st.dataframe(
+        shown,
+        hide_index=True,
+        height=320,
+        key="differing",
+        column_config=dict.fromkeys(("affinity", "margin in A", "margin in B"), THREE),
+    )
     downloads(lambda: differing_table(a, renumbered, moved), made_from, name="differing-tokens")
 
 

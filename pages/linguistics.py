@@ -19,7 +19,7 @@ from workbench.shell import state
 from workbench.shell.frame import open_page
 from workbench.views.linguistics import cached as kept
 from workbench.views.linguistics.charts import ami_by_layer, residual_map
-from workbench.views.linguistics.tables import layer_table, residual_table, word_lists
+from workbench.views.linguistics.tables import largest_first, layer_table, residual_table, word_lists
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
@@ -195,7 +195,7 @@ def _residuals(analysis: Analysis, words: WordSample, row: int, tag_set: str) ->
 
 def _purity(analysis: Analysis, words: WordSample, row: int, found: Alignment) -> None:
     layer = words.layers[row]
-    table = group_purity(words, row, blocks=None if found.descriptive else words.sentences)
+    table = largest_first(group_purity(words, row, blocks=None if found.descriptive else words.sentences), words, row)
     st.markdown(f"**Groups of layer {layer} as word classes**")
     st.dataframe(
         table.dropna(axis=1, how="all"),
@@ -225,7 +225,7 @@ def _words(analysis: Analysis, words: WordSample, row: int) -> None:
     top = top_words(words, row)
     st.markdown(f"**Words of each group of layer {layer}** (in brackets: how often in the group)")
     st.dataframe(
-        word_lists(top),
+        largest_first(word_lists(top), words, row),
         hide_index=True,
         key="top_words",
         column_config={

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import streamlit as st
 
+from focus_core.analysis.families import SINGLE_COLORS
 from focus_core.errors import FocusError
 from focus_core.report.bundle import MAX_FILE, MAX_NOTE, read_bundle, write_bundle
 from focus_core.report.files import report_files
 from focus_core.report.html import summary, to_html, to_json
-from focus_core.report.model import SECTIONS, Report
+from focus_core.report.model import SECTIONS, Card, Report
 from workbench.charts.theme import is_dark
 from workbench.engine.service import Analysis
 from workbench.shell import sessions, state
@@ -125,17 +127,20 @@ def _choices(layers: list[int]) -> tuple[list[int], list[str], int, int]:
 
 
 def _notes(routers: str, report: Report, layer: int) -> None:
-    cards = report.of_layer(layer)
+    cards: Sequence[Card] = report.of_layer(layer)
     box = st.expander("Notes on the groups of this layer", key="notes_box", on_change="rerun")
     if not box.open:
         return
     with box:
-        columns = st.columns(2, gap="medium")
+        several = len(cards) > SINGLE_COLORS
+        columns = st.columns(1 if several else 2, gap="medium")
+        if several:
+            cards = [_card_of_note(cards)]
         for card in cards:
             key = f"note_{routers}_{card.layer}_{card.group}"
             st.session_state.setdefault(key, card.note)
             tokens = " ".join(token.text.strip() for token in card.typical[:5] or card.frequent[:5])
-            columns[card.group % 2].text_area(
+            columns[card.group % len(columns)].text_area(
                 f"Group {card.group}{f': {plain(tokens)}' if tokens.strip() else ''}",
                 key=key,
                 max_chars=MAX_NOTE,
@@ -144,6 +149,25 @@ def _notes(routers: str, report: Report, layer: int) -> None:
                 help="Your note on this group. The report and the session file hold it.",
                 placeholder="Your note on this group",
             )
+
+
+def _card_of_note(cards: Sequence[Card]) -> Card:
+    """Of many groups the one that is chosen; type its number or one of its tokens to find it."""
+    by_size = {card.group: card for card in sorted(cards, key=lambda card: (-card.count, card.group))}
+
+    def named(group: int) -> str:
+        tokens = " ".join(token.text.strip() for token in by_size[group].typical[:5] or by_size[group].frequent[:5])
+        note = " · has a note" if by_size[group].note else ""
+        return f"{group}: {tokens} ({by_size[group].share.value:.1%}){note}"
+
+    chosen = st.selectbox(
+        "Group of the note, by size",
+        list(by_size),
+        format_func=named,
+        key="noted_group",
+        help="Type a number or a token to find a group.",
+    )
+    return by_size[chosen]
 
 
 def _note_changed(key: str, routers: str, layer: int, group: int) -> None:

@@ -39,7 +39,7 @@ def open_page(title: str, question: str) -> Analysis | None:
         found = service.analysis(inputs.settings, inputs.text)
     if found.trace.query_head is not None:
         try:
-            shown = dataclasses.replace(found.trace, query_head=sidebar.query_head(found.trace))
+            shown = dataclasses.replace(found.trace, query_head=sidebar.query_head(found.trace, inputs.below_head))
         finally:
             state.publish()
         found = dataclasses.replace(found, trace=shown)

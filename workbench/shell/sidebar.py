@@ -30,11 +30,13 @@ class Inputs:
         settings: model, routers and routing settings.
         text: the text, None if there is none yet.
         text_name: its name on the pages.
+        below_head: place for `query_head`, beside the choice of the key/value head.
     """
 
     settings: service.Settings
     text: str | None
     text_name: str
+    below_head: DeltaGenerator
 
 
 def draw() -> Inputs:
@@ -46,8 +48,8 @@ def draw() -> Inputs:
     with st.sidebar:
         text, text_name = _text()
         st.divider()
-        settings = _settings()
-    return Inputs(settings, text, text_name)
+        settings, below_head = _settings()
+    return Inputs(settings, text, text_name, below_head)
 
 
 def _text() -> tuple[str | None, str]:
@@ -147,7 +149,7 @@ def _in_folder() -> tuple[str | None, str]:
     return parts[int(number) - 1], name if len(parts) == 1 else f"{name}, part {number} of {len(parts):,}"
 
 
-def _settings() -> service.Settings:
+def _settings() -> tuple[service.Settings, DeltaGenerator]:
     model = st.selectbox(
         "Model",
         list(dict.fromkeys(["default", st.session_state["model"]])),
@@ -163,6 +165,7 @@ def _settings() -> service.Settings:
     share = None if own.read_share is None else share_of_pairs(st, "share", own.read_share)
     top_k, plan = _groups_per_token(own) if share is None else (own.top_k, None)
     head = _head(routers)
+    below_head = st.container()
     left, right = st.columns(2)
     state.clamp("window", 0, 100_000, own.window)
     window = left.number_input(
@@ -194,7 +197,8 @@ def _settings() -> service.Settings:
         "kept, so every change runs the model again.",
         persist_state="session",
     )
-    return service.Settings(model, routers, own.num_groups, top_k, int(window), int(sinks), states, plan, head, share)
+    chosen = service.Settings(model, routers, own.num_groups, top_k, int(window), int(sinks), states, plan, head, share)
+    return chosen, below_head
 
 
 def share_of_pairs(
@@ -223,14 +227,19 @@ def share_of_pairs(
     return float(percent) / 100
 
 
-def query_head(trace: Trace) -> int:
-    """The query head whose reading the pages show, where every query head chooses for itself."""
+def query_head(trace: Trace, place: DeltaGenerator) -> int:
+    """The query head whose reading the pages show, where every query head chooses for itself.
+
+    Args:
+        trace: the routing.
+        place: where to draw, `Inputs.below_head`.
+    """
     count = next((len(parts.packed) for parts in trace.parts or () if parts is not None), 1)
     if count == 1:
         return 0
     state.clamp("query_head", 0, count - 1, 0)
     first = (trace.head or 0) * count
-    with st.sidebar:
+    with place:
         chosen = st.segmented_control(
             "Query head",
             range(count),

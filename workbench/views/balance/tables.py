@@ -20,12 +20,20 @@ from focus_core.routing.balance import BALANCES
 FEW_TOKENS = 100
 """Below this many tokens no claim about balance is made."""
 RAW, SEQUENCE = "raw scores", "sequence Sinkhorn"
+NEAREST = "best score"
 SHOWN = {"none": RAW, "sequence": SEQUENCE}
 """Balances that every trace is compared with; routing under another one is a row of its own."""
 
 
-def routings(trace: Trace, balancing: Balancing) -> dict[str, np.ndarray]:
-    """(L, T) first groups by name: of the raw scores, of sequence Sinkhorn, and of a third routing if in force."""
+def routings(trace: Trace, balancing: Balancing | None) -> dict[str, np.ndarray]:
+    """(L, T) first groups by name: of the raw scores, of sequence Sinkhorn, and of a third routing if in force.
+
+    Of narrow groups those with the best score, and those in force; `balancing` is None.
+    """
+    if trace.parts is not None:  # narrow groups are never balanced over a text
+        raw = trace.scores.argmax(-1)
+        return {NEAREST: raw, trace.config.balance: trace.groups} if trace.config.balance != "none" else {NEAREST: raw}
+    assert balancing is not None
     found = {RAW: balancing.raw, SEQUENCE: balancing.sequence}
     return found if trace.config.balance in SHOWN else found | {trace.config.balance: trace.groups}
 
@@ -35,7 +43,7 @@ def has_potentials(trace: Trace, balancing: Balancing) -> bool:
     return trace.config.balance == "calibrated" and bool((trace.groups != balancing.raw).any())
 
 
-def balance_table(trace: Trace, balancing: Balancing) -> pd.DataFrame:
+def balance_table(trace: Trace, balancing: Balancing | None) -> pd.DataFrame:
     """One row per layer and routing: largest and smallest group, normalised entropy, effective number of groups."""
     parts = []
     for name, groups in routings(trace, balancing).items():
@@ -67,8 +75,12 @@ def round_table(trace: Trace, balancing: Balancing) -> pd.DataFrame:
     )
 
 
-def flip_table(trace: Trace, balancing: Balancing) -> pd.DataFrame:
+def flip_table(trace: Trace, balancing: Balancing | None) -> pd.DataFrame:
     """One row per layer: share of tokens whose first group differs between two routings."""
+    if balancing is None:
+        first, *others = routings(trace, None).items()
+        changes = {f"{first[0]} → {name}": flip_rate(first[1], groups) for name, groups in others}
+        return pd.DataFrame({"layer": trace.layers, **changes})
     columns = {"layer": trace.layers, f"{RAW} → {SEQUENCE}": flip_rate(balancing.raw, balancing.sequence)}
     own = trace.config.balance
     if own not in SHOWN:
@@ -98,6 +110,8 @@ def verdict(trace: Trace, table: pd.DataFrame) -> str:
             f"Too short to tell: {num_tokens} tokens cannot fill {trace.config.num_groups} groups evenly.\n\n"
             f"Take a text of {FEW_TOKENS} tokens or more."
         )
+    if trace.parts is not None:
+        return _narrow_verdict(trace, table)
     names = table["routing"].to_numpy()
     largest = {name: table["largest group"].to_numpy()[names == name] for name in dict.fromkeys(names)}
     mean = {name: float(values.mean()) for name, values in largest.items()}
@@ -117,6 +131,23 @@ def verdict(trace: Trace, table: pd.DataFrame) -> str:
     return (
         f"{start} {own.capitalize()} routing is in force and {sight} on later tokens: {mean[own]:.0%} on average, "
         f"{worst[own]:.0%} at worst."
+    )
+
+
+def _narrow_verdict(trace: Trace, table: pd.DataFrame) -> str:
+    even = 1 / trace.config.num_groups
+    by_name = {str(name): part for name, part in table.groupby("routing")}
+    own = by_name.get(trace.config.balance, by_name[NEAREST])
+    mean, worst = float(own["largest group"].to_numpy().mean()), float(own["largest group"].to_numpy().max())
+    plain = float(by_name[NEAREST]["largest group"].to_numpy().mean())
+    balanced = trace.config.balance != "none"
+    effective = float(own["effective groups"].to_numpy().mean())
+    return (
+        f"The {trace.config.num_groups} groups are as even as {effective:.0f} equal ones, mean over layers.\n\n"
+        f"The largest holds {mean:.1%} of the tokens on average over layers, and {worst:.1%} at worst"
+        + (f"; without the potentials the average is {plain:.1%}" if balanced else "")
+        + f". An even split is {even:.1%}. A large group costs no more pairs: the budget is a share of them."
+        * (trace.config.read_share is not None)
     )
 
 

@@ -10,7 +10,8 @@ import pandas as pd
 
 from focus_core.analysis import Trace
 from focus_core.analysis.matching import WithinText, match_groups, matched_share, overlap, renumbered
-from focus_core.analysis.tokens import context, token_text
+from focus_core.analysis.tokens import context, margins, token_text
+from workbench.engine.plans import share_name
 from workbench.engine.service import Analysis
 from workbench.tokens.reads import pair_shares
 
@@ -56,6 +57,12 @@ def origin(first: Side, second: Side) -> dict[str, Any]:
 def side_table(first: Side, second: Side) -> pd.DataFrame:
     """One row per property, columns A and B: settings, group sizes and kept share."""
     columns = {}
+    narrow = {side.trace.parts is not None for side in (first, second)}
+    what, way = "of which a token joins k", "that share a group"
+    if narrow == {True}:
+        what, way = "and what a token reads", "that are read"
+    elif narrow == {True, False}:
+        what, way = "and what a token joins or reads", "that are kept"
     for name, side in (("A", first), ("B", second)):
         trace, config = side.trace, side.trace.config
         counts = np.bincount(trace.groups[side.row], minlength=config.num_groups)
@@ -67,19 +74,25 @@ def side_table(first: Side, second: Side) -> pd.DataFrame:
             "tokens": f"{len(trace.tokens):,}",
             "routers": trace.provenance.routers if trace.provenance.trained else "untrained",
             "layer": str(side.layer),
-            "groups K, of which a token joins k": _groups_of(side),
+            f"groups K, {what}": _groups_of(side),
             "window, sinks": f"{config.window}, {config.sink_tokens}",
             "largest group": f"{counts.max() / counts.sum():.1%}",
             "smallest group": f"{counts.min() / counts.sum():.1%}",
             "kept share of causal pairs": f"{kept:.1%}",
             "bound on the speed-up, 1 / kept": f"{1 / kept:.2f}×",
-            "distant pairs that share a group": "none distant" if sharing is None else f"{sharing:.1%}",
+            f"distant pairs {way}": "none distant" if sharing is None else f"{sharing:.1%}",
         }
     return pd.DataFrame(columns).rename_axis("property").reset_index()
 
 
 def _groups_of(side: Side) -> str:
     config = side.trace.config
+    if side.trace.query_head is not None:
+        budget = f"k = {config.top_k_of(side.row)} read"
+        if config.read_share is not None:
+            budget = f"{share_name(config.read_share)} of distant pairs"
+        heads = f"head {side.trace.head}, query head {side.trace.query_head} of it"
+        return f"{config.num_groups}, {budget} ({heads})"
     text = f"{config.num_groups}, {config.key_top_k_of(side.row)}"
     return text if side.trace.head is None else f"{text} (reads {config.top_k_of(side.row)}; head {side.trace.head})"
 
@@ -113,14 +126,21 @@ def overlap_table(counts: np.ndarray, columns: np.ndarray) -> pd.DataFrame:
 
 
 def differing(first: Side, second: Trace) -> np.ndarray:
-    """(n,) tokens whose matched first group differs, the least alike first.
+    """(n,) tokens whose matched first group differs, the least alike first; with narrow groups the clearest in A first.
 
     Args:
         first: A.
         second: B's layer under A's numbers, from `matched`.
     """
     moved = np.flatnonzero(first.trace.groups[first.row] != second.groups[0])
+    if by_margin(first, second):
+        return moved[np.argsort(-margins(first.trace, first.row)[moved], kind="stable")]
     return moved[np.argsort(_affinity(first, second, moved), kind="stable")]
+
+
+def by_margin(first: Side, second: Trace) -> bool:
+    """Whether a side has narrow groups, whose weights decide nothing: tokens are then compared by their margins."""
+    return first.trace.parts is not None or second.parts is not None
 
 
 def _affinity(first: Side, second: Trace, tokens: np.ndarray) -> np.ndarray:
@@ -139,7 +159,7 @@ def differing_table(first: Side, second: Trace, moved: np.ndarray) -> pd.DataFra
 
     Returns:
         Columns token, text, in context, group in A, group in B (A's numbers), affinity: the dot product of the two
-        soft assignments, 1 if both are sure of the same group.
+        soft assignments, 1 if both are sure of the same group. Where `by_margin`, the margins in A and in B instead.
     """
     here, there = first.trace.groups[first.row], second.groups[0]
     return pd.DataFrame(
@@ -149,9 +169,16 @@ def differing_table(first: Side, second: Trace, moved: np.ndarray) -> pd.DataFra
             "in context": [context(first.trace, int(i)) for i in moved],
             "group in A": here[moved],
             "group in B": there[moved],
-            "affinity": _affinity(first, second, moved),
+            **_certainty(first, second, moved),
         }
     )
+
+
+def _certainty(first: Side, second: Trace, moved: np.ndarray) -> dict[str, np.ndarray]:
+    if not by_margin(first, second):
+        return {"affinity": _affinity(first, second, moved)}
+    here, there = margins(first.trace, first.row)[moved], margins(second, 0)[moved]
+    return {"margin in A": here, "margin in B": there}
 
 
 def same_text_verdict(counts: np.ndarray, agreement: WithinText) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from focus_core.analysis import Trace
-from focus_core.analysis.display.palette import group_color, ink
+from focus_core.analysis.display.palette import group_color, group_colors, ink
 from focus_core.analysis.tokens import token_text
 from workbench.charts.theme import style
 
@@ -48,35 +48,40 @@ def token_map(trace: Trace, *, dark: bool = False, layer: int | None = None, tok
     num_groups, num_tokens = trace.config.num_groups, len(trace.tokens)
     groups, share, factor = pool_groups(trace.groups, num_groups)
     starts = np.arange(groups.shape[1]) * factor
-    edges = np.linspace(0, 1, num_groups + 1)
-    scale = [[edge, group_color(group)] for group in range(num_groups) for edge in (edges[group], edges[group + 1])]
+    colored, count, title = groups, num_groups, "group"
+    if trace.families is not None:  # more groups than colours: alike groups share one
+        colored, title = np.take_along_axis(trace.families, groups, axis=1), "family"
+        count = int(trace.families.max()) + 1
+    edges = np.linspace(0, 1, count + 1)
+    scale = [[edge, group_color(color)] for color in range(count) for edge in (edges[color], edges[color + 1])]
     if factor == 1:
         names = [html.escape(token_text(trace, i)) for i in range(num_tokens)]
-        hover = "token %{x} %{text}<br>layer %{y}<br>group %{z}<extra></extra>"
+        hover = "token %{x} %{text}<br>layer %{y}<br>group %{customdata[0]}<extra></extra>"
         text = np.broadcast_to(np.array(names, dtype=object), groups.shape)
     else:
         names = [f"{start}–{min(start + factor, num_tokens) - 1}" for start in starts]
-        hover = "tokens %{text}<br>layer %{y}<br>most frequent group %{z} (%{customdata:.0%} of "
+        hover = "tokens %{text}<br>layer %{y}<br>most frequent group %{customdata[0]} (%{customdata[1]:.0%} of "
         "them)<extra></extra>"
         text = np.broadcast_to(np.array(names, dtype=object), groups.shape)
     figure = go.Figure(
         go.Heatmap(
-            z=groups,
+            z=colored,
             x=starts,
             y=[str(number) for number in trace.layers],
             text=text.tolist(),
-            customdata=np.round(share, 3) if factor > 1 else None,
+            customdata=np.stack([groups, np.round(share, 3)], axis=-1),
             hovertemplate=hover,
             colorscale=scale,
             zmin=-0.5,
-            zmax=num_groups - 0.5,
+            zmax=count - 0.5,
             xgap=1 if groups.shape[1] <= 128 else 0,
             ygap=1,
-            colorbar={"title": "group", "tickvals": list(range(num_groups)), "thickness": 14, "len": 1},
+            colorbar={"title": title, "tickvals": list(range(count)), "thickness": 14, "len": 1},
         )
     )
     pooled = "" if factor == 1 else f", pooled: each column is the most frequent group of {factor} tokens"
-    figure.update_layout(title=f"First group of every token in every layer{pooled}")
+    families = "" if trace.families is None else "; colour: families of alike groups"
+    figure.update_layout(title=f"First group of every token in every layer{pooled}{families}")
     figure.update_xaxes(title="token (index in the text)", showgrid=False)
     figure.update_yaxes(title="layer", autorange="reversed", showgrid=False, type="category", dtick=2)
     if groups.shape[1] <= _NUMBERED_COLUMNS:
@@ -87,11 +92,13 @@ def token_map(trace: Trace, *, dark: bool = False, layer: int | None = None, tok
 
 def _print_numbers(figure: go.Figure, groups: np.ndarray, starts: np.ndarray, trace: Trace) -> None:
     rows, columns = np.indices(groups.shape)
+    fills = [group_colors(trace, row) for row in range(len(trace.layers))]
+    colors = [fills[row][int(group)] for row, group in zip(rows.ravel(), groups.ravel())]
     figure.add_scatter(
         x=starts[columns.ravel()],
         y=[str(trace.layers[row]) for row in rows.ravel()],
         text=groups.ravel().astype(str),
-        textfont={"color": [ink(group_color(int(group))) for group in groups.ravel()], "size": 9},
+        textfont={"color": [ink(color) for color in colors], "size": 9},
         mode="text",
         hoverinfo="skip",
         showlegend=False,

@@ -18,6 +18,8 @@ _LINES = {
     POSITION: ("#6B7280", "#9CA3AF", "dot"),
 }
 """Colour on light, colour on dark, dash of each reference grouping."""
+MOST_GROUPS = 16
+"""Groups of a residual map; of more, those with the most words, and the table has all."""
 
 
 def ami_by_layer(found: Alignment, *, dark: bool = False, row: int | None = None) -> go.Figure:
@@ -76,7 +78,7 @@ def ami_by_layer(found: Alignment, *, dark: bool = False, row: int | None = None
 
 
 def residual_map(table: pd.DataFrame, *, dark: bool = False, tag_set: str) -> go.Figure:
-    """Adjusted residuals of one layer, groups across, tags down.
+    """Adjusted residuals of one layer, groups across, tags down; of many groups those with the most words.
 
     Args:
         table: from `workbench.views.linguistics.tables.residual_table`.
@@ -86,6 +88,10 @@ def residual_map(table: pd.DataFrame, *, dark: bool = False, tag_set: str) -> go
     present = set(table["tag"])
     tags = [tag for tag in TAG_SETS[tag_set] if tag in present]
     groups = sorted(table["group"].unique().tolist())
+    several = len(groups)
+    if several > MOST_GROUPS:
+        words = np.bincount(table["group"].to_numpy(), weights=table["observed"].to_numpy())
+        groups = np.argsort(-words, kind="stable")[:MOST_GROUPS].tolist()
 
     def grid(column: str) -> np.ndarray:
         return table.pivot(index="tag", columns="group", values=column).loc[tags, groups].to_numpy(dtype=float)
@@ -96,7 +102,7 @@ def residual_map(table: pd.DataFrame, *, dark: bool = False, tag_set: str) -> go
     figure = go.Figure(
         go.Heatmap(
             z=residual,
-            x=groups,
+            x=[str(group) for group in groups],
             y=tags,
             colorscale=[[0, low], [0.5, middle], [1, high]],
             zmin=-span,
@@ -114,8 +120,9 @@ def residual_map(table: pd.DataFrame, *, dark: bool = False, tag_set: str) -> go
         )
     )
     layer = table["layer"].iloc[0]
-    figure.update_layout(title=f"Tags that the groups of layer {layer} hold more (+) or less (−) of than chance")
-    figure.update_xaxes(title="group", dtick=1, showgrid=False, zeroline=False)
+    which = "the groups" if several <= MOST_GROUPS else f"the {MOST_GROUPS} largest groups"
+    figure.update_layout(title=f"Tags that {which} of layer {layer} hold more (+) or less (−) of than chance")
+    figure.update_xaxes(title="group", dtick=1, showgrid=False, zeroline=False, type="category")
     figure.update_yaxes(title="tag", autorange="reversed", type="category", showgrid=False)
     return style(figure, dark=dark, height=130 + 26 * len(tags))
 

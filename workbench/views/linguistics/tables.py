@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from focus_core.analysis.families import SINGLE_COLORS
 from focus_core.analysis.linguistics.alignment import Alignment
 from focus_core.analysis.linguistics.cells import CellTests
 from focus_core.analysis.linguistics.sample import WordSample
@@ -66,6 +67,14 @@ def residual_table(tests: CellTests, words: WordSample, row: int, tag_set: str) 
         ],
         columns=["layer", "group", "tag", "observed", "expected", "residual", "q"],
     )
+
+
+def largest_first(table: pd.DataFrame, words: WordSample, row: int) -> pd.DataFrame:
+    """The rows of a table of groups in the order of their words, where there are many groups."""
+    if words.num_groups <= SINGLE_COLORS:
+        return table
+    sizes = np.bincount(words.groups[row], minlength=words.num_groups)
+    return table.iloc[np.argsort(-sizes[table["group"].to_numpy()], kind="stable")]
 
 
 def word_lists(top: pd.DataFrame) -> pd.DataFrame:
