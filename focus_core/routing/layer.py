@@ -150,8 +150,8 @@ class LayerRouting:
             sliding_window=self.sliding_window,
         )
 
-    def narrow_reads(self, row: int) -> tuple[Int[Tensor, T], Bool[Tensor, "G T P"]]:
-        """What queries of narrow groups read: the part of each key, and the parts that each query reads.
+    def narrow_reads(self, row: int) -> tuple[Tensor, Tensor]:
+        """What queries of narrow groups read: (T,) the part of each key, (G, T, P) bool the parts each query reads.
 
         Args:
             row: one of the N; its G query heads share the keys.
