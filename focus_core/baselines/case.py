@@ -17,7 +17,8 @@ from torch import Tensor
 from focus_core.attention import AttentionOutput
 from focus_core.attention.reference import attention_logits
 from focus_core.baselines.layout import Layout
-from focus_core.baselines.ranking import descending, largest, only
+from focus_core.baselines.softmax import kept_softmax
+from focus_core.baselines.threshold import largest, largest_blocks
 from focus_core.errors import FocusError
 
 PART_PAIRS = 2**20
@@ -62,6 +63,8 @@ class Case:
         hidden: (B, T, d) hidden states of the whole text that enter the attention block; None without.
         groups: (B, G, T, K) bool, the routers' groups that each key of the whole text is in, where G routers share the
             heads; None without.
+        shared: so many neighbouring heads have the same keys and values, as repeated for grouped queries; 1 is always
+            right, and the number of them is faster.
     """
 
     query: Tensor
@@ -80,6 +83,7 @@ class Case:
     setting: Setting = field(default_factory=dict)
     hidden: Tensor | None = None
     groups: Tensor | None = None
+    shared: int = 1
 
     @cached_property
     def layout(self) -> Layout:
@@ -154,7 +158,32 @@ class Case:
 
     def logits(self) -> Tensor:
         """(B, H, Tq, S) float32."""
-        return attention_logits(self.query.float(), self.key.float(), self.scale, self.softcap)
+        return self.attention_logits(self.key)
+
+    def attention_logits(self, keys: Tensor) -> Tensor:
+        """(B, H, Tq, n) float32 of some keys (B, H, n, D), those of the case or others that heads share alike."""
+        logits = attention_logits(self._together(self.query.float()), self._once(keys), self.scale, self.softcap)
+        return self._apart(logits)
+
+    def products(self, rows: Tensor, keys: Tensor) -> Tensor:
+        """(B, H, Tq, n) float32 products of rows (B, H, Tq, m) with keys (B, H, n, m), that heads share as their keys.
+
+        Rows of heads that share their keys are one matrix.
+        """
+        return self._apart(self._together(rows.float()) @ self._once(keys).mT)
+
+    def mixed(self, weights: Tensor, values: Tensor) -> Tensor:
+        """(B, H, Tq, Dv) float32 sums of values (B, H, n, Dv) with weights (B, H, Tq, n), likewise."""
+        return self._apart(self._together(weights) @ self._once(values))
+
+    def _together(self, rows: Tensor) -> Tensor:
+        return rows.unflatten(1, (-1, self.shared)).flatten(2, 3)
+
+    def _once(self, keys: Tensor) -> Tensor:
+        return keys[:, :: self.shared].float()
+
+    def _apart(self, rows: Tensor) -> Tensor:
+        return rows.unflatten(2, (self.shared, -1)).flatten(1, 2)
 
     def exactly(self, kept: Tensor, logits: Tensor | None = None) -> Result:
         """Softmax attention over the kept pairs alone; every query must have one, such as itself.
@@ -163,16 +192,14 @@ class Case:
             kept: bool, broadcastable to (B, H, Tq, S). Keys that no query keeps are skipped if all heads share it.
             logits: (B, H, Tq, S) float32, overwritten; those of the model when None.
         """
-        value, mask = self.value.float(), kept
+        value, mask = self.value, kept
         if logits is None and kept.dim() == 2:
             keys = kept.any(0).nonzero()[:, 0]
             mask, value = kept[:, keys], value[:, :, keys]
-            logits = attention_logits(self.query.float(), self.key.float()[:, :, keys], self.scale, self.softcap)
-        logits = (self.logits() if logits is None else logits).add_(only(mask))
-        weights = logits.softmax(-1)
-        # Of the largest weight e^(l - lse), which spares a pass of exponentials.
-        logsumexp = logits.amax(-1) - weights.amax(-1).log()
-        return Result(AttentionOutput((weights @ value).to(self.value.dtype), logsumexp), kept)
+            logits = self.attention_logits(self.key[:, :, keys])
+        weights = self.logits() if logits is None else logits
+        logsumexp = kept_softmax(weights, mask)
+        return Result(AttentionOutput(self.mixed(weights, value).to(self.value.dtype), logsumexp), kept)
 
     def select(self, scores: Tensor) -> Tensor:
         """Keep the distant keys of each query with the highest scores, within the budget of the share.
@@ -186,20 +213,8 @@ class Case:
         Returns:
             bool, all kept pairs.
         """
-        layout, kept = self.layout, self.open.expand(scores.shape).clone()
-        allowed, many, (first, end) = self.choosable, layout.to_choose(self.share), layout.reach
-        some = end > first.clamp(min=self.sinks)
-        for count in many[some].unique().tolist():
-            rows = (some & (many == count)).nonzero()[:, 0]  # consecutive ones
-            above, below = int(rows[0]), int(rows[-1])
-            begin, stop = max(self.sinks, int(first[above])), int(end[below])
-            mine = allowed[above : below + 1, begin:stop]
-            ranked = scores[..., above : below + 1, begin:stop].float().clone(memory_format=torch.contiguous_format)
-            # All rows may choose the columns between these two corners.
-            for corner in (slice(0, max(0, int(first[below]) - begin)), slice(max(0, int(end[above]) - begin), None)):
-                ranked[..., corner].masked_fill_(~mine[:, corner], float("-inf"))
-            kept[..., above : below + 1, begin:stop] |= largest(ranked, count) & mine
-        return kept
+        rows = scores.float().flatten(0, -2)
+        return largest(rows, *self._limits(rows)).view(scores.shape).logical_or_(self.open)
 
     def select_blocks(self, scores: Tensor, size: int) -> Tensor:
         """Keep the blocks of keys with the highest scores, within the budget of the share; otherwise as `select`.
@@ -212,17 +227,19 @@ class Case:
         Returns:
             bool, all kept pairs.
         """
+        rows, keys = scores.float().flatten(0, -2), self.key.shape[2]
+        kept = largest_blocks(rows, size, *self._limits(rows), keys)
+        return kept.view(*scores.shape[:-1], keys).logical_or_(self.open)
+
+    def _limits(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(R,) each, for rows (R, n) of scores: the keys to choose, and the first and the end of those to choose from.
+
+        The queries of every head follow one another.
+        """
         first, end = self.layout.reach
-        edge = torch.arange(scores.shape[-1], device=scores.device, dtype=torch.int32) * size
-        stop = end[:, None].minimum(edge + size)
-        own = (stop - first.clamp(min=self.sinks)[:, None].maximum(edge)).clamp(min=0)
-        order = descending(scores.float().masked_fill(own == 0, float("-inf")))
-        held = own.expand(order.shape).gather(-1, order)
-        left = self.layout.to_choose(self.share)[:, None] - (held.cumsum(-1, dtype=torch.int32) - held)
-        taken = torch.zeros_like(held).scatter_(-1, order, left.clamp(min=0).minimum(held))
-        begin = (stop - taken)[..., None].expand(*taken.shape, size).flatten(-2)[..., : self.key.shape[2]]
-        places = torch.arange(self.key.shape[2], device=scores.device, dtype=torch.int32)
-        return ((places >= begin) & self.choosable) | self.open
+        limits = (self.layout.to_choose(self.share), first.clamp(min=self.sinks), end)
+        count, first, end = (each.repeat(len(rows) // len(each)) for each in limits)
+        return count, first, end
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from focus_core.attention import AttentionOutput
 from focus_core.baselines.case import Case, Result, Setting
 from focus_core.baselines.hashing import collisions
-from focus_core.baselines.ranking import only
+from focus_core.baselines.softmax import kept_share
+from focus_core.baselines.threshold import largest
 
 PAGE_GRID = ({"page": 16}, {"page": 4}, {"page": 8}, {"page": 32})
 """Keys of a block."""
@@ -134,13 +135,14 @@ def quest(case: Case) -> Tensor:
     low, high = case.once(_bounds)
     positive, negative = case.query.float().clamp(min=0), case.query.float().clamp(max=0)
     count = _block_count(case)
-    return case.select_blocks(positive @ high[:, :, :count].mT + negative @ low[:, :, :count].mT, _block_size(case))
+    bounds = torch.cat([high[:, :, :count], low[:, :, :count]], -1)
+    return case.select_blocks(case.products(torch.cat([positive, negative], -1), bounds), _block_size(case))
 
 
 def moba(case: Case) -> Tensor:
     """Blocks with the highest product of query and mean key: MoBA, arXiv 2502.13189, eq. 5 and 6."""
     means = case.once(_means)[:, :, : _block_count(case)]
-    return case.select_blocks(case.query.float() @ means.mT, _block_size(case))
+    return case.select_blocks(case.products(case.query, means), _block_size(case))
 
 
 def _bounds(case: Case) -> tuple[Tensor, Tensor]:
@@ -181,8 +183,7 @@ def sparq(case: Case) -> Result:
     """
     scores = _sparq_scores(case)
     kept = case.select(scores)
-    weights = scores.add_(only(case.causal)).softmax(-1)
-    alpha = weights.mul_(kept).sum(-1, keepdim=True)
+    alpha = kept_share(scores, kept, case.causal)[..., None]
     result = case.exactly(kept)
     mean = case.once(_past_mean)[:, :, case.start : case.start + case.query.shape[2]]
     output = alpha * result.attention.output.float() + (1 - alpha) * mean
@@ -200,8 +201,9 @@ def _past_mean(case: Case) -> Tensor:
 
 def _sparq_scores(case: Case) -> Tensor:
     """(B, H, Tq, S) float32 q_r k_r / sqrt(D |q_r|_1 / |q|_1)."""
-    query, key, part = case.query.float(), case.key.float(), (case.setting or SPARQ_GRID[0])["components"]
-    largest = query.abs().topk(max(1, int(part * query.shape[-1])), dim=-1).indices
-    chosen = torch.zeros_like(query).scatter(-1, largest, query.gather(-1, largest))
-    covered = (chosen.abs().sum(-1) / query.abs().sum(-1).clamp(min=1e-9)).clamp(min=1e-9).sqrt()
-    return (chosen * (case.scale / covered[..., None])) @ key.mT
+    query, part = case.query.float(), (case.setting or SPARQ_GRID[0])["components"]
+    sizes = query.abs()
+    count = torch.full((sizes[..., 0].numel(),), max(1, int(part * query.shape[-1])), device=sizes.device)
+    largest_ones = largest(sizes.flatten(0, -2), count).view(query.shape)
+    covered = ((sizes * largest_ones).sum(-1) / sizes.sum(-1).clamp(min=1e-9)).clamp(min=1e-9).sqrt()
+    return case.products(query * largest_ones * (case.scale / covered[..., None]), case.key)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from focus_core.errors import FocusError
-from focus_core.evaluation.likelihood import chunks, decoded, next_token_losses
+from focus_core.evaluation.divergence import Compared, compare_logits
+from focus_core.evaluation.likelihood import chunks, decoded
 from focus_core.routing.model import FocusModel, Mode
 
 RETENTION = ("kl", "kl_last_quarter", "top1_agreement", "block_kl", "block_kl_last_quarter")
@@ -41,20 +41,6 @@ class Retention:
     block_kl: tuple[float, ...]
     block_kl_last_quarter: tuple[float, ...]
     block_top1_agreement: tuple[float, ...]
-
-
-class Compared(NamedTuple):
-    """Token by token, each (B, T - 1) float32; entry t is about the prediction of token t + 1.
-
-    Attributes:
-        losses: negative log-likelihood in nats.
-        kl: KL(untouched || sparse) in nats.
-        agrees: 1 where the most likely token is the same.
-    """
-
-    losses: Tensor
-    kl: Tensor
-    agrees: Tensor
 
 
 class Untouched:
@@ -102,13 +88,9 @@ def compare_tokens(focus: FocusModel, input_ids: Tensor, untouched: Tensor) -> C
     parts = []
     with decoded(focus, input_ids) as (states, head):
         for part in chunks(input_ids):
-            sparse = head(states[:, part])
-            losses = next_token_losses(sparse, input_ids, part)
-            full = head(untouched[:, part])
-            agrees = (sparse.argmax(-1) == full.argmax(-1)).float().view(losses.shape)
-            log_sparse, log_full = sparse.log_softmax(-1), full.log_softmax(-1)
-            kl = F.kl_div(log_sparse, log_full, reduction="none", log_target=True).sum(-1).view(losses.shape)
-            parts.append(Compared(losses, kl, agrees))
+            targets = input_ids[:, part.start + 1 : part.stop + 1]
+            compared = compare_logits(head(states[:, part]), head(untouched[:, part]), targets.flatten())
+            parts.append(Compared(*(each.view(targets.shape) for each in compared)))
     return Compared(*(torch.cat(each, dim=1) for each in zip(*parts)))
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from focus_core.attention import AttentionOutput
 from focus_core.baselines import METHODS, Baseline, Case, attend_in_parts
 from focus_core.baselines.case import Setting
+from focus_core.baselines.tally import Tally
 from focus_core.errors import FocusError
 from focus_core.evaluation.perplexity import Evaluation
 from focus_core.evaluation.retention import RETENTION, Untouched, compare_tokens, retention_of
@@ -188,7 +189,7 @@ def baseline_point(
     settings: dict[str, Any] = {"share": share, "window": window, "sinks": sinks, "setting": setting or {}}
     if fitted is None:
         fitted = fit_baseline(focus, name, training_text, seed=seed, **settings)
-    tally = _Tally()
+    tally = Tally()
     untouched = Untouched(blocks) if untouched is None else untouched
     compared = []
     with _attending(focus, _replacing(baseline, fitted, tally, top_k, seed=seed, **settings)):
@@ -251,25 +252,6 @@ def fit_baseline(
     return fitted
 
 
-@dataclass
-class _Tally:
-    """Pairs counted over layers, texts and heads."""
-
-    kept: float = 0.0
-    distant: float = 0.0
-    computed: float = 0.0
-    causal: float = 0.0
-
-    def add(self, case: Case, kept: Tensor) -> None:
-        """Count the pairs of a case; `kept` is bool, broadcastable to (B, H, Tq, S)."""
-        causal, distant = case.causal, case.distant
-        copies = kept.numel() // causal.numel()
-        self.kept += int((kept & distant).count_nonzero()) / copies
-        self.distant += int(distant.count_nonzero())
-        self.computed += int((kept & causal).count_nonzero()) / copies
-        self.causal += int(causal.count_nonzero())
-
-
 Attend = Callable[[AttentionCall], AttentionOutput]
 
 
@@ -295,7 +277,7 @@ def _fitting(baseline: Baseline, fitted: dict[int, Any], *, seed: int, **setting
 
 
 def _replacing(
-    baseline: Baseline, fitted: dict[int, Any], tally: _Tally, top_k: int | None, *, seed: int, **settings: Any
+    baseline: Baseline, fitted: dict[int, Any], tally: Tally, top_k: int | None, *, seed: int, **settings: Any
 ) -> Attend:
     """The baseline in place of attention, its pairs counted."""
 
@@ -328,5 +310,6 @@ def _case(call: AttentionCall, **settings: Any) -> Case:
         softcap=call.geometry.softcap,
         sliding_window=call.geometry.sliding_window,
         hidden=call.routing.hidden_states,
+        shared=repeats,
         **settings,
     )

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from focus_core.baselines import BASELINES, Case, attend_in_parts
 from focus_core.baselines import case as cases
 from focus_core.baselines.hashing import collisions
-from focus_core.baselines.ranking import descending, largest
 
 DRAWN = settings(max_examples=15, deadline=None)
 
@@ -81,18 +79,6 @@ def test_a_statistic_is_computed_once_for_all_parts():
     for start in range(0, 300, 50):
         case.part(start, start + 50).once(statistic)
     assert seen == [300]
-
-
-@DRAWN
-@given(seed=st.integers(0, 99), width=st.integers(1, 40), count=st.integers(0, 41), values=st.integers(1, 30))
-def test_the_largest_are_those_of_a_sort_and_of_equal_ones_the_last(seed, width, count, values):
-    scores = np.random.default_rng(seed).integers(0, values, (3, 2, width)).astype(np.float32)
-    found = largest(torch.from_numpy(scores), count).numpy()
-    for row, chosen in zip(scores.reshape(6, width), found.reshape(6, width)):
-        order = sorted(range(width), key=lambda j: (-row[j], -j))
-        assert set(np.flatnonzero(chosen)) == set(order[:count])
-    order = descending(torch.from_numpy(scores))
-    assert bool((torch.from_numpy(scores).gather(-1, order).diff(dim=-1) <= 0).all())
 
 
 def test_collisions_are_the_tables_with_equal_codes():
