@@ -18,7 +18,7 @@ from workbench.engine.service import Analysis
 from workbench.shell import state
 from workbench.shell.frame import open_page
 from workbench.views.linguistics import cached as kept
-from workbench.views.linguistics.charts import ami_by_layer, residual_map
+from workbench.views.linguistics.charts import MOST_GROUPS, ami_by_layer, residual_map
 from workbench.views.linguistics.tables import largest_first, layer_table, residual_table, word_lists
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.guard import guarded
@@ -189,7 +189,8 @@ def _residuals(analysis: Analysis, words: WordSample, row: int, tag_set: str) ->
     )
     st.caption(
         "Adjusted Pearson residuals, standard normal by chance. Dot: not significant (exact permutation test, false "
-        "discovery rate 5% over all layers, groups and tags). Blank: fewer than 5 words expected."
+        "discovery rate 5% over all layers, groups and tags). Blank: fewer than 5 words expected"
+        + ("." if words.num_groups <= MOST_GROUPS else f"; {words.num_groups} groups need a text of several pages.")
     )
 
 

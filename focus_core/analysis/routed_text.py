@@ -112,6 +112,11 @@ class RoutedText:
         reads.setflags(write=False)
         return reads
 
+    @property
+    def reader(self) -> str:
+        """The query head on show in words, "query head 2 of key/value head 1"; empty unless groups are narrow."""
+        return "" if self.query_head is None else f"query head {self.query_head} of key/value head {self.head}"
+
     def balanced_scores(self, row: int) -> np.ndarray | None:
         """(T, K) float32 of one layer: scores with what balance adds, in units of scores; None where they are weights.
 

@@ -85,8 +85,7 @@ def _table(trace: Trace) -> Table:
     num_groups = trace.config.num_groups
     many = num_groups > _MOST_COLUMNS
     if many:
-        heads = f"; pairs of query head {trace.query_head} of it" if trace.query_head is not None else ""
-        of_head = "" if trace.head is None else f", key/value head {trace.head}{heads}"
+        of_head = "" if trace.head is None else f"; {trace.reader or f'key/value head {trace.head}'}"
         table.caption = f"{num_groups} groups{of_head}; an even split is {1 / num_groups:.1%}. --json has every token."
         table.add_column("largest groups, share of tokens")
         for name in ("smallest", "distant pairs kept", "all pairs kept"):

@@ -58,12 +58,14 @@ def build_report(
     texts = dict(zip(ids.tolist(), spell(ids.tolist())))
     words = statistics.unit_tags[:, 0].sum((0, 1)) if len(tag_names) else np.zeros(0, np.int64)
     used = _units(statistics)
+    loads = statistics.counts.sum(-1)
+    by_chance = _pair_rate(loads.astype(float))
     names = [document.name for document in documents]
     cards: list[Card] = []
     for row, layer in enumerate(layers):
         sizes = share_intervals(statistics.units[used, row], statistics.units[used, row].sum(-1))
         tags = _tag_shares(statistics.unit_tags[used, row], words, tag_names)
-        for group, count in enumerate(statistics.counts[row].sum(-1).tolist()):
+        for group, count in enumerate(loads[row].tolist()):
             place = row * len(sizes) + group
             frequent, typical = _top(statistics.counts[row, group], totals, texts, min_count, top_tokens)
             cards.append(
@@ -79,7 +81,7 @@ def build_report(
                     random=tuple(_example(found, names) for found in statistics.random[place]),
                     strongest=tuple(_example(found, names) for found in statistics.strongest[place]),
                     tags=tags[group],
-                    persistence=_together(statistics, place, row, layers),
+                    persistence=_together(statistics, place, row, layers, by_chance),
                 )
             )
     return Report(
@@ -176,12 +178,13 @@ def _top(
     return listed(np.lexsort((ids, -here))), listed(typical[here[typical] >= min_count])
 
 
-def _together(statistics: Statistics, place: int, row: int, layers: Sequence[int]) -> tuple[Together, ...]:
-    """Probability that two tokens of a group share a group in each other layer, and that of any two tokens."""
+def _together(
+    statistics: Statistics, place: int, row: int, layers: Sequence[int], chance: np.ndarray
+) -> tuple[Together, ...]:
+    """Probability that two tokens of a group share a group in each other layer, and (L,) that of any two tokens."""
     num_groups = statistics.members.shape[1]
     flows = statistics.joint[place].reshape(len(layers), num_groups).astype(float)
-    sizes = statistics.counts.sum(-1).astype(float)
-    observed, chance = _pair_rate(flows), _pair_rate(sizes)
+    observed = _pair_rate(flows)
     return tuple(
         Together(layer, float(observed[other]), float(chance[other]))
         for other, layer in enumerate(layers)

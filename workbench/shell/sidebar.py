@@ -238,12 +238,10 @@ def query_head(trace: Trace, place: DeltaGenerator) -> int:
     if count == 1:
         return 0
     state.clamp("query_head", 0, count - 1, 0)
-    first = (trace.head or 0) * count
     with place:
         chosen = st.segmented_control(
-            "Query head",
+            "Query head of it",
             range(count),
-            format_func=lambda number: str(first + number),
             key="query_head",
             required=True,
             width="stretch",

@@ -19,8 +19,7 @@ def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
     """
     provenance, config = trace.provenance, trace.config
     plan = "" if config.layer_top_k is None else f" The plan: {plan_in_words(config)}."
-    head = "" if trace.head is None else f"{' read' if trace.query_head is None else ''} · head {trace.head}"
-    head += "" if trace.query_head is None else f", query head {trace.query_head} of it"
+    head = "" if trace.head is None else f" · {trace.reader}" if trace.reader else f" read · head {trace.head}"
     with st.container(horizontal=True, gap="small"):
         st.badge(
             f"{plain(provenance.model)} @ {provenance.model_revision}",

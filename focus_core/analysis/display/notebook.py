@@ -165,8 +165,7 @@ def _about(trace: RoutedText) -> str:
     config, provenance = trace.config, trace.provenance
     k = "k planned for each layer" if config.layer_top_k is not None else f"k {config.top_k}"
     k = config.budget if config.read_share is not None else k
-    head = "" if trace.head is None else f" · key/value head {trace.head}"
-    head += "" if trace.query_head is None else f", query head {trace.query_head} of it"
+    head = "" if trace.head is None else f" · {trace.reader or f'key/value head {trace.head}'}"
     return (
         f"{len(trace.tokens):,} tokens · {provenance.model} @ {provenance.model_revision} · "
         f"routers {provenance.routers}{head} · "

@@ -156,7 +156,7 @@ function drawStrip(root, data, { pick, host } = {}) {
       body.dataset.label = cell.l;
       node.append(body);
     }
-    if (cell.l?.length > 1 && cell.t.trim().length === 1) node.classList.add("short");
+    if (cell.l?.length > 1 && (cell.t.trim().length === 1 || cell.t === " ")) node.classList.add("short");
     if (JOINED.test(cell.t)) node.classList.add("joined");
     if (cell.g) {
       const colors = data.groups[cell.g[0]];

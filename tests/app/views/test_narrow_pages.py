@@ -62,13 +62,13 @@ def test_pages_without_a_text_open(page, routers):
 def test_explore_shows_a_query_head_and_the_routers_own_settings(view, routers):
     app = at("explore", routers, view=view, token="300")
     said = shown(app)
-    assert "query head 0 reads" in said and "Summaries stand for the other" in said
+    assert "query head 0 of key/value head 0 reads" in said and "Summaries stand for the other" in said
     assert app.number_input(key="window").value == 24
     assert app.select_slider(key="share").value == 100 * SHARE
     assert not [slider for slider in app.slider if slider.key == "k"]
     app.segmented_control(key="query_head").set_value(2)
     app.run()
-    assert "query head 2 reads" in shown(app) and app.query_params["query_head"] in ("2", ["2"])
+    assert "query head 2 of key/value head 0 reads" in shown(app) and app.query_params["query_head"] in ("2", ["2"])
 
 
 def test_settings_follow_the_routers_until_they_are_changed(routers):
@@ -78,7 +78,8 @@ def test_settings_follow_the_routers_until_they_are_changed(routers):
     other = service.router_config(service.UNTRAINED, 8)
     assert app.number_input(key="window").value == other.window and app.slider(key="k").value == other.top_k
     app.number_input(key="window").set_value(40)
-    app.selectbox(key="routers").set_value(routers)
+    app.run()
+    app.selectbox(key="routers").set_value("smollm2-135m-k8-heads-lm")
     app.run()
     assert app.number_input(key="window").value == 40
 
@@ -141,8 +142,8 @@ def test_comparing_shares_keeps_the_groups(routers):
     assert "A and B form the same groups" in shown(app)
     table = app.dataframe[0].value.set_index("property")
     assert [table.loc["groups K, and what a token reads", side] for side in "AB"] == [
-        "20, 25% of distant pairs (head 0, query head 0 of it)",
-        "20, 50% of distant pairs (head 0, query head 0 of it)",
+        "20, 25% of pairs",
+        "20, 50% of pairs",
     ]
     kept = [float(table.loc["kept share of causal pairs", side].rstrip("%")) for side in "AB"]
     first = service.analysis(settings(routers), (ROOT / "data" / "samples" / "news.txt").read_text()).trace

@@ -200,7 +200,7 @@ def run(saved, *arguments: object):
 def test_analyze_lists_the_largest_groups_and_the_pairs_kept(saved):
     shown = run(saved, "analyze", saved / "text.txt", "--head", 1, "--query-head", 1)
     assert shown.exit_code == 0, shown.output
-    assert "20 groups, key/value head 1" in " ".join(shown.output.split())
+    assert "20 groups; query head 1 of key/value head 1" in " ".join(shown.output.split())
     record = json.loads(run(saved, "analyze", saved / "text.txt", "--json").output)
     assert (record["head"], record["query_head"]) == (0, 0)
     assert all(len(token["groups"][0]) == 1 for token in record["tokens"])

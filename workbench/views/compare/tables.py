@@ -75,6 +75,7 @@ def side_table(first: Side, second: Side) -> pd.DataFrame:
             "routers": trace.provenance.routers if trace.provenance.trained else "untrained",
             "layer": str(side.layer),
             f"groups K, {what}": _groups_of(side),
+            **({"head": trace.reader or ("all" if trace.head is None else str(trace.head))} if True in narrow else {}),
             "window, sinks": f"{config.window}, {config.sink_tokens}",
             "largest group": f"{counts.max() / counts.sum():.1%}",
             "smallest group": f"{counts.min() / counts.sum():.1%}",
@@ -88,11 +89,10 @@ def side_table(first: Side, second: Side) -> pd.DataFrame:
 def _groups_of(side: Side) -> str:
     config = side.trace.config
     if side.trace.query_head is not None:
-        budget = f"k = {config.top_k_of(side.row)} read"
+        budget = f"k = {config.top_k_of(side.row)}"
         if config.read_share is not None:
-            budget = f"{share_name(config.read_share)} of distant pairs"
-        heads = f"head {side.trace.head}, query head {side.trace.query_head} of it"
-        return f"{config.num_groups}, {budget} ({heads})"
+            budget = f"{share_name(config.read_share)} of pairs"
+        return f"{config.num_groups}, {budget}"
     text = f"{config.num_groups}, {config.key_top_k_of(side.row)}"
     return text if side.trace.head is None else f"{text} (reads {config.top_k_of(side.row)}; head {side.trace.head})"
 

@@ -21,7 +21,7 @@ def layer_verdict(trace: Trace, layer: int, shares: PairShares) -> str:
         return f"{where} routing drops nothing: the text is too short to have pairs beyond the window.\n\n{balance}"
     if trace.parts is not None:
         return (
-            f"{where} query head {trace.query_head} reads {shares.distant_sharing:.0%} of the distant pairs.\n\n"
+            f"{where} {trace.reader} reads {shares.distant_sharing:.0%} of the distant pairs.\n\n"
             "These keys are in pages of groups that it reads, or just beyond its window; summaries stand for the "
             f"others. Pairs with a sink are not counted. {balance}"
         )

@@ -85,7 +85,7 @@ def overlap_map(counts: np.ndarray, columns: np.ndarray, here: str, there: str, 
     )
     edges = [(i - 0.5, i + 0.5) for i in range(min(counts.shape))]
     frames = "".join(f"M{low},{low}L{high},{low}L{high},{high}L{low},{high}Z" for low, high in edges)
-    figure.add_shape(type="path", path=frames, line={"color": "#D55E00", "width": 2})
+    figure.add_shape(type="path", path=frames, line={"color": "#D55E00", "width": 2 if max(counts.shape) <= 16 else 1})
     figure.update_layout(title=f"Where each group of {here} is in {there} (framed: matched groups)")
     figure.update_xaxes(title=f"group in {there}, in matched order", type="category", showgrid=False)
     figure.update_yaxes(title=f"group in {here}", type="category", showgrid=False, autorange="reversed")

@@ -120,8 +120,10 @@ def residual_map(table: pd.DataFrame, *, dark: bool = False, tag_set: str) -> go
         )
     )
     layer = table["layer"].iloc[0]
-    which = "the groups" if several <= MOST_GROUPS else f"the {MOST_GROUPS} largest groups"
-    figure.update_layout(title=f"Tags that {which} of layer {layer} hold more (+) or less (−) of than chance")
+    title = f"Tags that the groups of layer {layer} hold more (+) or less (−) of than chance"
+    if several > MOST_GROUPS:
+        title = f"Tags in the {MOST_GROUPS} largest groups of layer {layer}, beside chance"
+    figure.update_layout(title=title)
     figure.update_xaxes(title="group", dtick=1, showgrid=False, zeroline=False, type="category")
     figure.update_yaxes(title="tag", autorange="reversed", type="category", showgrid=False)
     return style(figure, dark=dark, height=130 + 26 * len(tags))

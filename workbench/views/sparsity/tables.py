@@ -109,7 +109,7 @@ def verdict(trace: Trace, pairs: pd.DataFrame) -> str:
 
 def _way(trace: Trace) -> str:
     if trace.parts is not None:
-        return f"what query head {trace.query_head} reads beyond its window"
+        return f"what {trace.reader} reads beyond its window"
     return "sharing a group" if trace.reads_own_groups else "the groups that tokens read"
 
 
