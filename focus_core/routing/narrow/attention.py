@@ -11,6 +11,7 @@ from torch import Tensor
 from focus_core.attention import AttentionOutput, PairCounts
 from focus_core.attention.cpu.kernel import FAR, cpu_flash
 from focus_core.attention.reference import attention_logits
+from focus_core.routing.narrow.compiled import prefill as compiled
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.summaries import RunningSums, Summaries
 
@@ -88,6 +89,10 @@ def narrow_attention(
         scale: factor of the dot products.
         softcap: logits become softcap * tanh(logits / softcap).
     """
+    if compiled.supported(query, key, value, reading, softcap):
+        found = compiled.prefill(query, key, value, groups, num_groups, reading, scale=scale)
+        pairs = _pair_counts(query.shape[2], reading, found.pairs_read)
+        return NarrowOutput(found.output.to(query.dtype), found.logsumexp, pairs)
     groups, num_groups = reading.parts(groups, num_groups)
     compute = torch.promote_types(query.dtype, torch.float32)
     key, value = key.to(compute), value.to(compute)

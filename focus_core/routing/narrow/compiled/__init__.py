@@ -1,0 +1,1 @@
+"""Attention over narrow groups in compiled loops for CPUs; `narrow_attention` calls it where it can."""

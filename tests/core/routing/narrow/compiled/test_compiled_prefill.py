@@ -1,0 +1,195 @@
+"""The compiled prefill against the definition of narrow groups, and its parts against plain NumPy and PyTorch."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import njit
+
+from focus_core.routing.narrow import attention
+from focus_core.routing.narrow.attention import narrow_attention
+from focus_core.routing.narrow.compiled import prefill as compiled
+from focus_core.routing.narrow.compiled.choice import choose_pages
+from focus_core.routing.narrow.compiled.vectors import LANES, ROWS, add_values, dots, softmax_row
+from focus_core.routing.narrow.reading import Reading
+from focus_core.routing.narrow.reference import narrow_reference
+
+
+def problem(length, *, kv_heads=2, repeats=2, num_groups=4, width=8, value_width=16, size=2.0, seed=0, batch=1):
+    generator = torch.Generator().manual_seed(seed)
+    query = torch.randn(batch, kv_heads * repeats, length, width, generator=generator) * size
+    key = torch.randn(batch, kv_heads, length, width, generator=generator)
+    value = torch.randn(batch, kv_heads, length, value_width, generator=generator)
+    groups = torch.randint(0, num_groups, (batch, kv_heads, length), generator=generator)
+    return query, key, value, groups, num_groups
+
+
+def definition(tensors, reading, scale):
+    wide = [part.double() if torch.is_tensor(part) and part.is_floating_point() else part for part in tensors]
+    return narrow_reference(*wide, reading, scale=scale)
+
+
+def agree(tensors, reading, scale=0.4, atol=2e-5):
+    assert compiled.supported(*tensors[:3], reading, None)
+    found = narrow_attention(*tensors, reading, scale=scale)
+    expected = definition(tensors, reading, scale)
+    assert torch.allclose(found.output.double(), expected.output, atol=atol)
+    assert torch.allclose(found.logsumexp.double(), expected.logsumexp, atol=atol)
+    assert torch.equal(found.pairs.kept, expected.exact.sum((-1, -2)))
+
+
+@st.composite
+def cases(draw):
+    reading = Reading(
+        window=draw(st.integers(0, 40)),
+        sink_tokens=draw(st.sampled_from([0, 1, 4, 16, 19, 40])),
+        chunk=draw(st.sampled_from([16, 32, 48])),
+        # Not a simple fraction, which can end a budget exactly between two pages.
+        share=draw(st.floats(0, 1)),
+        count_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
+        page_size=draw(st.integers(1, 16)),
+    )
+    tensors = problem(
+        draw(st.integers(1, 150)),
+        kv_heads=draw(st.integers(1, 3)),
+        repeats=draw(st.integers(1, 5)),
+        num_groups=draw(st.integers(1, 9)),
+        width=draw(st.sampled_from([2, 8, 14])),
+        value_width=draw(st.sampled_from([16, 48])),
+        seed=draw(st.integers(0, 99)),
+        batch=draw(st.integers(1, 2)),
+    )
+    return tensors, reading
+
+
+@settings(deadline=None)
+@given(case=cases())
+def test_it_equals_the_definition(case):
+    agree(*case)
+
+
+def test_many_spans_and_parts_equal_the_chunked_form_in_float64():
+    tensors = problem(1000, repeats=9, num_groups=7)
+    reading = Reading(50, 4, 16, share=0.153, count_weight=1.0, page_size=16)
+    found = narrow_attention(*tensors, reading, scale=0.4)
+    wide = [part.double() if torch.is_tensor(part) and part.is_floating_point() else part for part in tensors]
+    expected = narrow_attention(*wide, reading, scale=0.4)
+    assert torch.allclose(found.output.double(), expected.output, atol=2e-5)
+    assert torch.allclose(found.logsumexp.double(), expected.logsumexp, atol=2e-5)
+    assert torch.equal(found.pairs.kept, expected.pairs.kept)
+
+
+@pytest.mark.parametrize("scale", [4.0, 40.0])
+def test_large_logits_neither_overflow_nor_vanish(scale):
+    # Logits of hundreds: what was added before must shrink when a larger one comes.
+    agree(problem(200, size=3.0), Reading(16, 4, 16, share=0.31, count_weight=1.0, page_size=8), scale, atol=1e-3)
+
+
+def test_equal_scores_go_to_the_first_group():
+    query, key, value, groups, num_groups = problem(150, num_groups=5)
+    # All keys are equal, and so are the scores of all pages: sums of halves are exact.
+    key = torch.full_like(key, 0.5)
+    agree((query, key, value, groups, num_groups), Reading(8, 2, 16, share=0.37, page_size=4))
+
+
+def test_threads_give_the_same_numbers():
+    tensors = problem(700)
+    reading = Reading(32, 4, 16, share=0.2, count_weight=1.0, page_size=16)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            found.append(narrow_attention(*tensors, reading, scale=0.4))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(each.output, found[0].output) for each in found[1:])
+
+
+def test_bfloat16_is_the_rounded_result():
+    half = [part.bfloat16() if part.is_floating_point() else part for part in problem(120)[:4]]
+    reading = Reading(16, 4, 16, share=0.2, page_size=16)
+    exact = narrow_attention(
+        *(part.float() if part.is_floating_point() else part for part in half), 4, reading, scale=0.4
+    )
+    found = narrow_attention(*half, 4, reading, scale=0.4)
+    assert torch.equal(found.output, exact.output.bfloat16())
+
+
+def test_calls_that_it_does_not_take_run_without_it(monkeypatch):
+    tensors = problem(60)
+    query, key, value, groups, num_groups = tensors
+    reading = Reading(16, 4, 16, share=0.2, page_size=16)
+    others = [
+        (tensors, reading, 30.0),
+        (tensors, dataclasses.replace(reading, chunk=8), None),
+        (tensors, dataclasses.replace(reading, page_size=17), None),
+        (tensors, dataclasses.replace(reading, page_size=None), None),
+        (tensors, Reading(16, 4, 16, top_k=2), None),
+        ((query.double(), key.double(), value.double(), groups, num_groups), reading, None),
+        ((query, key, value[..., :10], groups, num_groups), reading, None),
+        ((query, key, value.clone().requires_grad_(), groups, num_groups), reading, None),
+    ]
+    monkeypatch.setattr(attention.compiled, "prefill", None)
+    for changed, settings_, softcap in others:
+        found = narrow_attention(*changed, settings_, scale=0.4, softcap=softcap)
+        wide = [part.detach().double() if part.is_floating_point() else part for part in changed[:4]]
+        expected = narrow_reference(*wide, num_groups, settings_, scale=0.4, softcap=softcap)
+        assert torch.allclose(found.output.double(), expected.output, atol=2e-5)
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_chosen_pages_are_those_of_the_ranking(data):
+    count = data.draw(st.integers(0, 80))
+    number = st.integers(-3, 3).map(float) if data.draw(st.booleans()) else st.floats(-1e4, 1e4, width=32)
+    scores = np.array(data.draw(st.lists(number, min_size=count, max_size=count)), np.float32)
+    sizes = np.array(data.draw(st.lists(st.integers(1, 16), min_size=count, max_size=count)), np.float32)
+    already, share = data.draw(st.integers(0, 30)), data.draw(st.floats(0, 1))
+    reading = Reading(window=0, sink_tokens=0, share=share, page_size=16)
+    wide = torch.from_numpy(scores).double(), torch.from_numpy(sizes).double()
+    expected = reading.choose(*wide, torch.tensor(float(already), dtype=torch.float64))
+    chosen = np.zeros(2 * count, np.int64)
+    budget = share * (float(sizes.sum()) + already) - already
+    number_read = choose_pages(scores, sizes, np.arange(count), count, 64.0, budget, chosen)
+    assert set(chosen[:number_read]) == set(expected.nonzero().flatten().tolist())
+
+
+@njit
+def _one_tile(rows, query, keys, values, logits, weights, state, output, count):
+    """All three kernels on one tile, with results between them."""
+    r0, r1, r2, r3 = rows
+    dots(r0, r1, r2, r3, query.ctypes.data, query.shape[1], keys.ctypes.data, logits.ctypes.data, LANES)
+    weights[:] = logits
+    for number in range(ROWS):
+        at = weights[number].ctypes.data
+        softmax_row(at, rows[number], state.ctypes.data, output.ctypes.data, output.shape[1], count)
+    add_values(r0, r1, r2, r3, weights.ctypes.data, LANES, values.ctypes.data, output.ctypes.data, output.shape[1])
+
+
+@pytest.mark.parametrize("count", [1, 15, 16])
+def test_kernels_equal_numpy(count):
+    random = np.random.default_rng(0)
+    query, keys, values = (random.normal(size=size).astype(np.float32) for size in ((9, 6), (16, 6), (16, 32)))
+    rows = np.array([7, 0, 3, 4])
+    logits, weights = np.zeros((ROWS, LANES), np.float32), np.zeros((ROWS, LANES), np.float32)
+    # Rows have seen a logit of -2 with weight 1 and a value of ones.
+    state, output = np.tile(np.array([-2.0, 1.0], np.float32), (9, 1)), np.ones((9, 32), np.float32)
+    _one_tile(rows, query, np.ascontiguousarray(keys.T), values, logits, weights, state, output, count)
+    expected = query[rows].astype(np.float64) @ keys.T
+    np.testing.assert_allclose(logits, expected, atol=1e-6)
+    kept = np.concatenate([expected[:, :count], np.full((ROWS, 1), -2.0)], 1)
+    whole = np.exp(kept).sum(1)
+    np.testing.assert_allclose(np.log(state[rows, 1]) + state[rows, 0], np.log(whole), atol=1e-6)
+    all_values = np.concatenate([values[:count], np.ones((1, 32))])
+    np.testing.assert_allclose(
+        output[rows] / state[rows, 1:], np.exp(kept) @ all_values / whole[:, None], rtol=1e-5, atol=1e-6
+    )
+    np.testing.assert_array_equal(weights[:, count:], 0)
+    untouched = np.setdiff1d(np.arange(9), rows)
+    np.testing.assert_array_equal(output[untouched], 1)
