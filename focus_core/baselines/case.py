@@ -18,7 +18,7 @@ from focus_core.attention import AttentionOutput
 from focus_core.attention.reference import attention_logits
 from focus_core.baselines.layout import Layout
 from focus_core.baselines.softmax import kept_softmax
-from focus_core.baselines.threshold import largest, largest_blocks
+from focus_core.baselines.threshold import largest, largest_blocks, largest_groups
 from focus_core.errors import FocusError
 
 PART_PAIRS = 2**20
@@ -230,6 +230,22 @@ class Case:
         rows, keys = scores.float().flatten(0, -2), self.key.shape[2]
         kept = largest_blocks(rows, size, *self._limits(rows), keys)
         return kept.view(*scores.shape[:-1], keys).logical_or_(self.open)
+
+    def select_groups(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep the groups of keys with the highest scores, within the budget of the share; otherwise as `select`.
+
+        Args:
+            scores: (B, H, Tq, C) of groups. Of the group where the budget ends, or of equal ones, the nearest keys are
+                kept.
+            labels: (B, H, S) integers, the group of every key.
+
+        Returns:
+            bool, all kept pairs; and (B, H, Tq, C) float32, how many distant keys of each group are not kept.
+        """
+        rows = scores.float().flatten(0, -2)
+        kept, unread = largest_groups(rows, labels.flatten(0, 1), *self._limits(rows))
+        shape = scores.shape[:-1]
+        return kept.view(*shape, -1).logical_or_(self.open), unread.view(scores.shape)
 
     def _limits(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(R,) each, for rows (R, n) of scores: the keys to choose, and the first and the end of those to choose from.

@@ -12,9 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from focus_core.attention import AttentionOutput
-from focus_core.attention.reference import attention_logits
 from focus_core.baselines.case import Case, Result
-from focus_core.baselines.ranking import only
 
 SEGMENT = 128
 CLUSTERS_GRID = ({"keys": 16}, {"keys": 4}, {"keys": 8}, {"keys": 32})
@@ -45,20 +43,15 @@ class Clusters(NamedTuple):
         keys, values = self.keys[:, :, :number], self.values[:, :, :number]
         return Clusters(self.labels[..., :stop], keys, values, self.segment, self.per_segment)
 
-    def of_keys(self, table: Tensor) -> Tensor:
-        """(B, H, n, C), entries of clusters, to (B, H, n, T), those of each key's cluster."""
-        return torch.gather(table, -1, self.labels[:, :, None].expand(-1, -1, table.shape[2], -1))
-
-    def best(self, case: Case, scores: Tensor) -> Tensor:
-        """`Case.select` for scores (B, H, Tq, C) of clusters; of the one where the budget ends, the nearest keys."""
-        ranks = scores.argsort(-1).argsort(-1).float()
-        return case.select(self.of_keys(ranks).add_(case.recency))
+    def best(self, case: Case, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """`Case.select_groups` for scores (B, H, Tq, C) of clusters."""
+        return case.select_groups(scores, self.labels)
 
 
 def clusters_keys(case: Case) -> Tensor:
     """The keys that `clusters` attends to exactly."""
     found = case.once(segment_clusters).before(case.key.shape[2])
-    return found.best(case, _centroid_logits(case, found))
+    return found.best(case, case.attention_logits(found.keys))[0]
 
 
 def clusters(case: Case) -> Result:
@@ -72,18 +65,25 @@ def clusters(case: Case) -> Result:
     nothing after the query. Sinks are in no cluster. Kept pairs are the exact ones.
     """
     found = case.once(segment_clusters).before(case.key.shape[2])
-    centroids = _centroid_logits(case, found)
-    kept = found.best(case, centroids)
-    logits = torch.where(kept, case.logits(), found.of_keys(centroids)).add_(only(case.causal))
-    weights, logsumexp = logits.softmax(-1), logits.logsumexp(-1)
-    means = found.of_keys(found.values.mT).mT
-    output = (weights * kept) @ case.value.float() + (weights * ~kept) @ means
-    return Result(AttentionOutput(output.to(case.value.dtype), logsumexp), kept)
+    centroids = case.attention_logits(found.keys)
+    kept, unread = found.best(case, centroids)
+    return joined(case, case.exactly(kept), centroids.add_(unread.log_()), found.values)
 
 
-def _centroid_logits(case: Case, found: Clusters) -> Tensor:
-    """(B, H, Tq, C) float32: logit of a key at each cluster's mean."""
-    return attention_logits(case.query.float(), found.keys, case.scale, case.softcap)
+def joined(case: Case, exact: Result, estimates: Tensor, values: Tensor) -> Result:
+    """Attention to kept pairs together with that to estimates.
+
+    Args:
+        case: of the result.
+        exact: of the kept pairs.
+        estimates: (B, H, Tq, n) float32 logits, -inf where there is nothing to estimate.
+        values: (B, H, n, Dv) float32, their values; heads share them as their keys.
+    """
+    rest = estimates.logsumexp(-1, keepdim=True)
+    logsumexp = torch.logaddexp(exact.attention.logsumexp[..., None], rest)
+    output = (exact.attention.logsumexp[..., None] - logsumexp).exp_() * exact.attention.output.float()
+    output += case.mixed(estimates.sub_(logsumexp).exp_(), values)
+    return Result(AttentionOutput(output.to(case.value.dtype), logsumexp[..., 0]), exact.kept)
 
 
 def segment_clusters(case: Case) -> Clusters:

@@ -158,7 +158,8 @@ def magicpig(case: Case) -> Result:
     if tables.number is None:
         return case.exactly(kept)
     more = tables.number - 1
-    cosine = F.normalize(case.query.float(), dim=-1) @ case.once(_key_directions)[:, :, : case.key.shape[2]].mT
+    directions = case.once(_key_directions)[:, :, : case.key.shape[2]]
+    cosine = case.products(F.normalize(case.query.float(), dim=-1), directions)
     near = cosine.clamp_(-1, 1).acos_().mul_(-1 / math.pi).add_(1).clamp_(min=1e-3)
     chance = near.log_().mul_(tables.bits).exp_()
     none = chance.neg().log1p_().mul_(more).exp_()  # (1 - c)^(L - 1)

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from focus_core.attention import AttentionOutput
-from focus_core.attention.reference import attention_logits
 from focus_core.baselines.case import Case, Result
 from focus_core.baselines.clusters import Clusters, cluster_keys
-from focus_core.baselines.ranking import only
+from focus_core.baselines.softmax import kept_softmax
 from focus_core.errors import FocusError
 
 
@@ -24,19 +23,21 @@ def best_tokens(case: Case) -> Tensor:
 
 def best_tokens_and_mean(case: Case) -> Result:
     """`best_tokens`, and one estimate for the rest: n unread keys count as n times their mean key and mean value."""
-    kept = best_tokens(case)
-    rest = case.distant & ~kept
-    number = rest.sum(-1)
-    share = rest / number.clamp(min=1)[..., None]
-    mean_logit = (attention_logits(case.query.float(), case.key.float(), case.scale, None) * share).sum(-1)
+    logits = case.products(case.query.float() * case.scale, case.key)
+    kept = case.select(logits)
+    rest = (case.distant & ~kept).float()
+    number = rest.sum(-1, keepdim=True)
+    mean_logit = (logits * rest).sum(-1, keepdim=True) / number.clamp(min=1)
     if case.softcap is not None:
         mean_logit = case.softcap * torch.tanh(mean_logit / case.softcap)
-    mean_logit = mean_logit + number.float().log()  # -inf without a rest
-    exact, exact_logsumexp = case.exactly(kept).attention
-    logsumexp = torch.logaddexp(exact_logsumexp, mean_logit)
-    part = torch.exp(mean_logit - logsumexp)[..., None]
-    output = (1 - part) * exact.float() + part * (share @ case.value.float())
-    return Result(AttentionOutput(output.to(case.value.dtype), logsumexp), kept)
+        logits = case.softcap * torch.tanh(logits / case.softcap)
+    mean_logit = mean_logit + number.log()  # -inf without a rest
+    mean_value = case.mixed(rest, case.value) / number.clamp(min=1)
+    exact, exact_logsumexp = case.exactly(kept, logits).attention
+    logsumexp = torch.logaddexp(exact_logsumexp[..., None], mean_logit)
+    part = torch.exp(mean_logit - logsumexp)
+    output = (1 - part) * exact.float() + part * mean_value
+    return Result(AttentionOutput(output.to(case.value.dtype), logsumexp[..., 0]), kept)
 
 
 def best_reading(case: Case) -> Tensor:
@@ -45,14 +46,15 @@ def best_reading(case: Case) -> Tensor:
     Every query reads groups in the order of the mean attention of their distant keys, until its budget is used. No
     other order of whole, disjoint groups holds more attention.
     """
+    attention = case.logits()
+    kept_softmax(attention, case.causal)
+    attention *= case.distant
+    labels, patterns = case.once(_patterns)
     members = _groups(case)[:, :, : case.key.shape[2]].float()
-    attention = case.logits().add_(only(case.causal)).softmax(-1).mul_(case.distant)
-    mean = (attention @ members) / (case.distant.float() @ members).clamp(min=1)
+    mean = case.mixed(attention, members) / (case.distant.float() @ members).clamp(min=1)
     ranks = mean.argsort(-1).argsort(-1).float()
-    scores = torch.zeros_like(attention)
-    for group, rank in enumerate(ranks.unbind(-1)):
-        scores = torch.maximum(scores, rank[..., None] * members[:, :, None, :, group])
-    return case.select(scores.add_(case.recency))
+    scores = torch.stack([(ranks * pattern).amax(-1) for pattern in patterns.unbind()], -1)
+    return case.select_groups(scores, labels[..., : case.key.shape[2]])[0]
 
 
 def best_groups(case: Case) -> Tensor:
@@ -61,7 +63,14 @@ def best_groups(case: Case) -> Tensor:
     The clusters are those of all keys of the text, later ones included.
     """
     found = case.once(_text_clusters).before(case.key.shape[2])
-    return found.best(case, case.query.float() @ found.keys.mT)
+    return found.best(case, case.products(case.query, found.keys))[0]
+
+
+def _patterns(case: Case) -> tuple[Tensor, Tensor]:
+    """(B, H, T) int64 labels and (P, K) float32: the keys of a label are in the same groups, those of its pattern."""
+    groups = _groups(case)[:, :: case.shared]
+    patterns, labels = groups.flatten(0, -2).float().unique(dim=0, return_inverse=True)
+    return labels.view(groups.shape[:-1]).repeat_interleave(case.shared, 1), patterns
 
 
 def _text_clusters(case: Case) -> Clusters:

@@ -85,9 +85,7 @@ def kmeans_routing(case: Case) -> Tensor:
     nearest cluster, then of the next, up to its budget.
     """
     nearness = F.normalize(case.query.float(), dim=-1) @ _centroids(case).mT
-    rank = nearness.argsort(-1).argsort(-1).float()
-    cluster = case.once(_clusters)[:, :, None, : case.key.shape[2]].expand(-1, -1, rank.shape[2], -1)
-    return case.select(torch.gather(rank, -1, cluster).add_(case.recency))
+    return case.select_groups(nearness, case.once(_clusters)[..., : case.key.shape[2]])[0]
 
 
 def _centroids(case: Case) -> Tensor:

@@ -68,6 +68,34 @@ def largest_blocks(scores: Tensor, size: int, counts: Tensor, first: Tensor, end
     return chosen
 
 
+def largest_groups(scores: Tensor, labels: Tensor, counts: Tensor, first: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
+    """The keys of each row in the groups with the largest scores; of the last group, or of equal ones, the last keys.
+
+    Args:
+        scores: (R, C) float32 of groups, no NaN.
+        labels: (L, S) integers, the group of every key; row r of the scores has those of row r L / R.
+        counts: (R,) whole numbers, how many keys of each row.
+        first: (R,), the first key of each row that may be chosen.
+        end: (R,), the end of those that may be chosen.
+
+    Returns:
+        (R, S) bool; and (R, C) float32, how many keys of each group may be chosen and are not.
+    """
+    same = len(scores) // max(1, len(labels))
+    if scores.device.type != "cpu":
+        index = labels.long().repeat_interleave(same, 0)
+        chosen = _sorted(scores.gather(1, index), counts, first, end)
+        places = torch.arange(labels.shape[1], device=scores.device)
+        rest = ~chosen & (places >= first[:, None]) & (places < end[:, None])
+        return chosen, torch.zeros_like(scores).scatter_add_(1, index, rest.float())
+    chosen = torch.empty((len(scores), labels.shape[1]), dtype=torch.bool)
+    unread = torch.empty_like(scores, memory_format=torch.contiguous_format)
+    limits = (each.to(torch.int64).contiguous().numpy() for each in (counts, first, end))
+    given = (scores.contiguous().numpy(), labels.to(torch.int32).contiguous().numpy())
+    over_rows(_mark_largest_groups, len(scores), chosen.numel(), *given, *limits, chosen.numpy(), unread.numpy())
+    return chosen, unread
+
+
 def _sorted(scores: Tensor, counts: Tensor, first: Tensor, end: Tensor) -> Tensor:
     """`largest` by sorting."""
     places = torch.arange(scores.shape[1], device=scores.device)
@@ -91,11 +119,15 @@ def _sorted_blocks(scores: Tensor, size: int, counts: Tensor, first: Tensor, end
 
 
 @njit(**ROWS)
-def _at_least(row: np.ndarray, least: np.float32) -> np.float32:
-    """How many scores are `least` or more; exact below 2^24."""
+def _at_least(row: np.ndarray, weights: np.ndarray, least: np.float32) -> np.float32:
+    """The weight of the scores that are `least` or more, their number without weights; exact below 2^24."""
     count = _ZERO
-    for place in range(row.shape[0]):
-        count += _ONE if row[place] >= least else _ZERO
+    if weights.shape[0] == 0:
+        for place in range(row.shape[0]):
+            count += _ONE if row[place] >= least else _ZERO
+    else:
+        for place in range(row.shape[0]):
+            count += weights[place] if row[place] >= least else _ZERO
     return count
 
 
@@ -122,23 +154,24 @@ def _smallest(row: np.ndarray, least: np.float32) -> np.float32:
 
 
 @njit(**ROWS)
-def _threshold(row: np.ndarray, wanted: np.float32) -> tuple[np.float32, np.float32]:
-    """The largest score that as many entries as wanted reach, or one below it, and how many entries reach it.
+def _threshold(
+    row: np.ndarray, weights: np.ndarray, total: np.float32, wanted: np.float32
+) -> tuple[np.float32, np.float32]:
+    """The largest score that as much weight as wanted reaches, or one below it, and how much reaches it.
 
-    More than wanted reach it where scores are equal. At least one entry is wanted and one is not.
+    More than wanted reaches it where scores are equal or weights are not 1. Some of the total is wanted, and not all.
     """
     mean, spread = _moments(row)
     if not math.isfinite(spread) or not math.isfinite(mean):
-        least = np.float32(np.sort(row)[row.shape[0] - int(wanted)])
-        return least, _at_least(row, least)
+        return _threshold_by_sorting(row, weights, wanted)
     low, high = np.float32(-np.inf), np.float32(np.inf)
-    many, few = np.float32(row.shape[0]), _ZERO  # reach low and high
+    many, few = total, _ZERO  # reach low and high
     part = wanted / many
     guess = np.float32(mean + spread * np.float32(math.log((_ONE - part) / part)) * np.float32(0.5877))  # logistic
     step = np.float32(0.25) * spread + np.float32(1e-6) * abs(mean) + np.float32(1e-30)
     passes = 0
     while True:
-        count = _at_least(row, guess)
+        count = _at_least(row, weights, guess)
         passes += 1
         if count == wanted:
             return guess, count
@@ -149,7 +182,7 @@ def _threshold(row: np.ndarray, wanted: np.float32) -> tuple[np.float32, np.floa
         if passes >= GUESSES:
             least = _smallest(row, low)
             above = np.nextafter(least, np.float32(np.inf))
-            count = _at_least(row, above)
+            count = _at_least(row, weights, above)
             if count < wanted:
                 return least, many
             low, many = above, count
@@ -163,6 +196,18 @@ def _threshold(row: np.ndarray, wanted: np.float32) -> tuple[np.float32, np.floa
             step *= _FOUR
         else:
             guess = _between(low, high, (many - wanted) / (many - few) if passes % 2 == 0 else _HALF)
+
+
+@njit(**ROWS)
+def _threshold_by_sorting(row: np.ndarray, weights: np.ndarray, wanted: np.float32) -> tuple[np.float32, np.float32]:
+    """`_threshold` where some scores are infinite."""
+    least, count = np.float32(np.inf), _ZERO
+    for score in np.sort(row)[::-1]:
+        least = np.float32(score)
+        count = _at_least(row, weights, least)
+        if count >= wanted:
+            break
+    return least, count
 
 
 @njit(**ROWS)
@@ -180,7 +225,7 @@ def _mark(row: np.ndarray, wanted: int, chosen: np.ndarray) -> None:
     if wanted <= 0 or wanted >= row.shape[0]:
         chosen[:] = wanted > 0
         return
-    least, count = _threshold(row, np.float32(wanted))
+    least, count = _threshold(row, row[:0], np.float32(row.shape[0]), np.float32(wanted))
     for place in range(row.shape[0]):
         chosen[place] = row[place] >= least
     surplus = int(count) - wanted
@@ -252,3 +297,65 @@ def _take(chosen: np.ndarray, first: int, end: int, left: int) -> int:
     taken = min(left, end - first)
     chosen[end - taken : end] = True
     return taken
+
+
+@njit(**ROWS)
+def _mark_largest_groups(
+    begin: int,
+    stop: int,
+    scores: np.ndarray,
+    labels: np.ndarray,
+    counts: np.ndarray,
+    first: np.ndarray,
+    end: np.ndarray,
+    chosen: np.ndarray,
+    unread: np.ndarray,
+) -> None:
+    sizes, same = np.zeros(scores.shape[1], np.float32), scores.shape[0] // labels.shape[0]
+    before, low, high = -1, 0, 0
+    for row in range(begin, stop):
+        group = labels[row // same]
+        if row // same != before or first[row] < low or end[row] < high:
+            sizes[:] = 0
+            before, low, high = row // same, max(0, first[row]), max(0, first[row])
+        while high < min(end[row], labels.shape[1]):
+            sizes[group[high]] += _ONE
+            high += 1
+        while low < min(first[row], high):
+            sizes[group[low]] -= _ONE
+            low += 1
+        chosen[row, :] = False
+        wanted = counts[row]
+        if wanted >= high - low:
+            chosen[row, low:high] = True
+            unread[row, :] = 0
+        elif wanted <= 0:
+            unread[row, :] = sizes
+        else:
+            least, reached = _threshold(scores[row], sizes, np.float32(high - low), np.float32(wanted))
+            keys = (scores[row], group[low:high], sizes, least, int(reached) - wanted)
+            _mark_groups(*keys, chosen[row, low:high], unread[row])
+
+
+@njit(**ROWS)
+def _mark_groups(
+    scores: np.ndarray,
+    group: np.ndarray,
+    sizes: np.ndarray,
+    least: np.float32,
+    surplus: int,
+    chosen: np.ndarray,
+    unread: np.ndarray,
+) -> None:
+    """Mark the keys of groups with scores of `least` or more, without the first `surplus` ones of equal score."""
+    for place in range(group.shape[0]):
+        chosen[place] = scores[group[place]] >= least
+    for number in range(scores.shape[0]):
+        unread[number] = _ZERO if scores[number] >= least else sizes[number]
+    place = 0
+    while surplus > 0:
+        if scores[group[place]] == least:
+            chosen[place] = False
+            unread[group[place]] += _ONE
+            surplus -= 1
+        place += 1

@@ -10,7 +10,7 @@ from focus_core.attention.cpu import rows as compiled_rows
 from focus_core.baselines import Case
 from focus_core.baselines.softmax import kept_share, kept_softmax
 from focus_core.baselines.tally import Tally
-from focus_core.baselines.threshold import largest, largest_blocks
+from focus_core.baselines.threshold import largest, largest_blocks, largest_groups
 
 DRAWN = settings(max_examples=40, deadline=None)
 INF = float("inf")
@@ -83,6 +83,23 @@ def test_the_largest_blocks_are_filled_one_after_another(seed, size, keys):
             taken = own[max(0, len(own) - left) :]
             wanted, left = wanted | set(taken), left - len(taken)
         assert set(np.flatnonzero(found[row])) == wanted
+
+
+@DRAWN
+@given(
+    seed=st.integers(0, 99), groups=st.integers(1, 30), keys=st.integers(1, 200), values=st.sampled_from([1, 5, None])
+)
+def test_the_largest_groups_are_those_of_their_keys_scores(seed, groups, keys, values):
+    generator = np.random.default_rng(seed)
+    scores, labels = scores_of(seed, 8, groups, values), generator.integers(0, groups, (2, keys))
+    count, first, end = (np.sort(generator.integers(0, keys + 2, (2, 4)), 1).flatten() for _ in range(3))
+    chosen, unread = largest_groups(torch.from_numpy(scores), *map(torch.from_numpy, (labels, count, first, end)))
+    for row in range(8):
+        label = labels[row // 4]
+        wanted = by_sorting(scores[row][label], count[row], first[row], min(end[row], keys))
+        assert set(np.flatnonzero(chosen[row])) == wanted
+        rest = set(range(first[row], min(end[row], keys))) - wanted
+        assert np.array_equal(unread[row], np.bincount(label[sorted(rest)], minlength=groups))
 
 
 def test_threads_share_the_rows(monkeypatch):
