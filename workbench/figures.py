@@ -9,7 +9,7 @@ Every figure takes `dark=True` for a dark page. The app's tables that feed figur
 | token map | `token_map(trace)` |
 | causal pairs of a layer | `pair_bar(pair_shares(trace, row), trace.layers[row])` |
 | pairs in every layer | `share_bars(pair_table(trace), row, what="causal pairs")` |
-| sparsity mask | `mask_image(pooled_mask(trace.membership[row], ...), trace.layers[row], len(trace.tokens))` |
+| sparsity mask | `mask_image(pooled_pattern(trace, row), trace.layers[row], len(trace.tokens))` |
 | balance | `largest_lines(balance_table(trace, balancing(trace.scores, ...)), K)` |
 | agreement of layers | `agreement_map(trace, layer_agreement(trace.groups, K), row, other_row)` |
 | groups of one layer in another | `flow_map(trace, row, other_row)` |
@@ -20,7 +20,7 @@ Every figure takes `dark=True` for a dark page. The app's tables that feed figur
 | perplexity against kept pairs | `perplexity_frontier(find_results(files).table)` |
 | frontier beside baselines | `frontier_lines(read_record(record))`, with `find_records` |
 
-`balancing`, `layer_agreement`, `churn`, `pooled_mask` and `pair_table` come from `focus_core.analysis`, `align`,
+`balancing`, `layer_agreement`, `churn`, `pooled_pattern` and `pair_table` come from `focus_core.analysis`, `align`,
 `word_sample` and `tag_text` from `focus_core.analysis.linguistics`.
 """
 

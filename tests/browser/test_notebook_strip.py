@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from focus_core import FocusConfig, analyze, retrofit
+from focus_core.routing.narrow.fit import fit_narrow
 
 pytestmark = pytest.mark.browser
 TEXTS = ("</script><b>bold</b> & \"quotes\" 'too' \u202e.\nA second line.", "Another text of its own.")
@@ -66,3 +68,33 @@ def test_a_group_can_be_singled_out_by_keyboard(page, traces):
     page.locator(".cell").first.focus()
     page.keyboard.press("ArrowRight")
     assert "token 1" in page.locator(".tip").inner_text()
+
+
+@pytest.fixture
+def many_groups(tiny_llama):
+    """A trace of narrow groups, more than there are colours."""
+    blocks = np.random.default_rng(0).integers(1, 200, (4, 200))
+    settings = {"router": "narrow", "num_groups": 24, "top_k": 1, "window": 8, "read_share": 0.3, "chunk": 8}
+    focus = fit_narrow(tiny_llama.model, blocks, FocusConfig(**settings))
+    return analyze(focus, tiny_llama.tokenizer, "The ships came back to the harbour of the old town. " * 4)
+
+
+def test_a_legend_of_many_groups_lists_the_largest_and_finds_any(page, many_groups):
+    trace, row = many_groups, len(many_groups.layers) // 2
+    page.set_content(trace._repr_html_())
+    buttons = page.locator(".legend button[data-group]")
+    sizes = np.bincount(trace.groups[row], minlength=24)
+    order = sorted(range(24), key=lambda group: (-sizes[group], group))
+    assert [int(group) for group in buttons.evaluate_all("all => all.map(one => one.dataset.group)")] == order
+    assert sum(button.is_visible() for button in buttons.all()) == 12
+    page.get_by_role("button", name="all 24 groups").click()
+    assert sum(button.is_visible() for button in buttons.all()) == 24
+    page.locator(".legend input").fill(str(order[5]))
+    faded = page.locator(".cell").evaluate_all("cells => cells.map(cell => cell.classList.contains('faded'))")
+    assert faded == [group != order[5] for group in trace.groups[row]]
+    page.locator(".legend input").fill("99")
+    assert page.locator(".cell.faded").count() == 0
+    page.locator(".cell").nth(60).hover()
+    card = page.locator(".tip").inner_text()
+    assert f"group {trace.groups[row, 60]}, next" in card and "its score is above the next by" in card
+    assert "reads pages of groups" in card

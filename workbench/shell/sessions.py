@@ -63,6 +63,7 @@ def apply(session: Session) -> None:
 
     Values are checked as those of a link are; unusable ones become defaults.
     """
+    st.session_state.pop(state.OWN, None)  # its values are chosen ones, even where they equal the last routers' own
     kept = () if session.text is not None else ("source", "sample")  # it brings no text: the one here stays
     for name, setting in state.SETTINGS.items():
         if name in kept:

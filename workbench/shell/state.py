@@ -15,7 +15,8 @@ import streamlit as st
 VERSION = "1"
 _VERSION_KEY = "v"
 _RESTORED = "_restored_from_url"
-_OWN = "_values_of_the_routers"
+OWN = "_values_of_the_routers"
+"""Key of the values that `follow` saw last."""
 _MAX_LENGTH = 300
 
 
@@ -154,11 +155,11 @@ def follow(own: Mapping[str, Any]) -> None:
     Args:
         own: value of the chosen routers for each setting.
     """
-    before = st.session_state.get(_OWN, {})
+    before = st.session_state.get(OWN, {})
     for name, value in own.items():
         if name in before and before[name] != value and st.session_state.get(name) == before[name]:
             st.session_state[name] = value
-    st.session_state[_OWN] = dict(own)
+    st.session_state[OWN] = dict(own)
 
 
 def choose(name: str, options: Sequence[Any]) -> None:

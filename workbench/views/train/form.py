@@ -72,7 +72,7 @@ def train_form(model: str) -> Job | None:
 
 def _start_widget() -> str:
     """A kind of new routers, or routers to continue training."""
-    options = [*NEW, *shipped_routers(), *jobs.finished_routers()]
+    options = [*NEW, *filter(_trainable, [*shipped_routers(), *jobs.finished_routers()])]
     if st.session_state.get("train_start") not in options:
         st.session_state["train_start"] = options[0]
     start = st.selectbox(
@@ -82,7 +82,8 @@ def _start_widget() -> str:
         key="train_start",
         help="Routers per head: as a key a token is in one group, and as a query it reads k groups. They have more "
         "parameters and are slower. The shipped routers per head were trained on attention mass, then continued on the "
-        "language model's loss, which also adapts them to the text.",
+        "language model's loss, which also adapts them to the text. Narrow groups are fitted and never trained: make "
+        "them with focus fit.",
         persist_state="session",
     )
     if start not in NEW:
@@ -91,6 +92,11 @@ def _start_widget() -> str:
             f"Settings of these routers: K {own.num_groups}, k {own.top_k}, w {own.window}, {own.sink_tokens} sinks."
         )
     return start
+
+
+def _trainable(routers: str) -> bool:
+    """Whether a gate trains routers of this kind."""
+    return ROUTERS[service.router_config(routers, 8).router].trained_by_gate
 
 
 def _source_widget(source: str) -> Any:
