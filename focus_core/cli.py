@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import sys
 import traceback
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ from focus_core.commands.fetch import fetch
 from focus_core.commands.fit import fit
 from focus_core.commands.frontier import frontier
 from focus_core.commands.harness import harness
+from focus_core.commands.options import print_json
 from focus_core.commands.plan import plan
 from focus_core.commands.report import report
 from focus_core.commands.reproduce import reproduce
@@ -42,6 +44,12 @@ class _OneSentencePerError(TyperGroup):
             raise FocusError(MOVED[args[0]])
         return super().resolve_command(ctx, args)
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # a terminal of latin-1 shows ? for what it lacks
+                stream.reconfigure(errors="replace")
+        return super().main(*args, **kwargs)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -53,6 +61,9 @@ class _OneSentencePerError(TyperGroup):
             cause, code, sentence = error, USER_ERROR, str(error)
         except OSError as error:
             cause, code, sentence = error, USER_ERROR, os_sentence(error)
+            if record := getattr(error, "record", None):  # of an UnwrittenError, whose module brings torch
+                print_json(record)
+                sentence += " The record is on standard output instead."
         if ctx.params.get("verbose"):
             traceback.print_exception(cause)
         print(sentence, file=sys.stderr)

@@ -1,11 +1,16 @@
-"""Atomic writing of files: readers never see a part of one."""
+"""Atomic writing of files: readers never see a part of one. JSON never holds a number that is not finite."""
 
 from __future__ import annotations
 
+import errno
+import json
+import math
+import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 def write_atomic(path: Path, data: str | bytes) -> Path:
@@ -26,6 +31,29 @@ def write_atomic(path: Path, data: str | bytes) -> Path:
     return path
 
 
+def to_json(value: Any, *, indent: int | None = 2, default: Callable[[Any], Any] | None = None) -> str:
+    """JSON of plain values; a number that is not finite becomes null.
+
+    Args:
+        value: as `json.dumps` takes it.
+        indent: spaces a level; None for one line.
+        default: as that of `json.dumps`.
+    """
+    options: dict[str, Any] = {"indent": indent, "ensure_ascii": False, "default": default, "allow_nan": False}
+    try:
+        return json.dumps(value, **options)
+    except ValueError:  # only then, since the copy of a large record takes time
+        return json.dumps(_finite(json.loads(json.dumps(value, default=default))), **options)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary file name beside a path, for writers that take a name; renamed to the path at the end.
@@ -40,13 +68,17 @@ def atomic_path(path: Path) -> Iterator[Path]:
         The name to write to, in the same folder.
 
     Raises:
-        OSError: the folder cannot be created, or the file cannot be renamed.
+        OSError: the folder cannot be created, the disk is full, or the file cannot be renamed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     try:
         yield temporary
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(path), None  # the user's name, not the temporary one
+        elif "(os error 28)" in str(error):  # safetensors has its own class for errors of the system
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
         raise

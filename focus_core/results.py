@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import platform
+import sys
 from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -20,24 +21,29 @@ from typing import Any
 import torch
 
 from focus_core.errors import FocusError
-from focus_core.files import write_atomic
+from focus_core.files import to_json, write_atomic
+from focus_core.reading import read_json, regular
+from focus_core.schema import Check, array, table, text
 
 REPRODUCTION = "focus-reproduce/1"
 """Schema of `focus reproduce`. Readers of records take it from here, since nothing imports the experiments."""
 
 VERSIONS = ("python", "torch", "transformers")
 
+POINT = table()
+STORED = table({"settings": table()})
+"""Check of any record, see `focus_core.schema`."""
+MADE = table(optional={"date": text(), "versions": table()})
+
 
 def text_records(files: Iterable[Path]) -> list[dict[str, Any]]:
     """Name, size and SHA-256 of text files, so that others can compare theirs."""
-    return [
-        {
-            "name": file.name,
-            "bytes": file.stat().st_size,
-            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
-        }
-        for file in files
-    ]
+    return [{"name": file.name, "bytes": file.stat().st_size, "sha256": _sha256(file)} for file in files]
+
+
+def _sha256(path: Path) -> str:
+    with regular(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def describe_machine(device: str = "cpu") -> dict[str, Any]:
@@ -93,9 +99,36 @@ def machine_of(record: dict[str, Any]) -> dict[str, Any]:
     return {name: made[name] for name in made if name not in ("date", "versions")} | made["versions"]
 
 
+class UnwrittenError(OSError):
+    """A record that could not be written.
+
+    Attributes:
+        record: the result, for another place.
+    """
+
+    def __init__(self, error: OSError, record: dict[str, Any]) -> None:
+        super().__init__(error.errno, error.strerror, error.filename)
+        self.record = record
+
+
 def plain(value: Any) -> Any:
-    """The value after a round trip through JSON: dataclasses become objects, tuples become lists."""
-    return json.loads(json.dumps(value, default=_fields))
+    """The value after a round trip through JSON: dataclasses become objects, tuples lists, NaN and infinity null."""
+    return json.loads(to_json(value, indent=None, default=_fields))
+
+
+def run_key(**parts: Any) -> str:
+    """A hash of all that decides the result of a run, for resuming it.
+
+    Args:
+        parts: by name: plain values, dataclasses or arrays; hashes stand for models, texts and routers.
+    """
+
+    def spelt(value: Any) -> Any:
+        if hasattr(value, "tobytes"):  # an array; numpy is not imported for this
+            return [str(value.dtype), list(value.shape), hashlib.sha256(value.tobytes()).hexdigest()]
+        return _fields(value)
+
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=spelt).encode()).hexdigest()
 
 
 def stamp(report: dict[str, Any], *, device: str = "cpu") -> dict[str, Any]:
@@ -120,15 +153,24 @@ def record_run(path: Path, report: dict[str, Any], *, device: str = "cpu") -> di
 
     Raises:
         KeyError: the report has no `schema`.
-        OSError: the file cannot be written.
+        UnwrittenError: the file cannot be written; the record is in the error.
     """
     record = stamp(report, device=device)
-    write_atomic(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    try:
+        write_atomic(path, to_json(record) + "\n")
+    except OSError as error:
+        raise UnwrittenError(error, record) from error
     return record
 
 
 def stored_or_run(
-    path: Path, identity: dict[str, Any], run: Callable[[], dict[str, Any]], *, schema: str, device: str = "cpu"
+    path: Path,
+    identity: dict[str, Any],
+    run: Callable[[], dict[str, Any]],
+    *,
+    schema: str,
+    check: Check = STORED,
+    device: str = "cpu",
 ) -> dict[str, Any]:
     """The record in a file if it has these settings; otherwise measure and write it.
 
@@ -137,19 +179,19 @@ def stored_or_run(
         identity: settings of the measurement.
         run: measures; its result is added to the record.
         schema: of a new record.
+        check: of a stored record.
         device: "cpu" or "cuda" that a new record is measured on.
 
     Raises:
         FocusError: the file is damaged or holds a result of other settings.
     """
     wanted = plain(identity)
-    if path.is_file():
+    if path.exists():
         try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-            same = stored["settings"] == wanted
-        except (ValueError, KeyError, TypeError) as error:
+            stored = read_json(path, check)
+        except FocusError as error:
             raise FocusError(f"{path} is damaged: delete it and repeat the command.") from error
-        if not same:
+        if stored["settings"] != wanted:
             raise FocusError(f"{path} holds a result of other settings: choose another folder with --out.")
         return stored
     return record_run(path, {"schema": schema, "settings": wanted, **run()}, device=device)
@@ -162,6 +204,7 @@ def resume_record(
     free: Collection[str] = (),
     older: dict[str, Any] | None = None,
     device: str | None = None,
+    point: Check = POINT,
 ) -> dict[str, Any]:
     """A record that grows point by point: that of the file, or a new one if there is no file.
 
@@ -171,6 +214,7 @@ def resume_record(
         free: names of settings that may differ, such as lists of points, which may grow.
         older: settings that older files lack, with the values they had then.
         device: "cpu" or "cuda" if points of different machines must not be mixed; None if they may be.
+        point: check of each point.
 
     Returns:
         The report with `points`, and `made` if there is a file.
@@ -186,7 +230,8 @@ def resume_record(
         return (older or {}) | {name: value for name, value in settings.items() if name not in free}
 
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        entries = {name: table() for name in ("settings", "made", "machine")}
+        stored = read_json(path, table({"points": array(point)}, {**entries, "made": MADE}))
         same = all(stored[name] == fresh[name] for name in fresh if name not in ("settings", "points"))
         same = same and fixed(stored["settings"]) == fixed(fresh["settings"])
         same = same and (device is None or _is_here(machine_of(stored), device))
@@ -217,6 +262,18 @@ def _processor() -> str:
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def peak_memory() -> int | None:
+    """Largest memory of this process so far, in bytes; None where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        import psutil
+
+        return getattr(psutil.Process().memory_info(), "peak_wset", None)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _version(package: str) -> str | None:

@@ -21,6 +21,8 @@ def routers_folder(name: str | Path) -> Path:
     Raises:
         FocusError: neither a folder nor a shipped name.
     """
+    if not str(name).strip():
+        raise FocusError("The name of the routers is empty: give a folder, or the name of shipped ones.")
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from focus_core.errors import FocusError
+from focus_core.reading import read_bytes, regular
 
 TEXT_SUFFIXES = (".txt", ".md")
 """Suffixes of text files in a folder; a file given by name may have any suffix."""
@@ -66,11 +67,9 @@ def read_text(path: str | Path) -> str:
     """
     path = Path(path)
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except FileNotFoundError as error:
         raise FocusError(f"There is no file {path}: check the path.") from error
-    except IsADirectoryError as error:
-        raise FocusError(f"{path} is a folder: give a text file.") from error
     except PermissionError as error:
         raise FocusError(f"{path} cannot be read: you have no permission.") from error
     return decode_text(data, str(path))
@@ -97,7 +96,7 @@ def find_texts(paths: str | Path | Iterable[str | Path]) -> list[Path]:
                 raise FocusError(f"The folder {path} has no .txt or .md files: name the files themselves.")
             found.update(dict.fromkeys(inside))
         elif path.exists():
-            found[path] = None
+            found[regular(path)] = None
         else:
             raise FocusError(f"There is no file or folder {path}: check the path.")
     if not found:

@@ -24,6 +24,7 @@ from focus_core.bench.memory import working_bytes
 from focus_core.bench.routing import choosing_seconds, routing_seconds
 from focus_core.bench.timing import alternate, spread
 from focus_core.errors import FocusError
+from focus_core.locks import claims_file
 from focus_core.results import record_run, resume_record
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.routers import ROUTERS
@@ -95,6 +96,8 @@ class BenchSettings:
             values = getattr(self, name)
             if not all(value >= 1 for value in (values if isinstance(values, tuple) else (values,))):
                 raise FocusError(f"{name} is {values}: give numbers of at least 1.")
+        if not all(0 <= share <= 1 for share in self.shares or ()):
+            raise FocusError(f"The shares are {', '.join(map(str, self.shares or ()))}: give numbers from 0 to 1.")
         for num_groups, top_k in self.routings:
             self.config(num_groups, top_k)
         if self.shares and len(self.shares) != len(self.routings):
@@ -141,6 +144,7 @@ class BenchSettings:
                         }
 
 
+@claims_file()
 def run_bench(
     settings: BenchSettings,
     out: str | Path,

@@ -38,6 +38,7 @@ from focus_core.baselines.execution import (
 from focus_core.bench.heads import Head, random_heads
 from focus_core.bench.timing import alternate, spread, synchronize
 from focus_core.errors import FocusError
+from focus_core.locks import claims_file
 from focus_core.results import plain, record_run, resume_record
 
 SCHEMA = "focus-bench-baselines/2"
@@ -133,6 +134,7 @@ class BaselineBenchSettings:
         ]
 
 
+@claims_file()
 def run_baseline_bench(
     settings: BaselineBenchSettings,
     out: str | Path,

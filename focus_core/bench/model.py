@@ -23,6 +23,7 @@ from focus_core.bench.attention import DTYPES
 from focus_core.bench.memory import working_bytes
 from focus_core.bench.reading import positions, text_ids
 from focus_core.errors import FocusError
+from focus_core.locks import claims_file
 from focus_core.models import load_model
 from focus_core.progress import Progress, silent
 from focus_core.results import record_run
@@ -55,7 +56,14 @@ class ModelBenchSettings:
     repetitions: int = 3
     steps: int = 10
 
+    def __post_init__(self) -> None:
+        if not all(count >= 1 for count in (*self.prefill, *self.decode, *self.top_k, self.repetitions, self.steps)):
+            raise FocusError("Lengths, k, repetitions and steps must be at least 1.")
+        if not all(0 <= share <= 1 for share in self.shares):
+            raise FocusError(f"The shares are {', '.join(map(str, self.shares))}: give numbers from 0 to 1.")
 
+
+@claims_file()
 def record_model_bench(
     model: str,
     out: str | Path,

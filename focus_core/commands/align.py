@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from focus_core.commands.options import (
+    MAX_COUNT,
+    MAX_GROUPS,
+    MAX_SEED,
+    MAX_TOKENS,
     HeadOption,
     JsonOption,
     ModelOption,
     RoutersOption,
     UntrainedOption,
     print_json,
+    show,
 )
 
 if TYPE_CHECKING:
@@ -38,19 +43,26 @@ def align(
     model: ModelOption = "default",
     routers: RoutersOption = None,
     untrained: UntrainedOption = False,
-    length: Annotated[int, typer.Option(min=16, help="Tokens of a passage; passages are the documents.")] = 512,
-    passages: Annotated[int, typer.Option(min=0, help="Evenly spaced passages of each text file; 0 for all.")] = 32,
-    documents: Annotated[int, typer.Option(min=0, help="Evenly spaced documents of each treebank; 0 for all.")] = 0,
+    length: Annotated[
+        int, typer.Option(min=16, max=MAX_TOKENS, help="Tokens of a passage; passages are the documents.")
+    ] = 512,
+    passages: Annotated[
+        int, typer.Option(min=0, max=MAX_COUNT, help="Evenly spaced passages of each text file; 0 for all.")
+    ] = 32,
+    documents: Annotated[
+        int, typer.Option(min=0, max=MAX_COUNT, help="Evenly spaced documents of each treebank; 0 for all.")
+    ] = 0,
     rule: Annotated[str, typer.Option(help="Subword that stands for a word: last, first or all.")] = "last",
     states: Annotated[
         str, typer.Option(help="Hidden states to route: untouched (the model's own) or routed (hard, at --top-k).")
     ] = "untouched",
     top_k: Annotated[
-        int | None, typer.Option("--top-k", "-k", help="Groups per token, k. Default: the routers' own.")
+        int | None,
+        typer.Option("--top-k", "-k", min=1, max=MAX_GROUPS, help="Groups per token, k. Default: the routers' own."),
     ] = None,
     head: HeadOption = 0,
-    repeats: Annotated[int, typer.Option(min=20, help="Permutations and bootstrap resamples.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    repeats: Annotated[int, typer.Option(min=20, max=MAX_COUNT, help="Permutations and bootstrap resamples.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of everything random.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the record to this JSON file.")] = None,
     json_output: JsonOption = False,
 ) -> None:
@@ -62,8 +74,6 @@ def align(
 
     Example: focus align book.txt --passages 32 --out book.json
     """
-    import rich
-
     from focus_core.analysis.linguistics.run import AlignSettings, align_texts
     from focus_core.progress import terminal_progress
 
@@ -88,7 +98,7 @@ def align(
         return
     name, words = record["model"]["name"], record["sample"]["units"]
     title = f"{name}, routers {record['settings']['routers']}, {words:,} words, UPOS"
-    rich.print(_table(found.alignments["upos"], title))
+    show(_table(found.alignments["upos"], title))
     for sentence in record["verdicts"]["upos"]:
         print(sentence)
 

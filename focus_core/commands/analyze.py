@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from focus_core.commands.options import (
+    MAX_GROUPS,
     HeadOption,
     JsonOption,
     ModelOption,
     RoutersOption,
     UntrainedOption,
     print_json,
+    show,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +35,11 @@ def analyze(
     top_k: Annotated[
         int | None,
         typer.Option(
-            "--top-k", "-k", help="Groups per token, k. Default: the routers' own k, plan or share of the pairs."
+            "--top-k",
+            "-k",
+            min=1,
+            max=MAX_GROUPS,
+            help="Groups per token, k. Default: the routers' own k, plan or share of the pairs.",
         ),
     ] = None,
     head: HeadOption = 0,
@@ -50,8 +56,6 @@ def analyze(
 
     Example: focus analyze story.txt --json > groups.json
     """
-    import rich
-
     from focus_core.analysis.run import analyze_text
     from focus_core.progress import terminal_progress
     from focus_core.text import read_text
@@ -71,7 +75,7 @@ def analyze(
     if json_output:
         print_json(found.record)
     else:
-        rich.print(_table(found.trace))
+        show(_table(found.trace))
 
 
 def _table(trace: Trace) -> Table:

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from focus_core.commands.options import JsonOption, ModelOption, RoutersOption, print_json
+from focus_core.commands.options import (
+    MAX_COUNT,
+    MAX_GROUPS,
+    MAX_SEED,
+    MAX_TOKENS,
+    JsonOption,
+    ModelOption,
+    RoutersOption,
+    device_name,
+    finite,
+    print_json,
+    show,
+)
 from focus_core.errors import FocusError
 
 if TYPE_CHECKING:
@@ -38,11 +50,13 @@ def _new_spelling(args: list[str]) -> str:
 
 bench = typer.Typer(cls=_OldSpelling, no_args_is_help=True)
 
-WindowOption = Annotated[int, typer.Option("--window", "-w", min=0, help="Window w.")]
-SinksOption = Annotated[int, typer.Option(min=0, help="Sink tokens.")]
-RepetitionsOption = Annotated[int, typer.Option(min=1, help="Timed runs of a point, after one warm-up.")]
-DeviceOption = Annotated[str, typer.Option(help="cpu or cuda; auto takes a GPU if there is one.")]
-SizesOption = Annotated[list[int] | None, typer.Option("--size", min=1, help="Tokens; repeat for more.")]
+WindowOption = Annotated[int, typer.Option("--window", "-w", min=0, max=MAX_TOKENS, help="Window w.")]
+SinksOption = Annotated[int, typer.Option(min=0, max=MAX_TOKENS, help="Sink tokens.")]
+RepetitionsOption = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Timed runs of a point, after one warm-up.")]
+DeviceOption = Annotated[str, typer.Option(parser=device_name, help="cpu or cuda; auto takes a GPU if there is one.")]
+SizesOption = Annotated[
+    list[int] | None, typer.Option("--size", min=1, max=MAX_TOKENS, help="Tokens; repeat for more.")
+]
 OutOption = Annotated[Path, typer.Option("--out", "-o", help="File to write; repeat the command to resume.")]
 TextOption = Annotated[Path | None, typer.Option("--data", "-d", help="Text to read. Default: the sample story.")]
 
@@ -71,7 +85,7 @@ def attention(
     ] = None,
     shares: Annotated[
         list[float] | None,
-        typer.Option("--share", min=0, max=1, help="Share of distant pairs, as 0.18; one for each --routing."),
+        typer.Option("--share", parser=finite(0, 1), help="Share of distant pairs, as 0.18; one for each --routing."),
     ] = None,
     dtypes: Annotated[list[str] | None, typer.Option("--dtype", help="float32, bfloat16 or float16; repeat.")] = None,
     backends: Annotated[list[str] | None, typer.Option("--backend", help="Backend; repeat. Default: auto.")] = None,
@@ -83,7 +97,7 @@ def attention(
     sinks: SinksOption = 4,
     repetitions: RepetitionsOption = 5,
     device: DeviceOption = "auto",
-    seed: Annotated[int, typer.Option(help="Seed of tensors and routing.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of tensors and routing.")] = 0,
     json_output: JsonOption = False,
 ) -> None:
     """Time one attention call, sparse against full.
@@ -138,19 +152,27 @@ def model(
     routers: RoutersOption = None,
     data: TextOption = None,
     sizes: Annotated[
-        list[int] | None, typer.Option("--size", min=1, help="Tokens of prefill; repeat. Default: 512, 2048, 8192.")
+        list[int] | None,
+        typer.Option("--size", min=1, max=MAX_TOKENS, help="Tokens of prefill; repeat. Default: 512, 2048, 8192."),
     ] = None,
     decode: Annotated[
-        list[int] | None, typer.Option(min=1, help="Tokens before decode; repeat. Default: 512, 2048, 8000.")
+        list[int] | None,
+        typer.Option(min=1, max=MAX_TOKENS, help="Tokens before decode; repeat. Default: 512, 2048, 8000."),
     ] = None,
-    top_k: Annotated[list[int] | None, typer.Option("--k", min=1, help="k; repeat. Default: 1 and 2.")] = None,
+    top_k: Annotated[
+        list[int] | None, typer.Option("--k", min=1, max=MAX_GROUPS, help="k; repeat. Default: 1 and 2.")
+    ] = None,
     shares: Annotated[
         list[float] | None,
         typer.Option(
-            "--share", min=0, max=1, help="Share of distant pairs in a window with sinks; repeat. Default: as each k."
+            "--share",
+            parser=finite(0, 1),
+            help="Share of distant pairs in a window with sinks; repeat. Default: as each k.",
         ),
     ] = None,
-    repetitions: Annotated[int, typer.Option(min=1, help="Timed runs of prefill, after one warm-up.")] = 3,
+    repetitions: Annotated[
+        int, typer.Option(min=1, max=MAX_COUNT, help="Timed runs of prefill, after one warm-up.")
+    ] = 3,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     device: DeviceOption = "auto",
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("bench-model.json"),
@@ -182,7 +204,8 @@ def baseline(
     out: OutOption = Path("bench-baselines.json"),
     sizes: SizesOption = None,
     shares: Annotated[
-        list[float] | None, typer.Option("--share", help="Share of distant pairs; repeat. Default: 0.15.")
+        list[float] | None,
+        typer.Option("--share", parser=finite(0, 1), help="Share of distant pairs; repeat. Default: 0.15."),
     ] = None,
     model: Annotated[
         str | None,
@@ -202,13 +225,15 @@ def baseline(
         list[str] | None,
         typer.Option("--setting", metavar="NAME:KEY=VALUE", help="Setting of a baseline, as quest:page=4; repeat."),
     ] = None,
-    query_heads: Annotated[int, typer.Option(min=1, help="Query heads of a key/value head of normal tensors.")] = 3,
-    head_dim: Annotated[int, typer.Option(min=1, help="Size of a head of normal tensors.")] = 64,
+    query_heads: Annotated[
+        int, typer.Option(min=1, max=MAX_GROUPS, help="Query heads of a key/value head of normal tensors.")
+    ] = 3,
+    head_dim: Annotated[int, typer.Option(min=1, max=MAX_GROUPS, help="Size of a head of normal tensors.")] = 64,
     window: WindowOption = 128,
     sinks: SinksOption = 4,
     repetitions: RepetitionsOption = 5,
     device: DeviceOption = "auto",
-    seed: Annotated[int, typer.Option(help="Seed of tensors and random baselines.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of tensors and random baselines.")] = 0,
     json_output: JsonOption = False,
 ) -> None:
     """Time published sparse attentions, one key/value head with its query heads.
@@ -281,10 +306,8 @@ def _print(record: dict[str, Any], table: Callable[[dict[str, Any]], Table], out
     if json_output:
         print_json(record)
         return
-    import rich
-
-    rich.print(table(record))
-    rich.print(f"Written to {out}.")
+    show(table(record))
+    print(f"Written to {out}.")
 
 
 def _numbers(text: str, count: int, name: str, example: str) -> Any:

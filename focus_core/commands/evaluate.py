@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from focus_core.commands.options import JsonOption, ModelOption, RoutersOption, UntrainedOption, print_json
+from focus_core.commands.options import (
+    MAX_COUNT,
+    MAX_GROUPS,
+    MAX_TOKENS,
+    JsonOption,
+    ModelOption,
+    RoutersOption,
+    UntrainedOption,
+    print_json,
+    show,
+)
 
 
 def evaluate(
@@ -15,23 +25,32 @@ def evaluate(
     model: ModelOption = "default",
     routers: RoutersOption = None,
     untrained: UntrainedOption = False,
-    length: Annotated[int, typer.Option(help="Tokens per block, T.")] = 512,
+    length: Annotated[int, typer.Option(min=2, max=MAX_TOKENS, help="Tokens per block, T.")] = 512,
     stride: Annotated[
         int | None,
-        typer.Option(help="Tokens scored at the end of each block; blocks overlap. Default: the length."),
+        typer.Option(
+            min=1, max=MAX_TOKENS, help="Tokens scored at the end of each block; blocks overlap. Default: the length."
+        ),
     ] = None,
     lengths: Annotated[
         list[int] | None,
-        typer.Option(help="Also compare causal routing at these lengths; repeat. Each must divide the longest."),
+        typer.Option(
+            min=2,
+            max=MAX_TOKENS,
+            help="Also compare causal routing at these lengths; repeat. Each must divide the longest.",
+        ),
     ] = None,
-    length_blocks: Annotated[int, typer.Option(help="Blocks of the longest length that --lengths uses.")] = 2,
-    blocks: Annotated[int, typer.Option(help="Evenly spaced blocks to use; 0 for all.")] = 32,
+    length_blocks: Annotated[
+        int, typer.Option(min=1, max=MAX_COUNT, help="Blocks of the longest length that --lengths uses.")
+    ] = 2,
+    blocks: Annotated[int, typer.Option(min=0, max=MAX_COUNT, help="Evenly spaced blocks to use; 0 for all.")] = 32,
     top_k: Annotated[
         list[int] | None,
-        typer.Option("--top-k", "-k", help="k to evaluate; repeat for more. Default: 1 and 2."),
+        typer.Option("--top-k", "-k", min=1, max=MAX_GROUPS, help="k to evaluate; repeat for more. Default: 1 and 2."),
     ] = None,
     window: Annotated[
-        int | None, typer.Option("--window", "-w", help="Local window, w. Default: the routers' own.")
+        int | None,
+        typer.Option("--window", "-w", min=0, max=MAX_TOKENS, help="Local window, w. Default: the routers' own."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the record to this JSON file.")] = None,
     json_output: JsonOption = False,
@@ -48,8 +67,6 @@ def evaluate(
     Example: focus eval --data book.txt -k 1 -k 2 -k 4 --json
     Example: focus eval --data book.txt --lengths 512 --lengths 2048
     """
-    import rich
-
     from focus_core.commands.tables import evaluation_table, leak_lines, length_table
     from focus_core.evaluation.run import evaluate_texts
     from focus_core.progress import terminal_progress
@@ -75,10 +92,10 @@ def evaluate(
         return
     name, settings = found.record["model"]["name"], found.record["settings"]
     title = f"{name}, routers {settings['routers']}, T={length}, stride {settings['stride']}"
-    rich.print(evaluation_table(found.results, f"{title}, w={settings['config']['window']}"))
+    show(evaluation_table(found.results, f"{title}, w={settings['config']['window']}"))
     exposure = found.results[0].exposure
-    rich.print(f"Gate exposure: {exposure:.1%} of causal pairs are distant, so that routing can drop them.")
+    print(f"Gate exposure: {exposure:.1%} of causal pairs are distant, so that routing can drop them.")
     for line in leak_lines(found.leaks):
-        rich.print(line)
+        print(line)
     if found.lengths:
-        rich.print(length_table(found.lengths, f"Length transfer on the same {found.length_tokens:,} tokens"))
+        show(length_table(found.lengths, f"Length transfer on the same {found.length_tokens:,} tokens"))

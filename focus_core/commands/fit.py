@@ -7,20 +7,35 @@ from typing import Annotated
 
 import typer
 
-from focus_core.commands.options import JsonOption, ModelOption, print_json
+from focus_core.commands.options import (
+    MAX_COUNT,
+    MAX_GROUPS,
+    MAX_SEED,
+    MAX_TOKENS,
+    JsonOption,
+    ModelOption,
+    finite,
+    print_json,
+)
 
 
 def fit(
     data: Annotated[list[Path], typer.Option("--data", "-d", help="Text file or folder; repeat for more.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the routers.")] = Path("runs/narrow"),
     model: ModelOption = "default",
-    groups: Annotated[int, typer.Option("--groups", "-K", min=2, help="Groups per key/value head, K.")] = 64,
-    page: Annotated[int, typer.Option(min=1, help="Keys of a page.")] = 16,
-    share: Annotated[float, typer.Option(help="Share of the keys beyond the window that a query reads.")] = 0.15,
-    window: Annotated[int, typer.Option("--window", "-w", min=0, help="Local window, w.")] = 128,
-    sinks: Annotated[int, typer.Option(min=0, help="First tokens that every later token attends to.")] = 4,
-    tokens: Annotated[int, typer.Option(min=1, help="Tokens to fit on, about.")] = 24576,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of k-means.")] = 0,
+    groups: Annotated[
+        int, typer.Option("--groups", "-K", min=2, max=MAX_GROUPS, help="Groups per key/value head, K.")
+    ] = 64,
+    page: Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="Keys of a page.")] = 16,
+    share: Annotated[
+        float, typer.Option(parser=finite(0, 1), help="Share of the keys beyond the window that a query reads.")
+    ] = 0.15,
+    window: Annotated[int, typer.Option("--window", "-w", min=0, max=MAX_TOKENS, help="Local window, w.")] = 128,
+    sinks: Annotated[
+        int, typer.Option(min=0, max=MAX_TOKENS, help="First tokens that every later token attends to.")
+    ] = 4,
+    tokens: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Tokens to fit on, about.")] = 24576,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of k-means.")] = 0,
     json_output: JsonOption = False,
 ) -> None:
     """Fit narrow routers to a model; nothing is trained.
@@ -31,8 +46,6 @@ def fit(
 
     Example: focus fit --data texts/ --out runs/narrow
     """
-    import rich
-
     from focus_core.progress import terminal_progress
     from focus_core.training.fit import fit_routers, narrow_config
 
@@ -43,5 +56,5 @@ def fit(
     if json_output:
         print_json(record)
     else:
-        rich.print(f"{groups} groups per key/value head, fitted on {record['settings']['blocks']} blocks.")
-        typer.echo(f"Written to {out}")
+        print(f"{groups} groups per key/value head, fitted on {record['settings']['blocks']} blocks.")
+        print(f"Written to {out}")

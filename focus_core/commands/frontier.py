@@ -7,7 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from focus_core.commands.options import JsonOption, ModelOption, print_json
+from focus_core.commands.options import (
+    MAX_COUNT,
+    MAX_GROUPS,
+    MAX_SEED,
+    MAX_TOKENS,
+    JsonOption,
+    ModelOption,
+    finite,
+    print_json,
+    show,
+)
 
 
 def frontier(
@@ -25,7 +35,8 @@ def frontier(
         typer.Option("--routers", "-r", metavar="FOLDER", help="Routers; repeat. Default: those shipped."),
     ] = None,
     top_k: Annotated[
-        list[int] | None, typer.Option("--top-k", "-k", min=1, help="k; repeat. Default: 1, and 2 with --data.")
+        list[int] | None,
+        typer.Option("--top-k", "-k", min=1, max=MAX_GROUPS, help="k; repeat. Default: 1, and 2 with --data."),
     ] = None,
     baseline: Annotated[
         list[str] | None,
@@ -33,24 +44,34 @@ def frontier(
     ] = None,
     share: Annotated[
         list[float] | None,
-        typer.Option(help="Share of distant pairs for baselines; repeat. Default: 0.15; the routers' with --data."),
+        typer.Option(
+            parser=finite(0, 1),
+            help="Share of distant pairs for baselines; repeat. Default: 0.15; the routers' with --data.",
+        ),
     ] = None,
     length: Annotated[
         list[int] | None,
-        typer.Option(min=2, help="Context length T; repeat with --kinds. Default: 2048; 512, 2048, 8192 with --kinds."),
+        typer.Option(
+            min=2,
+            max=MAX_TOKENS,
+            help="Context length T; repeat with --kinds. Default: 2048; 512, 2048, 8192 with --kinds.",
+        ),
     ] = None,
-    window: Annotated[int, typer.Option("--window", "-w", min=0, help="Window w, for all.")] = 128,
-    sinks: Annotated[int, typer.Option(min=0, help="First tokens that all methods keep.")] = 4,
+    window: Annotated[int, typer.Option("--window", "-w", min=0, max=MAX_TOKENS, help="Window w, for all.")] = 128,
+    sinks: Annotated[int, typer.Option(min=0, max=MAX_TOKENS, help="First tokens that all methods keep.")] = 4,
     blocks: Annotated[
         int | None,
-        typer.Option(min=1, help="Evenly spaced blocks. Default: 16; 3 for each kind and length with --kinds."),
+        typer.Option(
+            min=1, max=MAX_COUNT, help="Evenly spaced blocks. Default: 16; 3 for each kind and length with --kinds."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of untrained routers and random baselines.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of untrained routers and random baselines.")] = 0,
     untuned: Annotated[
         bool, typer.Option("--untuned", help="Default settings for baselines, not those best on the training text.")
     ] = False,
     learned_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Training text of learned baselines, with --kinds. Default: 307,200.")
+        int | None,
+        typer.Option(min=1, max=MAX_COUNT, help="Training text of learned baselines, with --kinds. Default: 307,200."),
     ] = None,
     speeds: Annotated[
         list[Path] | None, typer.Option(help="Record of focus bench; repeat. Default: those that are shipped.")
@@ -88,7 +109,7 @@ def frontier(
     sizes |= {} if top_k is None else {"top_k": tuple(top_k)}
     sizes |= {} if share is None else {"shares": tuple(share)}
     sizes |= {} if baseline is None else {"baselines": () if baseline == ["none"] else tuple(baseline)}
-    known = recorded_speeds() if speeds is None else read_speeds(speeds)
+    known = recorded_speeds() if speeds is None else read_speeds(speeds, named=True)
     if kinds is not None:
         sizes |= {} if length is None else {"lengths": tuple(length)}
         sizes |= {} if learned_tokens is None else {"learned_tokens": learned_tokens}
@@ -105,8 +126,6 @@ def frontier(
 def _single(
     data: list[Path], train: list[Path], out: Path, sizes: dict[str, Any], model: str, known: Any, *, quiet: bool
 ) -> dict[str, Any]:
-    import rich
-
     from focus_core.commands.tables.frontier import frontier_table
     from focus_core.frontier.run import FrontierSettings, measure_frontier
     from focus_core.frontier.table import frontier_rows, worth
@@ -119,16 +138,14 @@ def _single(
     if not quiet:
         used = record["settings"]
         title = f"{record['model']['name']}, T={used['length']}, w={used['window']}, {used['sink_tokens']} sinks"
-        rich.print(frontier_table(frontier_rows(record, known), title))
-        rich.print(worth(used["blocks"], record["documents"]))
+        show(frontier_table(frontier_rows(record, known), title))
+        print(worth(used["blocks"], record["documents"]))
     return record
 
 
 def _kinds(
     kinds: Path, train: list[Path], out: Path, sizes: dict[str, Any], model: str, known: Any, *, quiet: bool
 ) -> dict[str, Any]:
-    import rich
-
     from focus_core.commands.tables.frontier import by_kind_table, means_table
     from focus_core.frontier.kinds.means import lengths_of
     from focus_core.frontier.kinds.protocol import ProtocolSettings, measure_protocol
@@ -141,8 +158,8 @@ def _kinds(
         )
     if not quiet:
         for length in lengths_of(record):
-            rich.print(means_table(record, length))
-            rich.print(by_kind_table(record, length))
+            show(means_table(record, length))
+            show(by_kind_table(record, length))
             print(verdict(record, length))
         print(*notes(record), sep="\n")
     return record

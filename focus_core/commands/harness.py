@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from focus_core.commands.options import JsonOption, ModelOption, RoutersOption, print_json
+from focus_core.commands.options import (
+    MAX_COUNT,
+    MAX_GROUPS,
+    MAX_SEED,
+    MAX_TOKENS,
+    JsonOption,
+    ModelOption,
+    RoutersOption,
+    device_name,
+    print_json,
+    show,
+)
 
 
 def harness(
@@ -23,19 +34,25 @@ def harness(
             help="NAME, NAME_long, lambada_openai_after_2048 or needle_1024; NAME=20 for 20 items. Repeat for more.",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Items per task, the first ones; 0 for all.")] = 100,
+    limit: Annotated[int, typer.Option(min=0, max=MAX_COUNT, help="Items per task, the first ones; 0 for all.")] = 100,
     model: ModelOption = "default",
     routers: RoutersOption = None,
     untrained: Annotated[bool, typer.Option("--untrained", help="Use untrained routers (seed 0).")] = False,
-    top_k: Annotated[list[int] | None, typer.Option("--top-k", "-k", min=1, help="k; repeat. Default: 1, 2.")] = None,
+    top_k: Annotated[
+        list[int] | None, typer.Option("--top-k", "-k", min=1, max=MAX_GROUPS, help="k; repeat. Default: 1, 2.")
+    ] = None,
     soft: Annotated[bool, typer.Option(help="Also the soft gate of training.")] = True,
     filler: Annotated[
         list[Path] | None, typer.Option(help="Text put before passages and around needles. Default: the sample story.")
     ] = None,
-    long_tokens: Annotated[int, typer.Option(min=1, help="Length of the few-shot prompts of NAME_long.")] = 1024,
-    batch_size: Annotated[int, typer.Option(min=1, help="Requests per pass; 1 reuses their common start.")] = 1,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    seed: Annotated[int, typer.Option(help="Seed of few-shot sampling and needles.")] = 0,
+    long_tokens: Annotated[
+        int, typer.Option(min=1, max=MAX_TOKENS, help="Length of the few-shot prompts of NAME_long.")
+    ] = 1024,
+    batch_size: Annotated[
+        int, typer.Option(min=1, max=MAX_COUNT, help="Requests per pass; 1 reuses their common start.")
+    ] = 1,
+    device: Annotated[str, typer.Option(parser=device_name, help="cpu or cuda.")] = "cpu",
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of few-shot sampling and needles.")] = 0,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results; repeat the command to resume.")] = Path(
         "runs/harness"
     ),
@@ -59,8 +76,6 @@ def harness(
         raise FocusError("Say where the tasks come from: --data FOLDER for local files, or --hub.")
     os.environ.setdefault("TQDM_DISABLE", "1")  # the harness's bars; ours says which task and routing
     require("lm_eval", "eval")
-    import rich
-
     from focus_core.commands.tables.harness import harness_table
     from focus_core.harness.run import TASKS, HarnessSettings, run_harness, task_limits
     from focus_core.progress import terminal_progress
@@ -85,4 +100,4 @@ def harness(
     if json_output:
         print_json(written)
     else:
-        rich.print(harness_table(written["results"]))
+        show(harness_table(written["results"]))

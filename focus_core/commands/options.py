@@ -3,10 +3,57 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from focus_core.files import to_json
+from focus_core.schema import Wrong, number
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+MAX_SEED = 2**32 - 1
+"""Largest seed that every generator takes."""
+MAX_TOKENS = 2**24
+"""Longest text, window or length of a benchmark, in tokens."""
+MAX_COUNT = 10**9
+"""Largest number of steps, blocks or repetitions."""
+MAX_GROUPS = 4096
+"""Largest K, as in `FocusConfig`."""
+
+
+def finite(
+    low: float | None = None, high: float | None = None, *, above: float | None = None
+) -> Callable[[str | float], float]:
+    """A parser of an option: a finite number in a range. Ranges of typer let NaN through."""
+    check = number(low, high, above=above)
+
+    def parse(given: str | float) -> float:
+        try:
+            value = float(given)
+            check(value, "it")
+        except Wrong as error:
+            raise typer.BadParameter(f"{error}.") from error
+        except ValueError as error:
+            raise typer.BadParameter(f"{given!r} is no number.") from error
+        return value
+
+    parse.__name__ = "FLOAT"  # shown in the help
+    return parse
+
+
+def device_name(given: str) -> str:
+    """A parser of an option: auto, cpu, cuda, or one GPU such as cuda:1."""
+    if given not in ("auto", "cpu", "cuda") and not re.fullmatch(r"cuda:\d{1,3}", given):
+        raise typer.BadParameter(f"{given!r} is none: choose cpu or cuda.")
+    return given
+
+
+device_name.__name__ = "DEVICE"
 
 ModelOption = Annotated[
     str,
@@ -29,7 +76,8 @@ RoutersOption = Annotated[
 ]
 UntrainedOption = Annotated[bool, typer.Option("--untrained", help="Use untrained routers (seed 0).")]
 HeadOption = Annotated[
-    int, typer.Option("--head", min=0, help="Key/value head to analyze, where each has a router of its own.")
+    int,
+    typer.Option("--head", min=0, max=MAX_COUNT, help="Key/value head to analyze, where each has a router of its own."),
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")
@@ -38,5 +86,18 @@ JsonOption = Annotated[
 
 def print_json(value: Any) -> None:
     """Write one JSON object to standard output."""
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
-    sys.stdout.write("\n")
+    text = to_json(value)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(json.loads(text), indent=2)
+    sys.stdout.write(text + "\n")
+
+
+def show(*tables: RenderableType) -> None:
+    """Print tables. Names and paths in them are text: brackets are no markup."""
+    from rich.console import Console
+
+    console = Console(markup=False, emoji=False)
+    for table in tables:
+        console.print(table)

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from focus_core.commands.options import JsonOption, ModelOption, RoutersOption, print_json
+from focus_core.commands.options import (
+    MAX_COUNT,
+    MAX_GROUPS,
+    MAX_TOKENS,
+    JsonOption,
+    ModelOption,
+    RoutersOption,
+    finite,
+    print_json,
+    show,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,18 +30,26 @@ def plan(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for the planned routers; repeat the command to resume there.")
     ],
-    budget: Annotated[float, typer.Option(help="Share of distant pairs to keep, mean over layers, between 0 and 1.")],
+    budget: Annotated[
+        float,
+        typer.Option(parser=finite(0, 1), help="Share of distant pairs to keep, mean over layers, between 0 and 1."),
+    ],
     model: ModelOption = "default",
     routers: RoutersOption = None,
-    length: Annotated[int, typer.Option(help="Tokens per block, T.")] = 1024,
-    blocks: Annotated[int, typer.Option(help="Evenly spaced blocks to measure on.")] = 4,
+    length: Annotated[int, typer.Option(min=2, max=MAX_TOKENS, help="Tokens per block, T.")] = 1024,
+    blocks: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Evenly spaced blocks to measure on.")] = 4,
     window: Annotated[
-        int | None, typer.Option("--window", "-w", help="Local window, w. Default: the routers' own.")
+        int | None,
+        typer.Option("--window", "-w", min=0, max=MAX_TOKENS, help="Local window, w. Default: the routers' own."),
     ] = None,
     top_k: Annotated[
         list[int] | None,
         typer.Option(
-            "--top-k", "-k", help="k a layer may take beside K, which keeps all pairs; repeat. Default: 1 and 2."
+            "--top-k",
+            "-k",
+            min=0,
+            max=MAX_GROUPS,
+            help="k a layer may take beside K, which keeps all pairs; repeat. Default: 1 and 2.",
         ),
     ] = None,
     costs: Annotated[
@@ -47,8 +65,6 @@ def plan(
 
     Example: focus plan -d books/ --budget 0.45 --out runs/planned
     """
-    import rich
-
     from focus_core.evaluation.plan import plan_routers
     from focus_core.progress import terminal_progress
 
@@ -69,8 +85,8 @@ def plan(
     if json_output:
         print_json(record)
         return
-    rich.print(_table(record))
-    rich.print(f"Expected loss, if layers add up: {record['plan']['loss']:+.4f} nats. Written to {out}.")
+    show(_table(record))
+    print(f"Expected loss, if layers add up: {record['plan']['loss']:+.4f} nats. Written to {out}.")
 
 
 def _table(record: dict[str, Any]) -> Table:

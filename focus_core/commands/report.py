@@ -8,6 +8,10 @@ from typing import Annotated
 import typer
 
 from focus_core.commands.options import (
+    MAX_COUNT,
+    MAX_GROUPS,
+    MAX_SEED,
+    MAX_TOKENS,
     HeadOption,
     JsonOption,
     ModelOption,
@@ -27,7 +31,13 @@ def report(
     untrained: UntrainedOption = False,
     top_k: Annotated[
         int | None,
-        typer.Option("--top-k", "-k", help="Groups per token, k. Default: the routers' own, or their plan."),
+        typer.Option(
+            "--top-k",
+            "-k",
+            min=1,
+            max=MAX_GROUPS,
+            help="Groups per token, k. Default: the routers' own, or their plan.",
+        ),
     ] = None,
     head: HeadOption = 0,
     states: Annotated[
@@ -38,16 +48,19 @@ def report(
         ),
     ] = "untouched",
     layers: Annotated[
-        list[int] | None, typer.Option("--layer", "-l", help="Layer to report; repeat for more. Default: all.")
+        list[int] | None,
+        typer.Option("--layer", "-l", min=0, max=MAX_COUNT, help="Layer to report; repeat for more. Default: all."),
     ] = None,
-    block: Annotated[int, typer.Option(help="Tokens routed at once; no token sees an earlier block.")] = 2048,
-    batch_size: Annotated[int, typer.Option(help="Blocks in one forward pass.")] = 1,
-    examples: Annotated[int, typer.Option(help="Random and strongest examples per group.")] = 5,
+    block: Annotated[
+        int, typer.Option(min=1, max=MAX_TOKENS, help="Tokens routed at once; no token sees an earlier block.")
+    ] = 2048,
+    batch_size: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Blocks in one forward pass.")] = 1,
+    examples: Annotated[int, typer.Option(min=0, max=MAX_COUNT, help="Random and strongest examples per group.")] = 5,
     tags: Annotated[bool, typer.Option("--tags/--no-tags", help="Tag parts of speech with spaCy.")] = True,
     bfloat16: Annotated[
         bool, typer.Option("--bfloat16", help="Load the model in bfloat16: half the memory, and a few groups differ.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of random examples and intervals.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of random examples and intervals.")] = 0,
     title: Annotated[str | None, typer.Option(help="Title of the report.")] = None,
     json_output: JsonOption = False,
 ) -> None:

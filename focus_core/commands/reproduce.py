@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from focus_core.commands.options import JsonOption, RoutersOption, print_json
+from focus_core.commands.options import (
+    MAX_COUNT,
+    MAX_SEED,
+    MAX_TOKENS,
+    JsonOption,
+    RoutersOption,
+    device_name,
+    finite,
+    print_json,
+    show,
+)
 from focus_core.errors import FocusError
 
 if TYPE_CHECKING:
@@ -34,26 +44,35 @@ def reproduce(
         list[str] | None, typer.Option("--task", "-t", help="Harness task of lora; repeat, or all.")
     ] = None,
     rank: Annotated[
-        list[int] | None, typer.Option(min=1, help="Rank of adapters of lora; repeat. Default: 4 and 16.")
+        list[int] | None,
+        typer.Option(min=1, max=MAX_COUNT, help="Rank of adapters of lora; repeat. Default: 4 and 16."),
     ] = None,
     rate: Annotated[
         list[float] | None,
-        typer.Option(RATE, min=0, help="Start of the grid of adapters' learning rates, lora and adapted; repeat."),
+        typer.Option(
+            RATE,
+            parser=finite(above=0, high=1e6),
+            help="Start of the grid of adapters' learning rates, lora and adapted; repeat.",
+        ),
     ] = None,
     choose: Annotated[
         list[Path] | None, typer.Option(help="Text to choose learning rates by. Default: the training text; repeat.")
     ] = None,
     treebank: Annotated[Path | None, typer.Option(help="CoNLL-U file with gold tags, for the groups.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps of routers or adapters.")] = None,
-    full_steps: Annotated[int | None, typer.Option(min=1, help="Steps with all weights.")] = None,
-    length: Annotated[int | None, typer.Option(min=1, help="Tokens of a block; the longest one for lengths.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Blocks a step.")] = None,
-    blocks: Annotated[int | None, typer.Option(min=1, help="Held-out blocks, evenly spaced.")] = None,
-    window: Annotated[int | None, typer.Option("--window", "-w", min=1, help="Window of trained routers.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Items per benchmark task.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="Steps of routers or adapters.")] = None,
+    full_steps: Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="Steps with all weights.")] = None,
+    length: Annotated[
+        int | None, typer.Option(min=2, max=MAX_TOKENS, help="Tokens of a block; the longest one for lengths.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="Blocks a step.")] = None,
+    blocks: Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="Held-out blocks, evenly spaced.")] = None,
+    window: Annotated[
+        int | None, typer.Option("--window", "-w", min=1, max=MAX_TOKENS, help="Window of trained routers.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="Items per benchmark task.")] = None,
     cell: Annotated[list[str] | None, typer.Option(help="Only this cell of the table; repeat for more.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of everything random.")] = 0,
+    device: Annotated[str, typer.Option(parser=device_name, help="cpu or cuda.")] = "cpu",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder. Default: one among the app's runs.")] = None,
     record: Annotated[Path | None, typer.Option(help="Also write the result to this file.")] = None,
     json_output: JsonOption = False,
@@ -144,21 +163,17 @@ def _list(experiments: dict[str, Experiment], json_output: bool) -> None:
     if json_output:
         print_json({name: {"title": each.title, "needs": each.needs} for name, each in experiments.items()})
         return
-    import rich
-
     from focus_core.commands.tables.reproduce import experiments_table
 
-    rich.print(experiments_table(experiments))
+    show(experiments_table(experiments))
 
 
 def _print(records: dict[str, Any], left_out: dict[str, str]) -> None:
-    import rich
-
     from focus_core.commands.tables.reproduce import experiment_table
     from focus_core.reproduce.studies.rates import rate_remark
 
     for record in records.values():
-        rich.print(experiment_table(record))
+        show(experiment_table(record))
         if remark := rate_remark(record):
             print(remark)
         if record["missing"]:

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from focus_core.commands.options import JsonOption, ModelOption, print_json
+from focus_core.commands.options import (
+    MAX_COUNT,
+    MAX_GROUPS,
+    MAX_SEED,
+    MAX_TOKENS,
+    JsonOption,
+    ModelOption,
+    finite,
+    print_json,
+    show,
+)
 from focus_core.errors import FocusError
 
 if TYPE_CHECKING:
@@ -25,17 +35,21 @@ def train(
         list[Path] | None,
         typer.Option(help="Text to evaluate on. Default: the last 5% of the blocks, which are not trained on."),
     ] = None,
-    steps: Annotated[int, typer.Option(help="Optimiser steps.")] = 300,
-    length: Annotated[int, typer.Option(help="Tokens per block, T.")] = 512,
-    batch_size: Annotated[int, typer.Option(help="Blocks per step.")] = 2,
-    groups: Annotated[int, typer.Option("--groups", "-K", help="Number of groups, K.")] = 8,
-    top_k: Annotated[int, typer.Option("--top-k", "-k", help="Groups per token in hard routing, k.")] = 2,
+    steps: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Optimiser steps.")] = 300,
+    length: Annotated[int, typer.Option(min=2, max=MAX_TOKENS, help="Tokens per block, T.")] = 512,
+    batch_size: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Blocks per step.")] = 2,
+    groups: Annotated[int, typer.Option("--groups", "-K", min=2, max=MAX_GROUPS, help="Number of groups, K.")] = 8,
+    top_k: Annotated[
+        int, typer.Option("--top-k", "-k", min=1, max=MAX_GROUPS, help="Groups per token in hard routing, k.")
+    ] = 2,
     router: Annotated[
         str,
         typer.Option(help="layer: one router per layer, as published. head: one per key/value head; queries choose."),
     ] = "layer",
-    window: Annotated[int, typer.Option("--window", "-w", help="Local window, w.")] = 64,
-    sinks: Annotated[int, typer.Option(help="First tokens that every later token attends to.")] = 4,
+    window: Annotated[int, typer.Option("--window", "-w", min=0, max=MAX_TOKENS, help="Local window, w.")] = 64,
+    sinks: Annotated[
+        int, typer.Option(min=0, max=MAX_TOKENS, help="First tokens that every later token attends to.")
+    ] = 4,
     objective: Annotated[
         str | None,
         typer.Option(help="mass (attention mass) or lm (the model's loss). Default: mass; with --recipe paper, lm."),
@@ -48,11 +62,18 @@ def train(
             help="Continue with these routers: a folder or a shipped name. Their own K, k, window and sinks hold.",
         ),
     ] = None,
-    learning_rate: Annotated[float, typer.Option(help="Peak learning rate of the routers.")] = 0.01,
-    seed: Annotated[int, typer.Option(help="Seed of routers and block order.")] = 0,
-    eval_blocks: Annotated[int, typer.Option(help="Held-out blocks to evaluate; 0 for none.")] = 8,
+    learning_rate: Annotated[
+        float, typer.Option(parser=finite(above=0, high=1e6), help="Peak learning rate of the routers.")
+    ] = 0.01,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of routers and block order.")] = 0,
+    eval_blocks: Annotated[
+        int, typer.Option(min=0, max=MAX_COUNT, help="Held-out blocks to evaluate; 0 for none.")
+    ] = 8,
     eval_top_k: Annotated[
-        list[int] | None, typer.Option(help="k to evaluate; repeat for more. Default: 1 to K; with Trainer, 1 and 2.")
+        list[int] | None,
+        typer.Option(
+            min=1, max=MAX_GROUPS, help="k to evaluate; repeat for more. Default: 1 to K; with Trainer, 1 and 2."
+        ),
     ] = None,
     mode: Annotated[
         str, typer.Option(help="centroid-only, two-phase (then all weights) or scratch (all weights, random start).")
@@ -63,10 +84,14 @@ def train(
     architecture: Annotated[
         Path | None, typer.Option(help="scratch: folder or JSON file with a Transformers configuration.")
     ] = None,
-    full_steps: Annotated[int, typer.Option(help="Steps with all weights.")] = 300,
-    base_learning_rate: Annotated[float, typer.Option(help="Peak learning rate of the model's own weights.")] = 1e-5,
-    micro_batch: Annotated[int | None, typer.Option(help="Trainer: blocks per process and pass.")] = None,
-    save_every: Annotated[int, typer.Option(help="Trainer: steps between checkpoints.")] = 100,
+    full_steps: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Steps with all weights.")] = 300,
+    base_learning_rate: Annotated[
+        float, typer.Option(parser=finite(above=0, high=1e6), help="Peak learning rate of the model's own weights.")
+    ] = 1e-5,
+    micro_batch: Annotated[
+        int | None, typer.Option(min=1, max=MAX_COUNT, help="Trainer: blocks per process and pass.")
+    ] = None,
+    save_every: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Trainer: steps between checkpoints.")] = 100,
     dtype: Annotated[str, typer.Option(help="Trainer: dtype of loaded weights, float32 or bfloat16.")] = "float32",
     precision: Annotated[str, typer.Option(help="Trainer: fp32, or bf16 for autocast.")] = "fp32",
     json_output: JsonOption = False,
@@ -129,18 +154,16 @@ def _chosen(recipe: str, objective: str | None, routing: dict[str, Any]) -> tupl
 
 
 def _show(run: TrainedRun, *, phased: bool, everything: bool) -> None:
-    import rich
-
     from focus_core.commands.tables import evaluation_table
 
     title = f"Held-out text, T={run.record['settings']['length']}, w={run.focus.config.window}"
     if phased:
         if run.results:
-            rich.print(evaluation_table(run.results, title))
-        rich.print(f"{'Model and routers' if everything else 'Routers'} written to {run.folder}.")
+            show(evaluation_table(run.results, title))
+        print(f"{'Model and routers' if everything else 'Routers'} written to {run.folder}.")
         return
-    rich.print(evaluation_table(run.results, title))
-    rich.print(evaluation_table(run.untrained, "The same with untrained routers, calibrated on the training text"))
-    rich.print(
+    show(evaluation_table(run.results, title))
+    show(evaluation_table(run.untrained, "The same with untrained routers, calibrated on the training text"))
+    print(
         f"Routers written to {run.folder}. Look at them with: focus app, or measure: focus eval --routers {run.folder}"
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from focus_core.attention import kept_pairs
+from focus_core.errors import FocusError
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import heads_in_batch
 
@@ -63,6 +64,19 @@ def exposure(
         every = sliding_windows if len(sliding_windows) > 1 else [*sliding_windows] * len(layers)
         removed = sum(_removed(part, config, own) for part, own in zip(layers, every, strict=True)) / len(layers)
     return Exposure(num_tokens, causal, distant, removed)
+
+
+def check_exposed(num_tokens: int, config: FocusConfig, sliding_windows: Sequence[int | None] = (None,)) -> None:
+    """Refuse a length at which routing can drop no pair, so that every result would be that of the untouched model.
+
+    Raises:
+        FocusError: no pair is distant.
+    """
+    if not exposure(num_tokens, config, sliding_windows=sliding_windows).distant:
+        raise FocusError(
+            f"Blocks of {num_tokens:,} tokens have no pair beyond the window of {config.window:,}, so routing changes "
+            "nothing: give a longer --length or a smaller --window."
+        )
 
 
 def _pairs(num_tokens: int, window: int, sliding_window: int | None) -> tuple[int, int]:

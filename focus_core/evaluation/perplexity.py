@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -11,12 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from focus_core.errors import FocusError
 from focus_core.evaluation.exposure import exposure
 from focus_core.evaluation.likelihood import token_losses
 from focus_core.evaluation.retention import RETENTION, Compared, Retention, Untouched, compare_tokens, retention_of
 from focus_core.progress import Progress, silent
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel, Mode
+
+LARGEST_NLL = 700.0
+"""Mean negative log-likelihood above which the perplexity no longer grows: its exponential is not finite."""
 
 MAX_TOKENS = 4096
 """Largest number of tokens in a forward pass, unless one block has more."""
@@ -161,13 +164,18 @@ def evaluate(
                 if on_losses is not None:
                     on_losses(losses.cpu().numpy())
                 progress(f"Evaluating {routing}", min(1.0, (start + batch_size) / len(blocks)))
+    if not np.isfinite(block_nll).all():
+        raise FocusError(
+            f"The predictions with routing {routing} are not finite: the weights of the model are damaged or too large "
+            f"for {focus.model.dtype}, so get it again."
+        )
     hard, off = routing == "hard", routing == "off"
     largest, layer = (None, None) if off else shares.largest()
     return Evaluation(
         routing=routing,
         top_k=config.one_top_k if hard else None,
         balance="none" if off else config.balance,
-        perplexity=math.exp(sum(block_nll) / len(block_nll)),
+        perplexity=float(np.exp(min(sum(block_nll) / len(block_nll), LARGEST_NLL))),
         tokens=scored * len(blocks),
         exposure=exposure(length, config, sliding_windows=focus.sliding_windows).distant_share,
         kept_share=shares.kept / max(1, shares.distant) if hard else 1.0,
@@ -191,12 +199,17 @@ def standard_settings(
     """The rows of every evaluation of routers: untouched, soft, and hard at each k, both balances.
 
     Routers with a plan (`planned`) also get rows at the planned k of every layer.
+
+    Raises:
+        FocusError: a k that these routers do not have.
     """
+    for top_k in top_ks:
+        if not 0 <= top_k <= num_groups:
+            raise FocusError(f"top_k is {top_k} and these routers have {num_groups} groups: choose 1 to {num_groups}.")
     rows: list[tuple[Mode, int | None, str | None]] = [("off", None, None), ("soft", None, "sequence")]
     if planned:
         rows.append(("hard", None, "calibrated"))
     for balance in ("calibrated", "sequence"):
         for top_k in top_ks:
-            if top_k <= num_groups:
-                rows.append(("hard", top_k, balance))
+            rows.append(("hard", top_k, balance))
     return rows

@@ -7,7 +7,6 @@ measurement per layer and k. The sum of these losses was smaller than the loss o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +15,22 @@ from typing import Any
 import numpy as np
 
 from focus_core.errors import FocusError
+from focus_core.evaluation.exposure import check_exposed
 from focus_core.evaluation.perplexity import evaluate
+from focus_core.locks import claims_folder
 from focus_core.models import LoadedModel
 from focus_core.progress import Progress, silent
-from focus_core.results import record_run, text_records
+from focus_core.reading import read_json
+from focus_core.results import plain, record_run, text_records
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
+from focus_core.routing.storage import routers_hash
+from focus_core.schema import array, number, refused, table, whole
 from focus_core.text import find_texts, read_text, token_blocks
 
 RECORD, SCHEMA = "plan.json", "focus-plan/1"
+_COST = table({"layer": whole(0), "top_k": whole(0), "loss": number(), "kept_share": number(0, 1)}, values=refused)
+_RECORD = table({"costs": array(_COST)})
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,7 @@ class LayerCost:
     kept_share: float
 
 
+@claims_folder()
 def plan_routers(
     texts: str | Path | Iterable[str | Path],
     out: str | Path,
@@ -88,6 +95,7 @@ def plan_routers(
     with attached(model, routers, progress=progress) as (loaded, focus):
         sample = token_blocks(loaded.tokenizer, [read_text(path) for path in files], length, max_blocks=blocks)
         fixed: dict[str, Any] = {
+            "routers_hash": routers_hash(focus.routers),
             "model": {"name": loaded.info.name, "revision": loaded.info.revision},
             "settings": {
                 "routers": focus.name,
@@ -99,6 +107,7 @@ def plan_routers(
             },
             "data": text_records(files),
         }
+        check_exposed(length, focus.config.replace(window=fixed["settings"]["window"]), focus.sliding_windows)
         earlier = Path(costs) if costs is not None else out / RECORD
         measured = [LayerCost(**row) for row in _earlier(earlier, fixed, needed=costs is not None)]
         total = len(focus.layers) * len(top_ks)
@@ -225,10 +234,11 @@ def _earlier(path: Path, fixed: dict[str, Any], *, needed: bool) -> list[dict[st
     if not path.is_file() and not needed:
         return []
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        rows, same = record["costs"], all(record[name] == json.loads(json.dumps(fixed[name])) for name in fixed)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        record = read_json(path, _RECORD)
+    except (OSError, FocusError) as error:
         raise FocusError(f"{path} is no record of a plan: give another folder or file.") from error
-    if not same:
+    if "routers_hash" not in record:
+        raise FocusError(f"{path} is of an older version, which did not store its routers: give another folder.")
+    if any(record.get(name) != value for name, value in plain(fixed).items()):
         raise FocusError(f"{path} was measured with other routers, settings or texts: give another folder.")
-    return rows
+    return record["costs"]

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.evaluation.compare import Leak, leaks
+from focus_core.evaluation.exposure import check_exposed
 from focus_core.evaluation.lengths import LengthRow, length_transfer
 from focus_core.evaluation.perplexity import Evaluation, evaluate, standard_settings
 from focus_core.evaluation.retention import Untouched
+from focus_core.locks import claims_file
 from focus_core.models import LoadedModel
 from focus_core.progress import Progress, silent
 from focus_core.results import record_run, stamp, text_records
@@ -40,6 +42,7 @@ class TextEvaluation:
     record: dict[str, Any]
 
 
+@claims_file()
 def evaluate_texts(
     texts: str | Path | Iterable[str | Path],
     *,
@@ -81,9 +84,13 @@ def evaluate_texts(
     contents = [read_text(path) for path in files]
     changes: dict[str, Any] = {} if window is None else {"window": window}
     with attached(model, routers, untrained=untrained, progress=progress) as (loaded, focus):
-        sample = token_windows(loaded.tokenizer, contents, length, stride or length, max_blocks=blocks)
+        sample = token_windows(
+            loaded.tokenizer, contents, length, length if stride is None else stride, max_blocks=blocks
+        )
         with focus.routing("hard", **changes):
             config = focus.current.config
+        for each in (length, *lengths):
+            check_exposed(each, config, focus.sliding_windows)
         plan = standard_settings(config.num_groups, tuple(top_k), planned=config.one_top_k is None)
         results, untouched = [], Untouched(sample)
         for index, (mode, k, balance) in enumerate(plan):

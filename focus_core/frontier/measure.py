@@ -21,6 +21,7 @@ from focus_core.evaluation.perplexity import Evaluation
 from focus_core.evaluation.retention import RETENTION, Untouched, compare_tokens, retention_of
 from focus_core.routing.model import FocusModel
 from focus_core.routing.rules import AttentionCall, Rule, attend_fully, hard_groups
+from focus_core.schema import array, maybe, number, refused, table, text, whole
 
 SCHEMA = "focus-frontier/1"
 FITTED_TOGETHER = 4
@@ -107,6 +108,31 @@ def check_names(baselines: Iterable[str], shares: Iterable[float], known: Iterab
     wrong = [share for share in shares if not 0 < share < 1]
     if wrong:
         raise FocusError(f"A share of pairs is above 0 and below 1, not {wrong[0]:g}: change --share.")
+
+
+_SHARE, _VALUE, _VALUES, _COUNT = maybe(number(0, 1.0001)), maybe(number()), array(number()), maybe(whole(0))
+POINT = table(
+    {
+        **{name: text() for name in ("method", "kind", "label", "source")},
+        **{name: _SHARE for name in ("wanted_share", "kept_share", "causal_kept_share", "largest_group_share")},
+        "top_k": _COUNT,
+        "perplexity": number(above=0),
+        "tokens": whole(1),
+        "block_nll": array(number(), least=1),
+    },
+    {
+        "router": maybe(text()),
+        "num_groups": _COUNT,
+        "layer_top_k": maybe(array(whole(0))),
+        **{name: _VALUE for name in ("kl", "kl_last_quarter", "top1_agreement", "seconds")},
+        **{name: _VALUES for name in ("block_kl", "block_kl_last_quarter")},
+        "text": maybe(text()),
+        "length": _COUNT,
+        "setting": maybe(table(values=number())),
+    },
+    values=refused,
+)
+"""Check of a stored `Point`."""
 
 
 def point_of(stored: dict[str, Any]) -> Point:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,21 +13,26 @@ from torch import Tensor
 from focus_core.baselines import BASELINES
 from focus_core.errors import FocusError
 from focus_core.evaluation import evaluate
+from focus_core.evaluation.exposure import check_exposed
 from focus_core.evaluation.retention import Untouched
 from focus_core.frontier.figure import figure
 from focus_core.frontier.files import write_beside
-from focus_core.frontier.measure import SCHEMA, Point, baseline_point, check_names, point_of, routed_point
+from focus_core.frontier.measure import POINT, SCHEMA, Point, baseline_point, check_names, point_of, routed_point
 from focus_core.frontier.speeds import Speeds, recorded_speeds
 from focus_core.frontier.table import markdown
 from focus_core.frontier.texts import cut
-from focus_core.frontier.tuning import Tuning, stored_tuning
+from focus_core.frontier.tuning import Tuning
+from focus_core.locks import claims_file
 from focus_core.models import LoadedModel, load_model
 from focus_core.progress import Progress, silent
+from focus_core.reading import read_json
 from focus_core.results import record_run, resume_record, text_records
 from focus_core.routing.attach import attach
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, retrofit
 from focus_core.routing.routers import ROUTERS
+from focus_core.routing.storage import routers_hash
+from focus_core.schema import array, table, text
 from focus_core.text import find_texts, read_text, token_blocks
 from focus_core.training.calibrate import calibrate
 from focus_core.training.loop import calibration_blocks
@@ -65,6 +70,7 @@ class FrontierSettings:
         check_names(self.baselines, self.shares or (), BASELINES)
 
 
+@claims_file()
 def measure_frontier(
     data: Sequence[Path],
     train: Sequence[Path],
@@ -88,7 +94,7 @@ def measure_frontier(
 
     Returns:
         The record: ``schema``, ``made``, ``model``, ``settings``, ``data``, ``training_text``, ``documents`` (that of
-        each block), ``tuning`` (the settings tried of each baseline) and ``points``.
+        each block), ``routers`` (their hashes), ``tuning`` (the settings tried of each baseline) and ``points``.
 
     Raises:
         FocusError: a text, a model or routers are missing, or the file holds a measurement of other settings.
@@ -100,6 +106,7 @@ def measure_frontier(
     speeds = recorded_speeds() if speeds is None else speeds
     held_files, train_files = find_texts(data), find_texts(train)
     loaded, length = load_model(model, progress=progress), settings.length
+    check_exposed(length, FocusConfig(window=settings.window))
     sample = cut(loaded.tokenizer, held_files, length, settings.blocks)
     held = sample.blocks
     if not len(held):
@@ -113,8 +120,11 @@ def measure_frontier(
         "data": text_records(held_files),
         "training_text": text_records(train_files),
     }
-    record: dict[str, Any] = resume_record(out, report, older={"tuned": False}) | {"documents": list(sample.documents)}
-    record["tuning"] = stored_tuning(out)
+    routers = identified(loaded, settings.routers)
+    record: dict[str, Any] = resume_record(out, report, older={"tuned": False}, point=POINT) | {
+        "documents": list(sample.documents)
+    }
+    record |= stored_beside(out, routers)
     points = [point_of(point) for point in record["points"]]
     pool = calibration_blocks(pool, settings.seed)
     budget = {"window": settings.window, "sinks": settings.sink_tokens, "seed": settings.seed}
@@ -126,6 +136,50 @@ def measure_frontier(
         progress(f"{point.label} ({done} of {plan.total})", done / plan.total)
     write_beside(out, markdown(record, speeds), figure(record, speeds))
     return record
+
+
+def identified(loaded: LoadedModel, folders: Iterable[str | None]) -> dict[str, str]:
+    """The hash of each of these routers, by name.
+
+    Raises:
+        FocusError: they do not fit the model, or two folders have one name and other routers.
+    """
+    found: dict[str, str] = {}
+    for folder in folders:
+        focus = attach(loaded, folder, untrained=False)
+        try:
+            name, own = Path(focus.name).name, routers_hash(focus.routers)
+        finally:
+            focus.detach()
+        if found.setdefault(name, own) != own:
+            raise FocusError(f"Two folders of routers are called {name}: rename one of them.")
+    return found
+
+
+def stored_beside(out: Path, routers: dict[str, str]) -> dict[str, Any]:
+    """Hashes of routers and tuning of a record that `resume_record` accepts, with the routers of this call.
+
+    Raises:
+        FocusError: the file has points of other routers of a name, or does not tell which routers it has.
+    """
+    if not out.exists():
+        return {"routers": routers, "tuning": []}
+    record = read_json(out, _BESIDE)
+    known = record.get("routers", {})
+    for point in record["points"]:
+        name = point["method"]
+        if point["kind"] != "routers" or name not in routers:
+            continue
+        if name not in known and point["source"] == "trained":
+            raise FocusError(f"{out} is of an older version, which did not store which routers {name} were: {_ELSE}")
+        if name in known and known[name] != routers[name]:
+            raise FocusError(f"{out} holds other routers of the name {name}: {_ELSE}")
+    return {"routers": known | routers, "tuning": record.get("tuning", [])}
+
+
+_ELSE = "name another file with --out."
+_POINT = table({"method": text(), "kind": text(), "source": text()})
+_BESIDE = table({"points": array(_POINT)}, {"routers": table(values=text()), "tuning": array(table())})
 
 
 class _Plan:

@@ -12,7 +12,6 @@ different keys.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable
@@ -30,8 +29,10 @@ from focus_core.bench.baselines import UNFOLDED
 from focus_core.bench.model import SCHEMA as MODEL
 from focus_core.bench.routing import choosing_seconds
 from focus_core.errors import FocusError
+from focus_core.reading import read_json
 from focus_core.resources import data_dir
 from focus_core.results import machine_of, made_of
+from focus_core.schema import Check, Wrong, array, maybe, number, table, text, whole
 
 NEAR = 0.04
 """Largest distance between the share of a measured speed and the share of a row."""
@@ -168,6 +169,30 @@ class Speeds:
         return next((row.speedup for row in rows if row.routers == routers), None)
 
 
+_SHARE, _SPEED = maybe(number()), number(above=0)
+_POINT = {"tokens": whole(1), "speedup": _SPEED, "kept_share": _SHARE}
+_ROUTED = {**_POINT, "num_groups": whole(1), "top_k": whole(1), "kept_share": number(0, 1)}
+_MADE = {"made": table(optional={"date": text(), "versions": table()}), "machine": table()}
+
+
+def _routed_point(point: Any, where: str) -> None:
+    """A point of `focus bench attention`: one that failed has a sentence in place of its results."""
+    failed = isinstance(point, dict) and "failure" in point
+    table({"dtype": text()} | ({} if failed else _ROUTED), {"date": text()})(point, where)
+
+
+_CHECKS: dict[str, Check] = {
+    KERNEL: table({"settings": table({"window": whole(0)}), "points": array(_routed_point)}, _MADE),
+    MODEL: table(
+        {"settings": table({"config": table({"num_groups": whole(1)})}), "results": array(table({"task": text()}))},
+        _MADE,
+    ),
+}
+for _schema in (BASELINE, UNFOLDED):
+    _timed = {**_POINT, "baseline": text()} | ({} if _schema == UNFOLDED else {"speedup_with_choice": _SPEED})
+    _CHECKS[_schema] = table({"points": array(table(_timed, {"date": text()}))}, _MADE)
+
+
 @dataclass
 class _Machine:
     """The points of one CPU, and the date of its latest record."""
@@ -177,11 +202,15 @@ class _Machine:
     models: list[ModelSpeed] = field(default_factory=list)
 
 
-def read_speeds(files: Iterable[Path]) -> Speeds:
-    """The points of the records of `focus bench` among files; other files are ignored.
+def read_speeds(files: Iterable[Path], *, named: bool = False) -> Speeds:
+    """The points of the records of `focus bench` among files.
 
     Speeds of different CPUs are not comparable: those of the CPU of the latest record are taken. Where it has folded
     points of baselines, its older unfolded ones are left out.
+
+    Args:
+        files: to read.
+        named: whether a user named them; other files are then refused, and ignored otherwise.
 
     Raises:
         FocusError: a record of `focus bench` is damaged.
@@ -189,13 +218,18 @@ def read_speeds(files: Iterable[Path]) -> Speeds:
     machines: dict[str, _Machine] = defaultdict(_Machine)
     for path in files:
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-            schema = record.get("schema")
-        except (OSError, ValueError, AttributeError):
+            record = read_json(path, table())
+        except (OSError, FocusError) as error:
+            if named:
+                raise FocusError(f"{path} is no record of focus bench: give a file that it wrote.") from error
             continue
+        schema = record.get("schema")
         if schema not in (KERNEL, BASELINE, UNFOLDED, MODEL):
+            if named:
+                raise FocusError(f"{path} is no record of focus bench: give a file that it wrote.")
             continue
         try:
+            _CHECKS[schema](record, "")
             name, date = _made(record)
             machine = machines[name]
             machine.date = max(machine.date, date)
@@ -205,7 +239,7 @@ def read_speeds(files: Iterable[Path]) -> Speeds:
                 machine.models += _of_model(record)
             else:
                 machine.points += _of_baselines(record["points"], folded=schema == BASELINE)
-        except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        except (KeyError, TypeError, AttributeError, ZeroDivisionError, Wrong) as error:
             raise FocusError(
                 f"{path} is a damaged record of focus bench: leave it out, or delete it and measure again."
             ) from error

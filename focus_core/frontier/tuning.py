@@ -5,9 +5,7 @@ A setting is measured as any point of a frontier is: KL(untouched || sparse) of 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -126,8 +124,3 @@ def chosen(tuning: Sequence[dict[str, Any]], name: str, share: float | None) -> 
     """The setting of a baseline at a share among results of `Tuner.tune`; None where it was not tuned."""
     found = (each["setting"] for each in tuning if (each["method"], each["share"]) == (name, share))
     return next(found, None)
-
-
-def stored_tuning(out: Path) -> list[dict[str, Any]]:
-    """Results of `Tuner.tune` in a record that `resume_record` accepts; none without a file."""
-    return json.loads(out.read_text(encoding="utf-8")).get("tuning", []) if out.exists() else []

@@ -12,7 +12,8 @@ from typing import Any
 from focus_core.errors import FocusError
 from focus_core.harness.model import FocusLM
 from focus_core.harness.scores import Setting, run_task, summary
-from focus_core.harness.tasks import load_task
+from focus_core.harness.tasks import load_task, task_files
+from focus_core.locks import claims_folder
 from focus_core.models import LoadedModel, load_model
 from focus_core.progress import Progress, silent
 from focus_core.resources import data_dir
@@ -76,6 +77,7 @@ def task_limits(tasks: Sequence[str], limit: int | None) -> dict[str, int | None
     return found
 
 
+@claims_folder()
 def run_harness(
     settings: HarnessSettings,
     out: Path,
@@ -143,6 +145,7 @@ def run_harness(
         show(0.0)
         path = out / f"{name}--{routing.name}.json"
         identity = {**common, "task": name, "limit": limits[name], "setting": routing.name}
+        identity |= {"files": text_records(task_files(name, settings.data))}
         results[name][routing.name] = stored_or_run(path, identity, measure, schema=TASK_SCHEMA, device=device)
     report = {
         "schema": SCHEMA,

@@ -6,7 +6,6 @@ set has no training split, its last rows are few-shot examples and never evaluat
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks._yaml_loader import load_yaml  # TaskManager reads all 14,000 YAML files to find one
 
 from focus_core.errors import FocusError
+from focus_core.reading import parse_json, read_bytes
 
 Row = dict[str, Any]
 LONG, AFTER, NEEDLE = "_long", "_after_", "needle_"
@@ -164,13 +164,21 @@ def cut(text: str, tokenizer: Any, num_tokens: int) -> str:
     return text[: offsets[num_tokens - 1][1]]
 
 
+def task_files(name: str, data: Path | None) -> list[Path]:
+    """The local file of a task; none from the hub, and where there is none yet."""
+    source = SOURCES.get(base_name(name))
+    path = None if source is None or data is None else data / source.file
+    return [path] if path is not None and path.is_file() else []
+
+
 def _local(base: str, source: Source, data: Path) -> dict[str, Any]:
     path = data / source.file
     if not path.is_file():
         raise FocusError(f"{data} has no {source.file}, which the task {base} needs: add it, or use --hub.")
     try:
-        rows = [source.columns(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines() if line]
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+        lines = read_bytes(path).decode("utf-8").splitlines()
+        rows = [source.columns(parse_json(line, str(path))) for line in lines if line]
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise FocusError(f"{path} is not in the format of {base}: every line is one JSON object.") from error
     held = min(200, len(rows) // 4)
     splits = {"test": Dataset.from_list(rows[: len(rows) - held]), "train": Dataset.from_list(rows[len(rows) - held :])}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
+import os
 import socket
 import struct
 import urllib.parse
@@ -20,6 +20,8 @@ from focus_core.errors import FocusError
 from focus_core.models import default_model
 from focus_core.models.gguf import first_line, load_gguf, quiet_transformers
 from focus_core.progress import Progress, terminal_progress
+from focus_core.reading import parse_json, read_json, regular
+from focus_core.schema import anything, array, maybe, number, table, whole
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +82,8 @@ def load_model(
         FocusError: the model is missing, not a decoder, damaged, without safetensors weights, or without a tokenizer.
     """
     spelling = str(name) if name is not None else "default"
+    if not spelling.strip():
+        raise FocusError("The name of the model is empty: give default, a folder, a .gguf file or a hub id.")
     path = Path(spelling).expanduser()
     if spelling in ("default", default_model.NAME):
         loaded = _load_default(dtype, progress)
@@ -97,7 +101,20 @@ def load_model(
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise FocusError(f"Cannot put the model on device {str(device)!r}: {reason}.") from error
     loaded.model.eval()
+    if loaded.info.source != "default":  # its files are verified
+        _check_finite(loaded.model, spelling)
     return loaded
+
+
+def _check_finite(model: PreTrainedModel, spelling: str) -> None:
+    """Refuse weights that are not finite; only the main process of a run is sure to have them all."""
+    if os.environ.get("RANK", "0") != "0":
+        return
+    for name, tensor in model.named_parameters():
+        if tensor.is_floating_point() and not tensor.is_meta and tensor.numel():
+            low, high = tensor.detach().aminmax()
+            if not bool(low.isfinite() & high.isfinite()):
+                raise FocusError(f"{spelling} has weights that are not finite, such as {name}: get the model again.")
 
 
 def weights_revision(folder: Path) -> str:
@@ -119,23 +136,51 @@ def weights_revision(folder: Path) -> str:
     return digest.hexdigest()[:12]
 
 
+_TENSOR = table({"data_offsets": array(whole(0), least=2, longest=2)})
+_HEADER = table(optional={"__metadata__": anything}, values=_TENSOR)
+_LAYERS, _SIZE = maybe(whole(0, 10_000)), maybe(number(0, 2**31))
+_SIZES = {
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers"), _LAYERS),
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "intermediate_size", "vocab_size"), _SIZE),
+    **dict.fromkeys(("num_attention_heads", "n_head", "num_key_value_heads", "head_dim"), _SIZE),
+}
+_CONFIGURATION = table(optional={**_SIZES, "text_config": maybe(table(optional=_SIZES))})
+
+
+def check_configuration(path: Path) -> None:
+    """Read a model's configuration, and refuse sizes that no model has; building such a model would fill the memory.
+
+    Raises:
+        FocusError: no JSON, or a size out of range.
+    """
+    read_json(path, _CONFIGURATION, finite=False)
+
+
+def revision_of(name: str) -> str:
+    """The name of a model with the hash of its files, where they are here; they are not loaded."""
+    path = Path(name).expanduser()
+    if path.is_file():
+        return f"{path.name} {default_model.file_sha256(path)[:12]}"
+    return f"{path.resolve().name} {weights_revision(path)}" if path.is_dir() else name
+
+
 def check_safetensors(path: Path) -> None:
     """Read a safetensors header and compare it with the file's size; the weights are not read.
 
     Raises:
         FocusError: the file is truncated or is no safetensors file.
     """
-    size = path.stat().st_size
+    size = regular(path).stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
         if 8 + length > size:
             raise FocusError(f"{path} is truncated or not a safetensors file: get it again.")
         try:
-            header = json.loads(file.read(length))
-            ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            header = parse_json(file.read(length), str(path), _HEADER)
+        except FocusError as error:
             raise FocusError(f"{path} is not a safetensors file: its header cannot be read.") from error
+        ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
     if 8 + length + max(ends, default=0) != size:
         expected = 8 + length + max(ends, default=0)
         raise FocusError(f"{path} is truncated: it has {size:,} of {expected:,} bytes, so get it again.")
@@ -154,7 +199,7 @@ def _load_default(dtype: torch.dtype, progress: Progress | None) -> LoadedModel:
 def _load_gguf_file(path: Path, spelling: str, dtype: torch.dtype) -> LoadedModel:
     if not path.exists():
         raise FocusError(f"There is no GGUF file at {spelling}: check the path.")
-    revision = default_model.file_sha256(path)[:12]
+    revision = default_model.file_sha256(regular(path))[:12]
     model, tokenizer = load_gguf(path, dtype)
     return LoadedModel(model, _usable(tokenizer, spelling), _info(model, path.name, "gguf", revision))
 
@@ -163,6 +208,10 @@ def _load_folder(folder: Path, spelling: str, dtype: torch.dtype, trust_remote_c
     if not (folder / "config.json").exists():
         hint = ", or give the .gguf file itself" if any(folder.glob("*.gguf")) else ""
         raise FocusError(f"{spelling} has no config.json, so it is no Transformers model folder: check the path{hint}.")
+    for path in folder.iterdir():
+        if path.exists() and not path.is_dir():
+            regular(path)
+    check_configuration(folder / "config.json")
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
         raise FocusError(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from focus_core.errors import FocusError
+from focus_core.reading import parse_json
 from focus_core.report.files import FILES, report_files
 from focus_core.report.model import Report
 from focus_core.results import stamp
@@ -262,16 +263,12 @@ def _is_place(value: str) -> bool:
 
 def _object(data: bytes, name: str) -> dict[str, Any]:
     try:
-        value = json.loads(data.decode(), parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(data, name)
+    except FocusError as error:
         raise FocusError(f"{name} in the session file is not valid JSON: export it again.") from error
     if not isinstance(value, dict):
         raise FocusError(f"{name} in the session file is not a JSON object: export it again.")
     return value
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
 
 
 def _dump(value: Any) -> bytes:

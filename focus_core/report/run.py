@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import resource
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import torch
 from focus_core.analysis.tables import described
 from focus_core.analysis.trace import Provenance
 from focus_core.errors import FocusError
+from focus_core.locks import claims_folder
 from focus_core.models import LoadedModel
 from focus_core.progress import Progress, silent
 from focus_core.report import bundle
@@ -24,9 +24,10 @@ from focus_core.report.files import report_files, write_files
 from focus_core.report.model import Report
 from focus_core.report.stream import StreamSettings, chosen_layers, collect, forget
 from focus_core.report.tags import TAGS, SectionTagger
+from focus_core.results import peak_memory
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
-from focus_core.routing.storage import routers_hash, weights_fingerprint
+from focus_core.routing.storage import routers_hash, weights_fingerprint, weights_hash
 from focus_core.text import read_text, token_bytes
 
 STATES = ("untouched", "routed")
@@ -47,6 +48,7 @@ class WrittenReport:
     record: dict[str, Any]
 
 
+@claims_folder()
 def write_report(
     texts: str | Path | Iterable[str | Path],
     out: str | Path,
@@ -95,7 +97,12 @@ def write_report(
             corpus,
             settings,
             out,
-            fingerprint={**dataclasses.asdict(provenance), "dtype": str(dtype)},
+            fingerprint={
+                **dataclasses.asdict(provenance),
+                "dtype": str(dtype),
+                "weights": weights_hash(focus.model),
+                "tagger": None if tagger is None else str(tagger),
+            },
             tag=tagger,
             num_tags=len(TAGS) if tagger else 0,
             progress=progress,
@@ -136,7 +143,7 @@ def write_report(
         "tokens": made.num_tokens,
         "words": made.num_words,
         "seconds": round(seconds, 3),
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_memory_bytes": peak_memory(),
         "origin": made.origin,
         "made": made.made,
         "files": [path.name for path in written],

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from focus_core.analysis.trace import key_memberships
 from focus_core.errors import FocusError
 from focus_core.files import atomic_path
 from focus_core.progress import Progress, silent
+from focus_core.reading import read_tensors
 from focus_core.report.corpus import Corpus, Section, sections
 from focus_core.report.statistics import Block, Statistics
 from focus_core.routing.layer import LayerRouting
@@ -249,19 +249,30 @@ def _save(path: Path, key: str, statistics: Statistics, sections_done: int) -> N
 
 def _load(path: Path, key: str, statistics: Statistics) -> int:
     """Restore a saved state and return the number of finished sections, 0 if there is none."""
-    if not path.is_file():
+    if not path.exists():
         return 0
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != _FORMAT or metadata.get("made_from") != key:
-                raise FocusError(
-                    f"{path.parent} holds an unfinished report on other texts or settings: repeat its command to "
-                    f"finish it, delete {path.name}, or choose another folder."
-                )
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+        metadata, tensors = read_tensors(path)
+    except (FocusError, OSError) as error:
         raise FocusError(f"{path} is damaged: delete it and start again.") from error
+    if metadata.get("format") != _FORMAT or metadata.get("made_from") != key:
+        raise FocusError(
+            f"{path.parent} holds an unfinished report on other texts, weights or settings: repeat its command to "
+            f"finish it, delete {path.name}, or choose another folder."
+        )
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     arrays |= {name: array for name, array in statistics.arrays().items() if not array.size}
-    statistics.restore(arrays, metadata["samples"])
-    return int(metadata["sections"])
+    try:
+        _check_arrays(arrays, statistics.arrays())
+        statistics.restore(arrays, metadata["samples"])
+        return int(metadata["sections"])
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise FocusError(f"{path} is damaged: delete it and start again.") from error
+
+
+def _check_arrays(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+    """Refuse arrays of other names, shapes or types."""
+    if {name: (each.shape, each.dtype) for name, each in found.items()} != {
+        name: (each.shape, each.dtype) for name, each in wanted.items()
+    }:
+        raise ValueError("other arrays")

@@ -14,6 +14,7 @@ from focus_core.errors import FocusError
 from focus_core.evaluation import Evaluation, evaluate, perplexity_difference
 from focus_core.evaluation.retention import RETENTION
 from focus_core.models import LoadedModel, load_model
+from focus_core.models.loading import revision_of
 from focus_core.progress import Progress, silent
 from focus_core.resources import data_dir
 from focus_core.results import text_records
@@ -197,7 +198,15 @@ class Context:
             "data": text_records(self.training_files) if self.data else [],
             "held_out": text_records(self.held_files),
             **({"choose": text_records(self.choose_files)} if self.choose else {}),
+            **({"bench": text_records(_files(self.bench))} if self.bench is not None else {}),
+            **({"treebank": text_records(_files(self.treebank))} if self.treebank is not None else {}),
+            **({"models": [revision_of(name) for name in self.models[1:]]} if self.models[1:] else {}),
         }
+
+
+def _files(place: Path) -> list[Path]:
+    """A file, or the files of a folder in order."""
+    return [place] if place.is_file() else sorted(path for path in place.glob("*") if path.is_file())
 
 
 def _spaced(blocks: np.ndarray, count: int) -> np.ndarray:

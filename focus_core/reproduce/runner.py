@@ -12,13 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.errors import FocusError
-from focus_core.files import write_atomic
+from focus_core.files import to_json, write_atomic
+from focus_core.locks import LOCK, claim_folder
+from focus_core.reading import read_json
 from focus_core.reproduce.context import Context, Scale
 from focus_core.resources import runs_dir
 from focus_core.results import REPRODUCTION, plain, record_run, stored_or_run
+from focus_core.schema import Check, array, table, text
 
 CELL_SCHEMA = "focus-reproduce-cell/1"
 SETTINGS, RESULT, CELLS = "run.json", "result.json", "cells"
+_CELL = table({"settings": table(), "rows": array(table()), "made": table({"date": text()})})
 
 NEEDS = {
     "data": "training text: give files or folders with --data",
@@ -101,6 +105,19 @@ def run_experiment(
     # Another version of the program may give cells of the same names other settings: its runs get their own folders.
     run = {**identity, "cells": hashlib.sha256(json.dumps(plain(cells)).encode()).hexdigest()[:12]}
     context.folder = out if out is not None else _folder(name, run)
+    with claim_folder(context.folder):
+        return _run(name, experiment, context, identity, cells, run, only)
+
+
+def _run(
+    name: str,
+    experiment: Experiment,
+    context: Context,
+    identity: dict[str, Any],
+    cells: dict[str, dict[str, Any]],
+    run: dict[str, Any],
+    only: list[str] | None,
+) -> dict[str, Any]:
     _claim(context.folder, run)
     unknown = sorted(set(only or ()) - set(cells))
     if unknown:
@@ -114,7 +131,9 @@ def run_experiment(
 
     def measure(cell: str) -> None:
         path, own = context.folder / CELLS / f"{cell}.json", plain({**identity, "cell": cells[cell]})
-        found[cell] = stored_or_run(path, own, lambda: timed(cell), schema=CELL_SCHEMA, device=context.device)
+        found[cell] = stored_or_run(
+            path, own, lambda: timed(cell), schema=CELL_SCHEMA, check=_CELL, device=context.device
+        )
 
     def write() -> dict[str, Any]:
         report = _report(name, experiment, context, identity, cells, found)
@@ -123,7 +142,7 @@ def run_experiment(
     stored = [cell for cell in cells if (context.folder / CELLS / f"{cell}.json").is_file()]
     for cell in stored:
         measure(cell)
-    record = _read(context.folder / RESULT)
+    record = _read(context.folder / RESULT, table({"dates": table()}))
     if record is None or set(record["dates"]) != set(found):  # a finished run keeps the date of its record
         record = write()
     wanted = [cell for cell in cells if cell not in stored and (not only or cell in only)]
@@ -175,20 +194,20 @@ def _folder(name: str, identity: dict[str, Any]) -> Path:
 
 def _claim(folder: Path, identity: dict[str, Any]) -> None:
     known = _settings(folder)
-    if known is None and folder.is_dir() and any(folder.iterdir()):
+    if known is None and any(path.name != LOCK for path in folder.iterdir()):
         raise FocusError(f"{folder} holds other files: choose another folder with --out.")
     if known is not None and known != identity:
         raise FocusError(f"{folder} holds a run with other settings: use those, or choose another folder with --out.")
     if known is None:
-        write_atomic(folder / SETTINGS, json.dumps(identity, indent=2) + "\n")
+        write_atomic(folder / SETTINGS, to_json(identity) + "\n")
 
 
 def _settings(folder: Path) -> dict[str, Any] | None:
-    return _read(folder / SETTINGS)
+    return _read(folder / SETTINGS, table())
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path, check: Check) -> dict[str, Any] | None:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json(path, check)
+    except (OSError, FocusError):
         return None

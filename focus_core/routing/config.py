@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from focus_core.errors import FocusError
+from focus_core.files import to_json
+from focus_core.reading import parse_json
 from focus_core.routing.balance import BALANCES
 from focus_core.routing.gate import GATES
 from focus_core.routing.routers import ROUTERS, SCORES, Router
+from focus_core.schema import Wrong, array, maybe, number, table, text, whole
+
+MOST_GROUPS, MOST_LAYERS, MOST_TOKENS = 4096, 10_000, 2**31 - 1
+"""Largest settings that are accepted: far beyond any model, and small enough for every computation with them."""
+
+RANGES = table(
+    {
+        "router": text(ROUTERS),
+        "num_groups": whole(2, MOST_GROUPS),
+        "top_k": whole(1, MOST_GROUPS),
+        "window": whole(0, MOST_TOKENS),
+        "sink_tokens": whole(0, MOST_TOKENS),
+        "route_dim": whole(1, MOST_GROUPS),
+        "score": text(SCORES),
+        "temperature": number(1e-6, 1e6),
+        "sinkhorn_rounds": whole(1, 100_000),
+        "gate": text(GATES),
+        "gate_sharpness": number(1e-6, 1e6),
+        "gate_threshold": number(-1e6, 1e6),
+        "balance": text(BALANCES),
+        "layers": maybe(array(whole(0, MOST_LAYERS), longest=MOST_LAYERS)),
+        "layer_top_k": maybe(array(whole(0, MOST_GROUPS), longest=MOST_LAYERS)),
+        "chunk": whole(1, MOST_TOKENS),
+        "read_share": maybe(number(0, 1)),
+        "count_weight": number(-1e6, 1e6),
+        "page_size": maybe(whole(1, MOST_TOKENS)),
+    }
+)
+"""The range of every setting, by its name."""
 
 
 @dataclass(frozen=True)
@@ -71,40 +102,24 @@ class FocusConfig:
     page_size: int | None = 16
 
     def __post_init__(self) -> None:
+        for name in ("layers", "layer_top_k"):
+            value = getattr(self, name)
+            if isinstance(value, Iterable) and not isinstance(value, (str, dict)):
+                object.__setattr__(self, name, tuple(value))
+        try:
+            RANGES({field.name: getattr(self, field.name) for field in dataclasses.fields(self)}, "")
+        except Wrong as error:
+            raise FocusError(f"{error}.") from error
         if self.layers is not None:
             object.__setattr__(self, "layers", tuple(sorted(set(self.layers))))
-        if self.num_groups < 2:
-            raise FocusError(f"num_groups is {self.num_groups}: routing needs at least 2 groups.")
-        if not 1 <= self.top_k <= self.num_groups:
+        if self.top_k > self.num_groups:
             raise FocusError(
                 f"top_k is {self.top_k} with num_groups {self.num_groups}: choose a top_k from 1 to {self.num_groups}."
             )
-        wrong = [top_k for top_k in self.layer_top_k or () if not 0 <= top_k <= self.num_groups]
+        wrong = [top_k for top_k in self.layer_top_k or () if top_k > self.num_groups]
         if wrong:
             raise FocusError(f"layer_top_k holds {wrong[0]}: every layer takes 0 to {self.num_groups} groups a token.")
-        for name in ("window", "sink_tokens"):
-            if getattr(self, name) < 0:
-                raise FocusError(f"{name} is {getattr(self, name)}: it cannot be negative.")
-        for name in ("route_dim", "sinkhorn_rounds", "chunk"):
-            if getattr(self, name) < 1:
-                raise FocusError(f"{name} is {getattr(self, name)}: it must be at least 1.")
-        for name in ("temperature", "gate_sharpness"):
-            if not getattr(self, name) > 0:
-                raise FocusError(f"{name} is {getattr(self, name)}: it must be greater than 0.")
-        choices_of = {"router": ROUTERS, "score": SCORES, "gate": GATES, "balance": BALANCES}
-        for name, choices in choices_of.items():
-            if getattr(self, name) not in choices:
-                raise FocusError(f"{name} is {getattr(self, name)!r}: choose one of {', '.join(choices)}.")
-        self._check_share()
-
-    def _check_share(self) -> None:
-        if self.page_size is not None and self.page_size < 1:
-            raise FocusError(f"page_size is {self.page_size}: a page holds at least 1 key.")
-        if self.read_share is None:
-            return
-        if not 0 <= self.read_share <= 1:
-            raise FocusError(f"read_share is {self.read_share}: choose a share of distant keys from 0 to 1.")
-        if not ROUTERS[self.router].from_keys:
+        if self.read_share is not None and not ROUTERS[self.router].from_keys:
             raise FocusError(f"read_share needs router='narrow', and this is router={self.router!r}: set top_k.")
 
     @classmethod
@@ -171,27 +186,33 @@ class FocusConfig:
 
     def to_json(self) -> str:
         """The settings as a JSON object, keys in the order of the attributes."""
-        return json.dumps(dataclasses.asdict(self), indent=2)
+        return to_json(dataclasses.asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> FocusConfig:
+    def from_json(cls, content: str) -> FocusConfig:
         """Settings from the JSON of `to_json`.
 
         Raises:
             FocusError: not JSON, an unknown setting, or a value out of range.
         """
-        try:
-            values = json.loads(text)
-        except ValueError as error:
-            raise FocusError("The router configuration is not valid JSON: copy the file again.") from error
+        return cls.from_values(parse_json(content, "The router configuration"), "The router configuration")
+
+    @classmethod
+    def from_values(cls, values: Any, name: str) -> FocusConfig:
+        """Settings from a JSON object of a file.
+
+        Args:
+            values: the object.
+            name: of the file, in errors.
+
+        Raises:
+            FocusError: no object, an unknown setting, or a value out of range.
+        """
         known = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(values, dict) or not set(values) <= known:
             unknown = sorted(set(values) - known) if isinstance(values, dict) else [type(values).__name__]
-            raise FocusError(f"The router configuration has settings this version does not know: {', '.join(unknown)}.")
-        for name in ("layers", "layer_top_k"):
-            if values.get(name) is not None:
-                values[name] = tuple(values[name])
+            raise FocusError(f"{name} has settings this version does not know: {', '.join(unknown)[:80]}.")
         try:
             return cls(**values)
-        except TypeError as error:
-            raise FocusError(f"The router configuration has a value of the wrong type: {error}.") from error
+        except FocusError as error:
+            raise FocusError(f"{name} is damaged: {error}") from error

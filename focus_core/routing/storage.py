@@ -10,15 +10,18 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from focus_core.errors import FocusError
-from focus_core.files import atomic_path, write_atomic
+from focus_core.files import atomic_path, to_json, write_atomic
+from focus_core.reading import read_json, read_tensors, regular
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.routers import ROUTERS
+from focus_core.schema import Wrong, flag, table
+from focus_core.schema import whole as whole_number
 from focus_core.shipped import CONFIG
 
 WEIGHTS = "routers.safetensors"
@@ -44,6 +47,16 @@ def weights_fingerprint(module: nn.Module) -> str:
         digest.update(f"{name}{tuple(parameter.shape)}".encode())
         digest.update(sample.tobytes())
     return digest.hexdigest()[:12]
+
+
+def weights_hash(module: nn.Module) -> str:
+    """SHA-256 over all values of a module's parameters and buffers; the part of FSDP in all processes together."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        if not tensor.is_meta:  # another process of a sharded model holds the values
+            digest.update(whole(tensor.detach()).cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def routers_hash(routers: nn.Module) -> str:
@@ -115,6 +128,7 @@ def write_routers(
         write: False in all processes but one of a sharded model; they call this only to give their shards.
 
     Raises:
+        FocusError: a value is not finite.
         OSError: the folder cannot be written.
     """
     record = {
@@ -127,11 +141,16 @@ def write_routers(
     tensors = {
         name: whole(tensor.detach()).to("cpu", dtype).contiguous() for name, tensor in routers.state_dict().items()
     }
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
+        raise FocusError(
+            f"The routers hold values that are not finite, so they are not written to {folder}: train again with a "
+            "lower learning rate."
+        )
     if not write:
         return
     with atomic_path(folder / WEIGHTS) as temporary:
         save_file(tensors, temporary, metadata={"format": "pt"})
-    write_atomic(folder / CONFIG, json.dumps(record, indent=2) + "\n")
+    write_atomic(folder / CONFIG, to_json(record) + "\n")
 
 
 def read_routers(folder: Path, model: PreTrainedModel) -> SavedRouters:
@@ -152,10 +171,7 @@ def read_routers(folder: Path, model: PreTrainedModel) -> SavedRouters:
                 f"The routers in {folder} belong to another model ({what} {there.get(key)}, this one is "
                 f"{what} {here[key]}): load the model they were trained on, or train new ones."
             )
-    try:
-        tensors = load_file(folder / WEIGHTS)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise FocusError(f"{folder / WEIGHTS} is damaged or no safetensors file: copy it again.") from error
+    tensors = read_tensors(folder / WEIGHTS)[1]
     matches = there.get("fingerprint") == weights_fingerprint(model)
     return SavedRouters(folder, config, tensors, bool(record.get("trained")), matches)
 
@@ -166,7 +182,7 @@ def saved_config(folder: Path) -> FocusConfig:
     Raises:
         FocusError: the configuration is damaged.
     """
-    return FocusConfig.from_json(json.dumps(_read_record(folder)["routing"]))
+    return FocusConfig.from_values(_read_record(folder)["routing"], f"{folder / CONFIG}")
 
 
 def saved_heads(folder: Path) -> int:
@@ -176,19 +192,23 @@ def saved_heads(folder: Path) -> int:
         FocusError: the file is damaged.
     """
     try:
-        with safe_open(folder / WEIGHTS, "pt") as file:
+        with safe_open(regular(folder / WEIGHTS), "pt") as file:
             return min(file.get_slice(name).get_shape()[0] for name in file.keys() if name.endswith(".centroids"))  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise FocusError(f"{folder / WEIGHTS} is damaged or no safetensors file: copy it again.") from error
 
 
+_RECORD = table({"routing": table(), "base": table(), "format": whole_number(0)}, {"trained": flag})
+
+
 def _read_record(folder: Path) -> dict[str, Any]:
+    record = read_json(folder / CONFIG, table())
     try:
-        record = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FocusError(f"{folder / CONFIG} is not valid JSON: the file is damaged, copy it again.") from error
-    if not isinstance(record, dict) or not all(isinstance(record.get(key), dict) for key in ("routing", "base")):
-        raise FocusError(f"{folder / CONFIG} does not describe routers: give a folder that training wrote.")
-    if record.get("format") != FORMAT:
-        raise FocusError(f"{folder / CONFIG} has format {record.get('format')}: this version reads format {FORMAT}.")
+        _RECORD(record, "")
+    except Wrong as error:
+        raise FocusError(
+            f"{folder / CONFIG} does not describe routers ({error}): give a folder that training wrote."
+        ) from error
+    if record["format"] != FORMAT:
+        raise FocusError(f"{folder / CONFIG} has format {record['format']}: this version reads format {FORMAT}.")
     return record

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from focus_core.locks import claims_folder
 from focus_core.models import LoadedModel, load_model
 from focus_core.progress import Progress, silent
 from focus_core.results import record_run, text_records
@@ -30,6 +31,7 @@ def narrow_config(**changes: Any) -> FocusConfig:
     return FocusConfig(**{**usual, **changes})
 
 
+@claims_folder()
 def fit_routers(
     texts: str | Path | Iterable[str | Path],
     out: str | Path,
@@ -59,7 +61,6 @@ def fit_routers(
         OSError: the folder cannot be written.
     """
     out, files = Path(out), find_texts(texts)
-    out.mkdir(parents=True, exist_ok=True)
     loaded = model if isinstance(model, LoadedModel) else load_model(model, progress=progress)
     config = narrow_config() if config is None else config
     each = max(1, round(tokens / LENGTH / len(files)))

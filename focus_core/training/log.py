@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from focus_core.errors import FocusError
+from focus_core.files import to_json
+from focus_core.reading import parse_json, read_bytes
+from focus_core.schema import number, table, text, whole
 from focus_core.training.loop import Step
 
 LOG = "progress.jsonl"
 """Name of the file in a run's folder."""
+
+
+_PHASE = table({"phase": text(), "done": whole(0), "total": whole(0)})
+_NUMBERS = {
+    "step": whole(0),
+    "loss": number(),
+    "largest_group_share": number(0, 1),
+    "tokens_per_second": number(),
+}
+_STEP = table(_NUMBERS)
 
 
 class RunLog:
@@ -38,7 +51,7 @@ class RunLog:
 
     def _append(self, entry: dict[str, Any]) -> None:
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"time": time.time(), **entry}) + "\n")
+            file.write(to_json({"time": time.time(), **entry}, indent=None) + "\n")
 
 
 @dataclass(frozen=True)
@@ -65,19 +78,20 @@ def read_log(folder: Path) -> Progress:
     last version.
     """
     try:
-        lines = (folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+        lines = read_bytes(folder / LOG).decode("utf-8", errors="replace").splitlines()
+    except (OSError, FocusError):
         return Progress("", 0, 0, ())
     phase, done, total = "", 0, 0
     steps: dict[int, Step] = {}
     for line in lines:
         try:
-            entry = json.loads(line)
+            entry = parse_json(line, LOG, table())
             if "phase" in entry:
-                phase, done, total = str(entry["phase"]), int(entry["done"]), int(entry["total"])
+                _PHASE(entry, "")
+                phase, done, total = entry["phase"], entry["done"], entry["total"]
             else:
-                entry.pop("time")
-                steps[entry["step"]] = Step(**entry)
-        except (ValueError, KeyError, TypeError, AttributeError):
+                _STEP(entry, "")
+                steps[entry["step"]] = Step(**{name: entry[name] for name in _NUMBERS})
+        except ValueError:
             continue
     return Progress(phase, done, total, tuple(steps[number] for number in sorted(steps)))

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from focus_core.errors import FocusError
 from focus_core.files import atomic_path
+from focus_core.reading import read_tensors
+from focus_core.results import run_key
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel
+from focus_core.routing.storage import weights_hash
 from focus_core.training.calibrate import calibrate
 from focus_core.training.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 
@@ -56,8 +57,8 @@ class TrainSettings:
     def __post_init__(self) -> None:
         if self.steps < 1 or self.batch_size < 1 or self.save_every < 1:
             raise FocusError("steps, batch size and checkpoint interval must be at least 1.")
-        if self.learning_rate <= 0:
-            raise FocusError(f"The learning rate is {self.learning_rate}: it must be greater than 0.")
+        if not 0 < self.learning_rate < math.inf:
+            raise FocusError(f"The learning rate is {self.learning_rate}: it must be greater than 0, and finite.")
         if self.objective not in OBJECTIVES:
             raise FocusError(f"objective is {self.objective!r}: choose one of {', '.join(OBJECTIVES)}.")
 
@@ -133,8 +134,9 @@ def train(
     optimizer = torch.optim.AdamW(
         parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, betas=(0.9, 0.95)
     )
-    run = json.dumps({**asdict(settings), "routing": focus.config.to_json(), "blocks": list(blocks.shape)})
-    done = _resume(folder / CHECKPOINT, focus, optimizer, run)
+    model, start = weights_hash(focus.model), weights_hash(focus.routers)
+    key = run_key(settings=settings, routing=focus.config, blocks=blocks, model=model, start=start)
+    done = _resume(folder / CHECKPOINT, focus, optimizer, key)
     history: list[Step] = []
     objective, device = OBJECTIVES[settings.objective].loss, focus.model.device
     focus.model.eval()
@@ -159,12 +161,12 @@ def train(
             seconds = time.perf_counter() - started
             history.append(Step(done, loss, largest.share, rows.numel() / seconds))
             if done % settings.save_every == 0:
-                _save(folder / CHECKPOINT, focus, optimizer, run, done)
+                _save(folder / CHECKPOINT, focus, optimizer, key, done)
             on_step(history[-1])
     except KeyboardInterrupt:
-        _save(folder / CHECKPOINT, focus, optimizer, run, done)
+        _save(folder / CHECKPOINT, focus, optimizer, key, done)
         raise
-    _save(folder / CHECKPOINT, focus, optimizer, run, done)
+    _save(folder / CHECKPOINT, focus, optimizer, key, done)
     on_phase("calibrating")
     calibrate(focus, calibration_blocks(blocks, settings.seed))
     focus.trained = True
@@ -204,33 +206,48 @@ def learning_rate(step: int, settings: TrainSettings) -> float:
     return settings.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * share)))
 
 
-def _save(path: Path, focus: FocusModel, optimizer: torch.optim.Optimizer, run: str, done: int) -> None:
+def _save(path: Path, focus: FocusModel, optimizer: torch.optim.Optimizer, key: str, done: int) -> None:
     tensors = {f"router.{name}": tensor for name, tensor in focus.routers.state_dict().items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors.update({f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()})
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata={"run": run, "step": str(done)})
+        save_file(tensors, temporary, metadata={"key": key, "step": str(done)})
 
 
-def _resume(path: Path, focus: FocusModel, optimizer: torch.optim.Optimizer, run: str) -> int:
+def _resume(path: Path, focus: FocusModel, optimizer: torch.optim.Optimizer, key: str) -> int:
     """Load the checkpoint, if there is one, and return the number of finished steps."""
-    if not path.is_file():
+    if not path.exists():
         return 0
     try:
-        with safe_open(path, "pt") as file:
-            metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
-    except (SafetensorError, OSError) as error:
+        metadata, tensors = read_tensors(path)
+    except FocusError as error:
         raise FocusError(f"{path} is damaged: delete it to train from the start.") from error
-    if metadata.get("run") != run:
-        raise FocusError(f"{path} belongs to a run with other settings: use those, or give another output folder.")
-    focus.routers.load_state_dict(
-        {name[len("router.") :]: tensor for name, tensor in tensors.items() if name.startswith("router.")}
-    )
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, key = name.split(".")
-            state.setdefault(int(index), {})[key] = tensor
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-    return int(metadata["step"])
+    if "key" not in metadata and "run" in metadata:
+        raise FocusError(f"{path} is of an older version, which did not store its text: delete it to train anew.")
+    if metadata.get("key") != key:
+        raise FocusError(
+            f"{path} belongs to a run with other text, weights or settings: use those, or give another output folder."
+        )
+    try:
+        focus.routers.load_state_dict(
+            {name[len("router.") :]: tensor for name, tensor in tensors.items() if name.startswith("router.")}
+        )
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            if name.startswith("optimizer."):
+                _, index, value = name.split(".")
+                state.setdefault(int(index), {})[value] = tensor
+        _check_state(state, list(focus.trainable_parameters()))
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        return int(metadata["step"])
+    except (RuntimeError, ValueError, KeyError, IndexError) as error:
+        raise FocusError(f"{path} is damaged: delete it to train from the start.") from error
+
+
+def _check_state(state: dict[int, dict[str, Tensor]], parameters: Sequence[Tensor]) -> None:
+    """Refuse moments of an optimizer that do not fit the parameters."""
+    for index, values in state.items():
+        shape = parameters[index].shape
+        if any(tensor.shape != shape for name, tensor in values.items() if name != "step"):
+            raise ValueError(f"moments of parameter {index} have another shape")

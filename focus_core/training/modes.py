@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from focus_core.errors import FocusError
+from focus_core.models.loading import check_configuration
 from focus_core.routing.model import FocusModel
 from focus_core.training.loop import LargestGroup
 from focus_core.training.objectives import OBJECTIVES, PUBLISHED_OBJECTIVE
@@ -78,6 +79,7 @@ def scratch_model(architecture: str | Path, vocabulary: int, *, seed: int, dtype
         path = path / "config.json"
     if not path.is_file():
         raise FocusError(f"There is no configuration at {path}: give a folder with config.json, or a JSON file.")
+    check_configuration(path)
     try:
         config = AutoConfig.from_pretrained(path)
         torch.manual_seed(seed)

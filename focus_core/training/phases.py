@@ -12,6 +12,9 @@ import torch
 
 from focus_core.errors import FocusError
 from focus_core.evaluation import Evaluation, evaluate, standard_settings
+from focus_core.evaluation.exposure import check_exposed
+from focus_core.files import to_json, write_atomic
+from focus_core.locks import claims_folder
 from focus_core.models import LoadedModel, load_model
 from focus_core.progress import silent
 from focus_core.results import record_run, text_records
@@ -32,6 +35,7 @@ from focus_core.training.watch import Watch, watched
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
+@claims_folder(when=training.is_main_process)
 def train_phases(
     data: str | Path | Iterable[str | Path],
     out: str | Path = "runs/routers",
@@ -79,6 +83,8 @@ def train_phases(
     Raises:
         FocusError: settings or data that cannot be used.
     """
+    if eval_blocks < 0:
+        raise FocusError(f"eval_blocks is {eval_blocks}: give a number of held-out blocks, or 0 for no evaluation.")
     plan = phases(mode, objective, steps, full_steps)
     if (plan[0].name == "everything") != (architecture is not None):
         raise FocusError("Training from scratch needs mode scratch and an architecture: give both, or neither.")
@@ -99,6 +105,8 @@ def train_phases(
             told.note(f"{phase.name}: {_estimate(loaded, config, phase, settings, length, DTYPES[dtype])}")
         stream = TokenStream(sources, loaded.tokenizer, length, seed=settings.seed)
         focus = retrofit(loaded.model, config, seed=settings.seed)
+        check_exposed(length, config, focus.sliding_windows)
+        standard_settings(config.num_groups, tuple(eval_top_k) if held and eval_blocks else ())
         trainer = _train(focus, stream, plan, settings, out, told)
         training.save(trainer, out, loaded.tokenizer)
         if not main:
@@ -140,12 +148,16 @@ def _train(
 ) -> FocusTrainer:
     """Train all phases of the plan; load those that an earlier run finished."""
     for phase in plan[:-1]:
-        done = out / phase.name
+        done, key = out / phase.name, training.phase_key(focus, stream, phase, settings)
         if (done / CONFIG).is_file():
+            if training.is_main_process():
+                training.check_belongs(done, key)
             focus = FocusModel.from_pretrained(focus.detach(), done)
             continue
         told.phase(phase.name, 0, phase.steps)
         training.save(training.train_phase(focus, stream, phase, settings, out, told.step), done)
+        if training.is_main_process():
+            write_atomic(done / training.RUN, to_json(key) + "\n")
     told.phase(plan[-1].name, 0, plan[-1].steps)
     return training.train_phase(focus, stream, plan[-1], settings, out, told.step)
 

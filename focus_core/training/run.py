@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,15 @@ from transformers import PreTrainedModel
 
 from focus_core.errors import FocusError
 from focus_core.evaluation import Evaluation, evaluate, standard_settings
+from focus_core.evaluation.exposure import check_exposed
+from focus_core.locks import claims_folder
 from focus_core.models import LoadedModel, load_model
+from focus_core.reading import read_json
 from focus_core.results import record_run, text_records
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, Mode, retrofit
 from focus_core.routing.storage import routers_hash
+from focus_core.schema import table
 from focus_core.shipped import routers_folder
 from focus_core.text import find_texts, read_text, token_blocks
 from focus_core.training.calibrate import calibrate
@@ -54,6 +57,7 @@ class TrainedRun:
     record: dict[str, Any]
 
 
+@claims_folder()
 def train_routers(
     texts: str | Path | Iterable[str | Path],
     out: str | Path = "runs/routers",
@@ -103,6 +107,8 @@ def train_routers(
     settings = TrainSettings(
         steps=steps, batch_size=batch_size, learning_rate=learning_rate, objective=objective, seed=seed
     )
+    if eval_blocks < 0:
+        raise FocusError(f"eval_blocks is {eval_blocks}: give a number of held-out blocks, or 0 for no evaluation.")
     out, files = Path(out), find_texts(texts)
     held_files = [] if held_out is None else find_texts(held_out)
     contents, held_contents = ([read_text(path) for path in group] for group in (files, held_files))
@@ -112,6 +118,9 @@ def train_routers(
         blocks, held = _blocks(loaded, contents, held_contents, length)
         focus, started_from = _start(loaded.model, config, start_from, seed)
         try:
+            check_exposed(length, focus.config, focus.sliding_windows)
+            if eval_blocks:
+                standard_settings(focus.config.num_groups, tuple(eval_top_k or ()))
             train(
                 focus,
                 blocks,
@@ -170,10 +179,10 @@ def _start(
 def _stage(folder: Path) -> dict[str, Any]:
     """Settings, texts, loss and time from the record of an earlier run; empty if it has none."""
     try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        return {key: record.get(key) for key in _STAGE}
-    except (OSError, ValueError, AttributeError):
+        record = read_json(folder / RECORD, table())
+    except (OSError, FocusError):
         return {}
+    return {key: record.get(key) for key in _STAGE}
 
 
 def _measure(

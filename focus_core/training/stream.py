@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,8 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from focus_core.errors import FocusError, require
+from focus_core.reading import parse_json, regular
+from focus_core.schema import table
 from focus_core.text import TEXT_SUFFIXES, opened, opening_tokens, read_text
 
 HUB_PREFIX = "hf:"
@@ -54,7 +55,7 @@ def find_sources(names: str | Path | Iterable[str | Path]) -> list[Source]:
         path = Path(name)
         if not path.exists():
             raise FocusError(f"There is no file or folder {path}: check the path, or write hf:NAME for a hub data set.")
-        files = [path]
+        files = [path if path.is_dir() else regular(path)]
         if path.is_dir():
             wanted = (*TEXT_SUFFIXES, *TABLE_SUFFIXES)
             files = sorted(entry for entry in path.rglob("*") if entry.suffix.lower() in wanted and entry.is_file())
@@ -98,13 +99,13 @@ def _jsonl_documents(path: Path) -> Iterator[str]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = parse_json(line, str(path), table(), finite=False)
                 text = row[_column(row, str(path))]
                 if not isinstance(text, str):
                     raise TypeError
-            except FocusError:
-                raise
             except (ValueError, TypeError) as error:
+                if isinstance(error, FocusError) and "column" in str(error):
+                    raise
                 raise FocusError(f"Line {number} of {path} is not a JSON object with a text: correct it.") from error
             yield text
 

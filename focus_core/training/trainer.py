@@ -7,26 +7,28 @@ tolerance.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from focus_core.errors import FocusError
-from focus_core.files import write_atomic
+from focus_core.files import to_json, write_atomic
+from focus_core.reading import read_json, read_tensors
+from focus_core.results import run_key, text_records
 from focus_core.routing.model import FocusModel
-from focus_core.routing.storage import CONFIG, whole
+from focus_core.routing.storage import CONFIG, weights_hash, whole
+from focus_core.schema import table
 from focus_core.training.calibrate import calibrate
 from focus_core.training.loop import Step
 from focus_core.training.modes import Phase, TrainingTask
@@ -34,7 +36,10 @@ from focus_core.training.objectives import OBJECTIVES
 from focus_core.training.stream import TokenStream
 
 CHECKPOINTS = "checkpoints"
-_BASE, _ROUTERS, _RUN = "base.safetensors", "routers.safetensors", "run.json"
+RUN = "run.json"
+"""Name of the file with the key of a phase."""
+
+_BASE, _ROUTERS = "base.safetensors", "routers.safetensors"
 _CALIBRATION_BLOCKS = 16
 
 
@@ -65,8 +70,8 @@ class TrainerSettings:
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.save_every < 1 or (self.micro_batch is not None and self.micro_batch < 1):
             raise FocusError("Batch sizes and the checkpoint interval must be at least 1.")
-        if not (self.learning_rate > 0 and self.base_learning_rate > 0):
-            raise FocusError("Learning rates must be greater than 0.")
+        if not (0 < self.learning_rate < math.inf and 0 < self.base_learning_rate < math.inf):
+            raise FocusError("Learning rates must be greater than 0, and finite.")
         if self.precision not in ("fp32", "bf16"):
             raise FocusError(f"precision is {self.precision!r}: choose fp32 or bf16.")
 
@@ -180,9 +185,13 @@ class FocusTrainer(Trainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
             return
         folder = Path(resume_from_checkpoint)
-        self.task.focus.routers.load_state_dict(load_file(folder / _ROUTERS))
-        if self.task.everything:
-            self.task.focus.model.load_state_dict(load_file(folder / _BASE), strict=False)  # buffers are not saved
+        try:
+            self.task.focus.routers.load_state_dict(read_tensors(folder / _ROUTERS)[1])
+            if self.task.everything:
+                base = read_tensors(folder / _BASE)[1]
+                self.task.focus.model.load_state_dict(base, strict=False)  # buffers are not saved
+        except (RuntimeError, ValueError, OSError) as error:
+            raise FocusError(f"{folder} is damaged: delete it to train from the start.") from error
 
 
 def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -241,7 +250,7 @@ def train_phase(
     tokens = settings.batch_size * stream.length
     trainer.add_callback(_Reporter(task, tokens, on_step))
     trainer.remove_callback(PrinterCallback)
-    resume = _checkpoint_to_resume(checkpoints, phase, settings, focus, stream)
+    resume = _checkpoint_to_resume(checkpoints, phase_key(focus, stream, phase, settings))
     # In force for the whole phase, so that layers recomputed during the backward pass are routed alike.
     with focus.routing("soft", balance="sequence"):
         trainer.train(resume_from_checkpoint=resume)
@@ -250,23 +259,52 @@ def train_phase(
     return trainer
 
 
-def _checkpoint_to_resume(
-    checkpoints: Path, phase: Phase, settings: TrainerSettings, focus: FocusModel, stream: TokenStream
-) -> str | None:
+def phase_key(focus: FocusModel, stream: TokenStream, phase: Phase, settings: TrainerSettings) -> dict[str, str]:
+    """The identity of a phase: a hash of its text, of the weights that it starts from, and of its settings.
+
+    All processes of a sharded model call this.
+    """
+    key = run_key(
+        phase=phase,
+        settings=settings,
+        routing=focus.config,
+        length=stream.length,
+        text=text_records(source.path for source in stream.sources if source.path is not None),
+        datasets=[source.dataset for source in stream.sources if source.dataset],
+        model=weights_hash(focus.model),
+        start=weights_hash(focus.routers),
+    )
+    return {"key": key}
+
+
+def check_belongs(folder: Path, key: dict[str, str]) -> None:
+    """Refuse a folder that a phase with another key wrote.
+
+    Raises:
+        FocusError: it did, or the folder is of an older version, which did not store the key.
+    """
+    path = folder / RUN
+    try:
+        stored = read_json(path, table())
+    except FileNotFoundError as error:
+        raise FocusError(
+            f"{folder} has no {RUN} with the hash of its text and weights, so it cannot be resumed: delete it."
+        ) from error
+    if "key" not in stored:
+        raise FocusError(f"{folder} is of an older version, which did not store its text: delete it to train anew.")
+    if stored != key:
+        raise FocusError(
+            f"{folder} belongs to a run with other text, weights or settings: use those, or give another folder."
+        )
+
+
+def _checkpoint_to_resume(checkpoints: Path, key: dict[str, str]) -> str | None:
     """The last checkpoint of the same run; None for a fresh start."""
-    run = {
-        "phase": asdict(phase),
-        "settings": asdict(settings),
-        "routing": json.loads(focus.config.to_json()),
-        "length": stream.length,
-        "sources": [source.dataset or source.path.name if source.path else source.dataset for source in stream.sources],
-    }
     last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
-    path = checkpoints / _RUN
-    if last is not None and path.is_file() and json.loads(path.read_text(encoding="utf-8")) != run:
-        raise FocusError(f"{checkpoints} belongs to a run with other settings: use those, or give another folder.")
     if is_main_process():
-        write_atomic(path, json.dumps(run, indent=2) + "\n")
+        if last is not None:
+            check_belongs(checkpoints, key)
+        write_atomic(checkpoints / RUN, to_json(key) + "\n")
     return last
 
 

@@ -27,6 +27,7 @@ from focus_core.analysis.trace import key_memberships
 from focus_core.errors import FocusError
 from focus_core.models import ModelInfo, default_model
 from focus_core.progress import Progress
+from focus_core.reading import read_bytes
 from focus_core.routing.routers import ROUTERS
 from focus_core.routing.storage import saved_config, saved_heads
 from focus_core.shipped import routers_folder
@@ -304,4 +305,4 @@ def _fingerprint(routers: str) -> str:
     if routers == UNTRAINED:
         return UNTRAINED
     files = sorted(path for path in router_folder(routers).iterdir() if path.suffix in (".json", ".safetensors"))
-    return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()
+    return hashlib.sha256(b"".join(path.name.encode() + read_bytes(path) for path in files)).hexdigest()

@@ -8,7 +8,6 @@ from the system's process list, never remembered.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -24,6 +23,9 @@ from typing import Any
 import psutil
 from filelock import FileLock, Timeout
 
+from focus_core.files import to_json
+from focus_core.reading import read_bytes, read_json
+from focus_core.schema import table
 from focus_core.errors import FocusError
 from focus_core.files import write_atomic
 from focus_core.resources import runs_dir
@@ -80,8 +82,8 @@ class Job:
     def last_words(self) -> str:
         """The last line that the process wrote, which is an error's sentence if it failed. Empty without a line."""
         try:
-            text = (self.folder / LOG).read_text(encoding="utf-8", errors="replace")
-        except OSError:
+            text = read_bytes(self.folder / LOG).decode("utf-8", errors="replace")
+        except (OSError, FocusError):
             return ""
         lines = [line.strip() for line in re.split(r"[\r\n]", text[-8000:])]
         return next((line for line in reversed(lines) if line), "")[:400]
@@ -283,11 +285,8 @@ def _known(folder: Path) -> Job:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise ValueError(path)
-    return content
+    return read_json(path, table())
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    write_atomic(path, json.dumps(content, indent=1, ensure_ascii=False))
+    write_atomic(path, to_json(content, indent=1))

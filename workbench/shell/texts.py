@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from focus_core.errors import FocusError
+from focus_core.reading import read_json
 from focus_core.resources import data_dir
 from focus_core.text import decode_text, find_texts, read_text
 
@@ -45,7 +45,7 @@ def samples() -> dict[str, Sample]:
     """
     folder = data_dir() / "samples"
     try:
-        entries = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+        entries = read_json(folder / "index.json")
         return {
             entry["id"]: Sample(entry["id"], entry["title"], entry["description"], folder / entry["file"])
             for entry in entries

@@ -21,6 +21,7 @@ from focus_core.analysis.reading import untouched
 from focus_core.analysis.states import UNTRAINED_SEEDS, StateGroups, state_groups
 from focus_core.analysis.trace import Trace, analyze, key_memberships
 from focus_core.errors import FocusError
+from focus_core.locks import claims_file
 from focus_core.models import LoadedModel
 from focus_core.progress import Progress, silent
 from focus_core.results import record_run, stamp, text_records
@@ -83,6 +84,7 @@ class AlignedTexts:
     record: dict[str, Any]
 
 
+@claims_file()
 def align_texts(
     texts: str | Path | Iterable[str | Path],
     *,

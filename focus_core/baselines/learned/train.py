@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
@@ -26,9 +25,11 @@ from focus_core.baselines.learned.lesson import Learner, Lesson, Sizes, lesson
 from focus_core.errors import FocusError
 from focus_core.files import write_atomic
 from focus_core.progress import Progress, silent
+from focus_core.reading import parse_json, read_tensors
 from focus_core.routing.model import FocusModel
 from focus_core.routing.rules import AttentionCall, Rule, attend_fully, hard_groups
 from focus_core.routing.storage import weights_fingerprint
+from focus_core.schema import table
 
 FORMAT = 1
 RECENT = 10
@@ -257,13 +258,15 @@ def _write(path: Path, learned: Learned) -> None:
 
 def _read(path: Path, device: torch.device) -> Learned:
     layers: dict[str, dict[int, Learner]] = {}
-    with safe_open(path, "pt", device=str(device)) as file:
-        report = json.loads(file.metadata()["report"])
+    try:
+        metadata, tensors = read_tensors(path)
+        report = parse_json(metadata["report"], str(path), table(values=table({"arguments": table()})))
         for name, each in report.items():
             layers[name] = {}
             for layer, arguments in each.pop("arguments").items():
-                learner = LEARNERS[name](**arguments).to(device)
-                prefix = f"{name}.{layer}."
-                learner.load_state_dict({n: file.get_tensor(prefix + n) for n in learner.state_dict()})
-                layers[name][int(layer)] = learner.requires_grad_(False)
+                learner = LEARNERS[name](**arguments)
+                learner.load_state_dict({n: tensors[f"{name}.{layer}.{n}"] for n in learner.state_dict()})
+                layers[name][int(layer)] = learner.to(device).requires_grad_(False)
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise FocusError(f"{path} is damaged: delete it, and its baselines are trained again.") from error
     return Learned(layers, report)

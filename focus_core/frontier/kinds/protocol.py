@@ -6,7 +6,6 @@ Short lengths come first and, within a length, what matters most, so that an int
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from focus_core.baselines import METHODS
 from focus_core.baselines.learned.train import LearnedSettings
 from focus_core.errors import FocusError
 from focus_core.evaluation import evaluate
+from focus_core.evaluation.exposure import check_exposed
 from focus_core.evaluation.retention import Untouched
 from focus_core.frontier.files import write_beside
 from focus_core.frontier.kinds.figure import kinds_figure
@@ -32,12 +32,16 @@ from focus_core.frontier.measure import Point, baseline_point, check_names, poin
 from focus_core.frontier.speeds import Speeds, recorded_speeds
 from focus_core.frontier.texts import Cut, cut, find_kinds
 from focus_core.frontier.tuning import Tuning
+from focus_core.locks import claims_file
 from focus_core.models import LoadedModel, load_model
 from focus_core.progress import Progress, silent
+from focus_core.reading import read_json
 from focus_core.results import record_run, text_records
 from focus_core.routing.attach import attach
+from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel
 from focus_core.routing.storage import routers_hash
+from focus_core.schema import array, table, text
 from focus_core.shipped import routers_folder
 from focus_core.text import find_texts, read_text, token_blocks
 from focus_core.training.loop import calibration_blocks
@@ -132,6 +136,7 @@ class Cell:
         return self.method.name, self.method.top_k, self.method.share, self.text, self.length
 
 
+@claims_file()
 def measure_protocol(
     kinds: Path,
     train: Sequence[Path],
@@ -174,6 +179,8 @@ def measure_protocol(
     texts, train_files = find_kinds(kinds), find_texts(train)
     loaded = model if isinstance(model, LoadedModel) else load_model(model, progress=progress)
     lengths = wanted_lengths(loaded, settings.lengths)
+    for length in lengths:
+        check_exposed(length, FocusConfig(window=settings.window))
     cuts = {
         (text.name, length): cut(loaded.tokenizer, text.files, length, settings.blocks)
         for length in lengths
@@ -277,11 +284,14 @@ def _routed_methods(loaded: LoadedModel, settings: ProtocolSettings) -> tuple[li
     return methods, found
 
 
+_TRAINED = table({"data": array(table({"name": text(), "sha256": text()}))})
+
+
 def _training_text(folder: str | Path) -> list[dict[str, Any]]:
     """Name, size and hash of the texts that routers were trained on; empty where that was not recorded."""
     try:
-        return list(json.loads((routers_folder(folder) / "training.json").read_text(encoding="utf-8"))["data"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return read_json(routers_folder(folder) / "training.json", _TRAINED)["data"]
+    except (OSError, FocusError):
         return []
 
 

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from focus_core.errors import FocusError
+from focus_core.frontier.measure import POINT
 from focus_core.frontier.texts import Cut, Kind
+from focus_core.reading import read_json
 from focus_core.results import plain, resume_record, text_records
+from focus_core.schema import Wrong, array, table, text, whole
 
 SCHEMA = "focus-frontier-kinds/1"
 GROWING = ("lengths", "blocks", "shares", "top_k")
 """Settings that may differ when a record is resumed: they decide which cells there are, not their results."""
 OLDER = {"learned_tokens": 300 * 1024, "tuned": False}
 """Settings that older records lack."""
+
+
+_BLOCKS = table({"used": whole(0)})
+_KIND = table({"documents": array(table({"sha256": text()})), "blocks": table(values=_BLOCKS)})
+_GROWING = table(
+    {
+        "routers": table(values=table({"hash": text()})),
+        "kinds": table(values=_KIND),
+        "ours": table({"method": text()}),
+    },
+    {"learned": table(), "tuning": array(table())},
+)
 
 
 def described(texts: Sequence[Kind], cuts: dict[tuple[str, int], Cut]) -> dict[str, Any]:
@@ -36,15 +50,16 @@ def check_held_out(kinds: dict[str, Any], training_text: Sequence[dict[str, Any]
     Raises:
         FocusError: there is one.
     """
-    trained = {text["sha256"]: "--train" for text in training_text}
+    trained = {each["sha256"]: "--train" for each in training_text}
     for name, entry in routers.items():
-        trained |= {text["sha256"]: f"the routers {name}" for text in entry["trained_on"]}
+        trained |= {each["sha256"]: f"the routers {name}" for each in entry["trained_on"]}
     for kind, entry in kinds.items():
-        for text in entry["documents"]:
-            if text["sha256"] in trained:
+        for document in entry["documents"]:
+            if document["sha256"] in trained:
+                where = trained[document["sha256"]]
                 raise FocusError(
-                    f"{text['name']} of the kind {kind!r} is training text of {trained[text['sha256']]}: take it out "
-                    "of --kinds, since only held-out text counts."
+                    f"{document['name']} of the kind {kind!r} is training text of {where}: take it out of --kinds, "
+                    "since only held-out text counts."
                 )
 
 
@@ -54,10 +69,14 @@ def resumed(out: Path, report: dict[str, Any], growing: dict[str, Any]) -> dict[
     Raises:
         FocusError: the file holds other text of a kind, other routers of a name, or more blocks.
     """
-    record, growing = resume_record(out, report, free=GROWING, older=OLDER), plain(growing)
+    record, growing = resume_record(out, report, free=GROWING, older=OLDER, point=POINT), plain(growing)
     if not out.exists():
         return record | growing | {"learned": {}, "tuning": []}
-    stored = json.loads(out.read_text(encoding="utf-8"))
+    stored = read_json(out)
+    try:
+        _GROWING(stored, "")
+    except Wrong as error:
+        raise FocusError(f"{out} is not a record of this command ({error}): name another file with --out.") from error
     elsewhere = "name another file with --out."
     for name, entry in growing["routers"].items():
         if stored["routers"].get(name, entry)["hash"] != entry["hash"]:

@@ -6,7 +6,6 @@ full attention with the same weights.
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from focus_core.evaluation.retention import Untouched, compare_tokens, retention
 from focus_core.frontier.measure import Point, baseline_point, fit_baseline
 from focus_core.frontier.tuning import Tuner, tunable
 from focus_core.models import LoadedModel
+from focus_core.reading import read_json
 from focus_core.reproduce.context import Context
 from focus_core.reproduce.experiments.retrofits import OURS
 from focus_core.reproduce.experiments.tuning import (
@@ -36,6 +36,7 @@ from focus_core.reproduce.experiments.tuning import (
 from focus_core.reproduce.runner import CELLS
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, retrofit
+from focus_core.schema import array, table
 from focus_core.training.loop import calibration_blocks
 
 UNTOUCHED, ROUTERS, LORA, BOTH = "untouched", "routers", "LoRA, full attention", "routers on LoRA"
@@ -111,7 +112,7 @@ def _stored(context: Context, cell: str, wanted: str) -> dict[str, Any]:
     path = context.folder / CELLS / f"{wanted}.json"
     if not path.is_file():
         raise FocusError(f"The cell {cell!r} builds on {wanted!r}: run that cell first.")
-    return json.loads(path.read_text(encoding="utf-8"))
+    return read_json(path, table({"rows": array(table())}))
 
 
 def _adapt(context: Context, config: FocusConfig, rate: float) -> tuple[LoadedModel, int, int]:

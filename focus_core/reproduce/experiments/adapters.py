@@ -6,13 +6,13 @@ grid that brackets its best; `alignment` has the three published rates.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from focus_core.errors import FocusError, require
+from focus_core.reading import read_json
 from focus_core.reproduce.context import Context, row
 from focus_core.reproduce.experiments.retrofits import HARD, OUR_RECIPE, OURS, PAPER, train_routers
 from focus_core.reproduce.experiments.tuning import (
@@ -28,6 +28,7 @@ from focus_core.reproduce.studies.rates import RateSearch
 from focus_core.resources import data_dir
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel
+from focus_core.schema import table
 from focus_core.text import read_text
 
 if TYPE_CHECKING:
@@ -178,7 +179,8 @@ def _routed(context: Context, cell: str, focus: FocusModel, tasks: dict[str, int
     from focus_core.harness.scores import compare, run_task
     from focus_core.harness.tasks import load_task
 
-    stored = json.loads((context.folder / "grid" / "untouched.json").read_text(encoding="utf-8"))["benchmarks"]
+    stored = read_json(context.folder / "grid" / "untouched.json", table({"benchmarks": table(values=table())}))
+    stored = stored["benchmarks"]
     tokenizer, filler = context.loaded.tokenizer, _filler()
     rows = context.measure(focus, [("soft", None, "sequence"), *HARD])
     for measured, (_, top_k, balance) in zip(rows[1:], HARD):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +10,12 @@ from typing import Any
 from focus_core.baselines import BASELINES
 from focus_core.errors import FocusError
 from focus_core.evaluation import perplexity_difference
+from focus_core.reading import read_json
 from focus_core.reproduce.context import Context, row
 from focus_core.reproduce.runner import CELLS
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, Mode, retrofit
+from focus_core.schema import anything, array, maybe, number, table
 from focus_core.training import TrainSettings, train
 from focus_core.training.calibrate import calibrate
 from focus_core.training.loop import Step, calibration_blocks
@@ -124,8 +125,11 @@ def _baseline(context: Context, values: dict[str, Any]) -> dict[str, Any]:
     path = context.folder / CELLS / f"{OUR_RECIPE}.json"
     if not path.is_file():
         raise FocusError(f"Baselines take their kept share from our recipe: run the cell {OUR_RECIPE!r} first.")
-    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    ours = next(each for each in rows if (each["top_k"], each["balance"]) == (2, "calibrated"))
+    row_of = table({"top_k": anything, "balance": anything, "kept_share": maybe(number(0, 1))})
+    rows = read_json(path, table({"rows": array(row_of)}))["rows"]
+    ours = next((each for each in rows if (each["top_k"], each["balance"]) == (2, "calibrated")), None)
+    if ours is None or ours["kept_share"] is None:
+        raise FocusError(f"{path} is damaged: delete it and repeat the command.")
     config = FocusConfig(window=values["window"])
     focus = retrofit(context.loaded.model, config, seed=context.seed)
     try:

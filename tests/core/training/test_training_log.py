@@ -21,7 +21,7 @@ def test_the_log_holds_the_steps_that_training_returned(tiny_llama, tmp_path):
     assert phases == ["training", "calibrating"]
     assert (tmp_path / CHECKPOINT).is_file()
     routers = focus.routers.state_dict()
-    again = retrofit(focus.detach(), focus.config, seed=9)
+    again = retrofit(focus.detach(), focus.config)
     assert train(again, blocks, settings, tmp_path) == []  # every step was done; calibrated again, alike
     assert not (tmp_path / CHECKPOINT).exists()
     for name, tensor in again.routers.state_dict().items():

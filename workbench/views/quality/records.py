@@ -5,7 +5,6 @@ A record that does not fit its kind is refused with a reason.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,10 @@ import pandas as pd
 from focus_core.errors import FocusError
 from focus_core.frontier.kinds.record import SCHEMA as KINDS
 from focus_core.frontier.measure import SCHEMA as FRONTIER
+from focus_core.reading import read_json, regular
 from focus_core.resources import runs_dir
 from focus_core.results import REPRODUCTION
+from focus_core.schema import maybe, table, text
 from workbench.views.quality.kinds import kinds_table
 from workbench.views.quality.record_tables import (
     adapters,
@@ -79,18 +80,21 @@ class View:
     retired: bool = False
 
 
+_RECORD = table({"model": table()}, {"made": maybe(table(optional={"date": text()})), "schema": text()})
+
+
 def find_records(files: Iterable[Path]) -> list[Record]:
     """The records among files, newest first; others are passed over."""
     found: list[Record] = []
     for path in files:
         try:
-            content = json.loads(path.read_bytes()) if path.stat().st_size <= MAX_BYTES else None
-        except (OSError, ValueError, RecursionError):
+            content = read_json(path, _RECORD) if regular(path).stat().st_size <= MAX_BYTES else None
+        except (OSError, FocusError):
             continue
-        if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
+        if content is None:
             continue
         name = path.parent.name if path.name in ("result.json", "summary.json", "training.json") else path.stem
-        date = str((content.get("made") or {}).get("date", ""))
+        date = (content.get("made") or {}).get("date", "")
         found += [Record(kind, name, date, content) for kind in _kinds(content)]
     return sorted(found, key=lambda record: record.date, reverse=True)
 

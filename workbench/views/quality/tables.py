@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from focus_core.errors import FocusError
+from focus_core.reading import parse_json, regular
 from focus_core.routing.balance import sees_future
 
 MAX_BYTES = 5_000_000
@@ -45,7 +45,7 @@ def find_results(files: Iterable[Path]) -> Found:
     skipped: list[tuple[str, str]] = []
     for path in files:
         try:
-            if path.stat().st_size > MAX_BYTES:
+            if regular(path).stat().st_size > MAX_BYTES:
                 raise FocusError(f"larger than {MAX_BYTES / 1e6:.0f} MB")
             name = path.parent.name if path.name == "training.json" else path.stem
             rows += result_rows(path.read_bytes(), name)
@@ -67,8 +67,8 @@ def result_rows(data: bytes, name: str) -> list[dict[str, Any]]:
         FocusError: it is no recorded evaluation.
     """
     try:
-        record = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        record = parse_json(data, name)
+    except FocusError as error:
         raise FocusError("no JSON") from error
     if not isinstance(record, dict):
         raise FocusError("no recorded run")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pandas as pd
 
 from focus_core.bench.attention import DTYPES, SCHEMA
 from focus_core.errors import FocusError
+from focus_core.reading import parse_json, regular
 from focus_core.resources import data_dir
 from focus_core.results import machine_of
 
@@ -83,7 +83,7 @@ def read_record(data: bytes, name: str, schema: str) -> dict[str, Any]:
     if len(data) > MAX_BYTES:
         raise FocusError(f"{name} is larger than {MAX_BYTES / 1e6:.0f} MB: give a record of focus bench.")
     with damage(name):
-        record = json.loads(data)
+        record = parse_json(data, name)
     if not isinstance(record, dict) or record.get("schema") != schema:
         raise FocusError(f"{name} is no speed measurement of schema {schema}: give a record of focus bench.")
     return record
@@ -109,7 +109,7 @@ def shipped_speeds() -> dict[str, Path]:
     """The measurements that come with the project, by name."""
     found = {}
     for path in sorted((data_dir() / "results").rglob("*.json")):
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with regular(path).open(encoding="utf-8", errors="replace") as file:
             start = file.read(200)
         if SCHEMA in start or MODEL_SCHEMA in start:
             found[path.stem] = path
@@ -327,4 +327,4 @@ def words(values: dict[str, Any]) -> dict[str, str]:
 def _reason(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"{_word(error.args[0])} is missing"
-    return "no JSON" if isinstance(error, json.JSONDecodeError) else _word(error)[:60]
+    return "no JSON" if isinstance(error, FocusError) else _word(error)[:60]

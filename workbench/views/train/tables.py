@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from typing import Any
 
 import pandas as pd
 
+from focus_core.reading import read_json
+from focus_core.schema import table, text
 from focus_core.training.log import Progress
 from focus_core.training.loop import Step
 from workbench.engine.service import router_folder
@@ -143,5 +144,6 @@ def training_origin(job: Job) -> dict[str, Any]:
     hashes = ", ".join(str(text["sha256"]) for text in job.about.get("texts", []))
     revision = ""
     if (job.folder / "training.json").is_file():
-        revision = json.loads((job.folder / "training.json").read_text(encoding="utf-8"))["model"]["revision"]
+        record = read_json(job.folder / "training.json", table({"model": table({"revision": text()})}))
+        revision = record["model"]["revision"]
     return {"run": job.name, "started": job.created, **about, "model_revision": revision, "text_sha256": hashes}

@@ -1,0 +1,139 @@
+"""One command at a time writes a folder or a record; whether it can be written is tried before the work."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from filelock import FileLock, Timeout
+
+from focus_core.errors import FocusError
+
+LOCK = ".focus.lock"
+"""Name of the lock in a folder that is written; that of a file has its name in front."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@contextmanager
+def claim_folder(folder: Path) -> Iterator[None]:
+    """Hold a folder for one process, which is known to be able to write there.
+
+    The operating system drops the lock of a process that ends in any way.
+
+    Args:
+        folder: created if needed; removed again if it was created here and is empty at the end.
+
+    Raises:
+        FocusError: another process holds it, or it is no folder.
+        OSError: it cannot be written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise FocusError(f"{folder} is a file: name a folder to write to.")
+    with _made(folder), _locked(folder / LOCK, folder):
+        yield
+
+
+@contextmanager
+def claim_file(path: Path) -> Iterator[None]:
+    """Hold a file for one process, as `claim_folder`.
+
+    Args:
+        path: need not exist; its folder is created if needed, and removed again if it is empty at the end.
+
+    Raises:
+        FocusError: another process holds it, or it is a folder, pipe or device.
+        OSError: its folder cannot be written.
+    """
+    if path.is_dir():
+        raise FocusError(f"{path} is a folder: name a file to write.")
+    if path.exists() and not path.is_file():
+        raise FocusError(f"{path} is a pipe or device: name a regular file to write.")
+    with _made(path.parent), _locked(path.with_name(f".{path.name}{LOCK}"), path):
+        yield
+
+
+def claims_folder(
+    parameter: str = "out", *, when: Callable[[], bool] = lambda: True
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a function hold the folder that one of its arguments names, while it runs.
+
+    Args:
+        parameter: name of the argument; None as its value holds nothing.
+        when: whether to hold it, such as in one of several processes alone.
+    """
+    return _claims(parameter, claim_folder, when)
+
+
+def claims_file(parameter: str = "out") -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a function hold the file that one of its arguments names, while it runs; None holds nothing."""
+    return _claims(parameter, claim_file, lambda: True)
+
+
+def _claims(
+    parameter: str, claim: Callable[[Path], AbstractContextManager[None]], when: Callable[[], bool]
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def holding(*args: P.args, **kwargs: P.kwargs) -> R:
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            path = given.arguments[parameter]
+            if path is None or not when():
+                return function(*args, **kwargs)
+            with claim(Path(path)):
+                return function(*args, **kwargs)
+
+        return holding
+
+    return decorate
+
+
+@contextmanager
+def _locked(lock: Path, held: Path) -> Iterator[None]:
+    guard = FileLock(lock)
+    try:
+        guard.acquire(timeout=0)
+    except Timeout as error:
+        holder = _holder(lock)
+        by = f"process {holder}" if holder else "another process"
+        raise FocusError(
+            f"{held} is being written by {by}: wait until it ends, or name another place with --out."
+        ) from error
+    try:
+        lock.write_text(f"{os.getpid()}\n", encoding="ascii")
+        yield
+    finally:
+        with suppress(OSError):  # Windows does not delete a file that is held
+            lock.unlink()
+        guard.release()
+
+
+def _holder(lock: Path) -> str:
+    """The number of the process that wrote a lock; empty where it cannot be read."""
+    try:
+        written = lock.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+    return written if written.isdecimal() else ""
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """A folder that exists; those created here are removed again if they are empty at the end."""
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # not empty
+            for each in new:
+                each.rmdir()
