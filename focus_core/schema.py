@@ -42,9 +42,8 @@ def number(low: float | None = None, high: float | None = None, *, above: float 
     """A finite number from `low` to `high`, or above a bound."""
 
     def check(value: Any, where: str) -> None:
-        real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        finite = real and abs(value) <= 1e300 and math.isfinite(value)
-        if not finite or not _inside(value, low, high) or (above is not None and not value > above):
+        real: Any = value if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+        if not abs(real) <= 1e300 or not _inside(real, low, high) or (above is not None and not real > above):
             raise _wrong(value, where, f"a finite number {_range(low, high, above)}".rstrip())
 
     return check

@@ -25,6 +25,7 @@ from typing import IO
 from focus_core.errors import FocusError
 from focus_core.models.gguf import load_gguf, quiet_transformers
 from focus_core.progress import Progress, silent
+from focus_core.reading import read_json
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def is_cached(*, thorough: bool = False) -> bool:
     """
     folder = default_model_dir()
     try:
-        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(folder / _MANIFEST)
         for name, expected in manifest["files"].items():
             path = folder / name
             if path.stat().st_size != expected["size"]:

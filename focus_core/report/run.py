@@ -126,7 +126,7 @@ def write_report(
             tagger=str(tagger) if tagger else "not asked for",
         )
         spelt = {
-            "model": loaded.info.name if isinstance(model, LoadedModel) else str(model),
+            "model": loaded.info.name if isinstance(model, LoadedModel) else _portable(model),
             "routers": "untrained" if untrained else _spelling(routers, focus),
             "k": str(config.top_k),
             **({} if settings.top_k is None or focus.config.layer_top_k is None else {"k_from": "one"}),
@@ -164,7 +164,13 @@ def _provenance(loaded: LoadedModel, focus: FocusModel) -> Provenance:
 
 def _spelling(routers: str | Path | FocusModel | None, focus: FocusModel) -> str:
     """The routers as a link of the app names them."""
-    return focus.name if routers is None or isinstance(routers, FocusModel) else str(routers)
+    return focus.name if routers is None or isinstance(routers, FocusModel) else _portable(routers)
+
+
+def _portable(name: str | Path) -> str:
+    """A name as it was given; of a file or folder its own name, since others get the session file."""
+    path = Path(name).expanduser()
+    return path.resolve().name if path.is_absolute() or path.exists() else str(name)
 
 
 def _session(

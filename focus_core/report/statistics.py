@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from focus_core.errors import FocusError
+from focus_core.reading import parse_json
 
 MAX_UNITS = 1024
 """Largest number of stretches (or documents) that intervals resample."""
@@ -226,7 +227,7 @@ class Statistics:
             FocusError: they do not fit these sums.
         """
         try:
-            values: dict[str, Any] = json.loads(samples)
+            values: dict[str, Any] = parse_json(samples, "The saved state")
             random, strongest = (
                 [[Occurrence(*o) for o in place] for place in values[n]] for n in ("random", "strongest")
             )

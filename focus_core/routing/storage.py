@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,7 @@ def write_routers(
         "format": FORMAT,
         "trained": trained,
         "base": {**_architecture(model), "fingerprint": weights_fingerprint(model)},
-        "routing": json.loads(config.to_json()),
+        "routing": dataclasses.asdict(config),
     }
     dtype = ROUTERS[config.router].stored_dtype
     tensors = {

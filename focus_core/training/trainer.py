@@ -11,6 +11,7 @@ import math
 import os
 import shutil
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +25,12 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from focus_core.errors import FocusError
 from focus_core.files import to_json, write_atomic
-from focus_core.reading import read_json, read_tensors
+from focus_core.reading import read_json, read_tensors, regular
 from focus_core.results import run_key, text_records
 from focus_core.routing.model import FocusModel
 from focus_core.routing.storage import CONFIG, weights_hash, whole
 from focus_core.schema import table
+from focus_core.schema import whole as whole_number
 from focus_core.training.calibrate import calibrate
 from focus_core.training.loop import Step
 from focus_core.training.modes import Phase, TrainingTask
@@ -39,7 +41,7 @@ CHECKPOINTS = "checkpoints"
 RUN = "run.json"
 """Name of the file with the key of a phase."""
 
-_BASE, _ROUTERS = "base.safetensors", "routers.safetensors"
+_BASE, _ROUTERS, _STATE = "base.safetensors", "routers.safetensors", "trainer_state.json"
 _CALIBRATION_BLOCKS = 16
 
 
@@ -304,8 +306,24 @@ def _checkpoint_to_resume(checkpoints: Path, key: dict[str, str]) -> str | None:
     if is_main_process():
         if last is not None:
             check_belongs(checkpoints, key)
+            _check_whole(Path(last))
         write_atomic(checkpoints / RUN, to_json(key) + "\n")
     return last
+
+
+def _check_whole(checkpoint: Path) -> None:
+    """Refuse a checkpoint with a file of Trainer's that is cut or of another kind; their values are not read.
+
+    Raises:
+        FocusError: there is one.
+    """
+    try:
+        read_json(checkpoint / _STATE, table({"global_step": whole_number(0)}), finite=False)
+        whole = all(zipfile.is_zipfile(regular(path)) for path in checkpoint.glob("*.pt*"))
+    except (OSError, FocusError):
+        whole = False
+    if not whole:
+        raise FocusError(f"{checkpoint} is damaged: delete it to train from the checkpoint before, or from the start.")
 
 
 def _calibrate(trainer: FocusTrainer, stream: TokenStream) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from focus_core.cli import os_sentence
 from focus_core.files import atomic_path, write_atomic
 
 
@@ -63,3 +67,31 @@ def test_many_writers_of_one_file(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda text: write_atomic(path, text), contents))
     assert path.read_text() in contents and names(tmp_path) == ["note.txt"]
+
+
+@pytest.fixture
+def full_disk(tmp_path):
+    """A disk of 64 KB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = shutil.which("mount")
+    if (
+        mount is None
+        or subprocess.run([mount, "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], check=False).returncode
+    ):
+        pytest.skip("a small disk cannot be mounted here")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.parametrize("kind", ["text", "tensors"])
+def test_a_full_disk_is_called_one_and_leaves_nothing(full_disk, kind):
+    path = full_disk / "deep" / "out"
+    with pytest.raises(OSError) as failure:
+        if kind == "text":
+            write_atomic(path, b"x" * 100_000)
+        else:
+            with atomic_path(path) as temporary:
+                save_file({"a": np.zeros(100_000)}, temporary)
+    assert (failure.value.errno, failure.value.filename) == (errno.ENOSPC, str(path))
+    assert names(path.parent) == [] and "disk is full" in os_sentence(failure.value)

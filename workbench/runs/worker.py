@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from focus_core.files import write_atomic
+from focus_core.reading import read_json
 
 JOB, OUTCOME, TEXT = "job.json", "outcome.json", "text"
 """Files of a job's folder: the task, the outcome, and the copy of the user's text while it is needed."""
@@ -30,7 +31,7 @@ def main(folder: Path) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
-        arguments = json.loads((folder / JOB).read_text(encoding="utf-8"))["arguments"]
+        arguments = read_json(folder / JOB)["arguments"]
         _choose_waiting(arguments[0])
         status = _run(arguments)
     except KeyboardInterrupt:

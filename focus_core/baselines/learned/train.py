@@ -23,7 +23,7 @@ from focus_core.attention import AttentionOutput
 from focus_core.baselines.learned import LEARNERS
 from focus_core.baselines.learned.lesson import Learner, Lesson, Sizes, lesson
 from focus_core.errors import FocusError
-from focus_core.files import write_atomic
+from focus_core.files import to_json, write_atomic
 from focus_core.progress import Progress, silent
 from focus_core.reading import parse_json, read_tensors
 from focus_core.routing.model import FocusModel
@@ -253,14 +253,14 @@ def _write(path: Path, learned: Learned) -> None:
         for layer, learner in layers.items()
         for parameter, tensor in learner.state_dict().items()
     }
-    write_atomic(path, save(tensors, {"report": json.dumps(learned.report)}))
+    write_atomic(path, save(tensors, {"report": to_json(learned.report)}))
 
 
 def _read(path: Path, device: torch.device) -> Learned:
     layers: dict[str, dict[int, Learner]] = {}
     try:
         metadata, tensors = read_tensors(path)
-        report = parse_json(metadata["report"], str(path), table(values=table({"arguments": table()})))
+        report = parse_json(metadata["report"], str(path), table(values=table({"arguments": table()})), finite=False)
         for name, each in report.items():
             layers[name] = {}
             for layer, arguments in each.pop("arguments").items():

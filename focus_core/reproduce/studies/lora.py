@@ -6,7 +6,6 @@ Adapters are on the query, key and value projections, as in the published compar
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallb
 from transformers.trainer_utils import get_last_checkpoint
 
 from focus_core.errors import FocusError
-from focus_core.files import write_atomic
+from focus_core.files import to_json, write_atomic
 from focus_core.reading import read_json
 from focus_core.schema import array, number
 
@@ -139,7 +138,7 @@ def train_lora(
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None)
     adapted.save_pretrained(str(folder / ADAPTER))
     losses = [float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
-    write_atomic(folder / LOSSES, json.dumps(losses) + "\n")
+    write_atomic(folder / LOSSES, to_json(losses) + "\n")
     return adapted.eval(), losses  # type: ignore[return-value]
 
 

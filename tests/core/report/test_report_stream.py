@@ -5,15 +5,20 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import zipfile
 
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from focus_core import FocusConfig, cli, retrofit
 from focus_core.errors import FocusError
+from focus_core.reading import read_tensors
+from focus_core.report.bundle import read_bundle
 from focus_core.report.corpus import cuts, scan, sections
+from focus_core.report.run import write_report
 from focus_core.report.stream import STATE, StreamSettings, collect, forget
 from focus_core.routing.layer import assign
 
@@ -179,3 +184,40 @@ def test_the_command_refuses_with_one_sentence(tmp_path):
     result = CliRunner().invoke(cli.app, ["report", str(tmp_path / "bad.txt"), "--out", str(tmp_path / "out")])
     assert (result.exit_code, result.output.count("\n")) == (2, 1) and "not UTF-8" in result.output
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("given", ["folders", "a saved model"])
+def test_a_report_that_is_given_away_names_no_folder_of_its_maker(tiny_llama, corpus, tmp_path, monkeypatch, given):
+    tiny_llama.model.save_pretrained(tmp_path / "mine")
+    tiny_llama.tokenizer.save_pretrained(tmp_path / "mine")
+    focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4, top_k=2))
+    focus.save_pretrained(tmp_path / "routers")
+    focus.detach()
+    monkeypatch.chdir(tmp_path)
+    model = tmp_path / "mine" if given == "folders" else "./mine"
+    out = tmp_path / "out"
+    write_report(corpus.files, out, model=model, routers=tmp_path / "routers", settings=SETTINGS, tags=False)
+    session = read_bundle((out / "session.zip").read_bytes())
+    assert (session.settings["model"], session.settings["routers"]) == ("mine", "routers")
+    with zipfile.ZipFile(out / "session.zip") as archive:
+        packed = b"".join(archive.read(name) for name in archive.namelist())
+    assert str(tmp_path).encode() not in packed + b"".join(path.read_bytes() for path in out.glob("report*"))
+
+
+@pytest.mark.parametrize("damage", ["cut", "arrays", "samples", "sections"])
+def test_a_damaged_state_is_refused_in_one_sentence(tiny_llama, corpus, tmp_path, monkeypatch, damage):
+    monkeypatch.setattr("focus_core.report.stream._TOKENS_BETWEEN_SAVES", 1)
+    stream(tiny_llama, corpus, tmp_path)
+    path = tmp_path / STATE
+    metadata, tensors = read_tensors(path)
+    if damage == "arrays":
+        tensors["counts"] = tensors["counts"][:1].contiguous()
+    elif damage == "samples":
+        metadata["samples"] = '{"blocks": null, "random": 3}'
+    elif damage == "sections":
+        metadata["sections"] = "many"
+    save_file(tensors, path, metadata=metadata)
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(FocusError, match=r"delete it and start again\.$"):
+        stream(tiny_llama, corpus, tmp_path)

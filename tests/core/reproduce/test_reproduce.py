@@ -388,11 +388,11 @@ def test_a_run_is_known_by_all_of_its_inputs(context, folder):
 
 
 @pytest.mark.parametrize("content", ["{", "null", "[]", '{"settings": {}}', "[" * 100_000, None])
-def test_a_damaged_cell_is_refused_in_one_sentence(context, content):
+def test_a_damaged_cell_is_refused_in_one_sentence(context, folder, content):
     one = Experiment("t", lambda context: {"a": {}}, lambda context, cell, values: {"rows": [{"x": 1}]}, ("x",))
-    run_experiment("t", one, context, out=context.folder / "out")
-    path = context.folder / "out" / "cells" / "a.json"
+    run_experiment("t", one, context, out=folder / "out")
+    path = folder / "out" / "cells" / "a.json"
     stored = json.loads(path.read_text())
     path.write_text(json.dumps(stored | {"rows": 3, "made": "now"}) if content is None else content)
     with pytest.raises(FocusError, match=r"a\.json is damaged: delete it"):
-        run_experiment("t", one, context, out=context.folder / "out")
+        run_experiment("t", one, context, out=folder / "out")

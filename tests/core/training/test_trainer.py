@@ -178,3 +178,33 @@ def test_two_processes_equal_one(tiny_llama, tmp_path):
     losses = [[step.loss for step in read_log(tmp_path / name).steps] for name in ("one", "two")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert not (tmp_path / "two" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("damage", ["text", "optimizer.pt", "trainer_state.json", "routers.safetensors", "old", "none"])
+def test_a_checkpoint_of_another_run_or_a_damaged_one_is_refused(tiny_llama, stream, tmp_path, damage):
+    phase = phases("centroid-only", "mass", 8, 8)[0]
+
+    def stop(step):
+        if step.step == 5:
+            raise KeyboardInterrupt
+
+    focus = retrofit(tiny_llama.model, CONFIG)
+    with pytest.raises(KeyboardInterrupt):
+        train_phase(focus, stream, phase, SETTINGS, tmp_path / "run", stop)
+    focus = retrofit(focus.detach(), CONFIG)
+    checkpoints = tmp_path / "run" / "checkpoints" / phase.name
+    words = "is damaged: delete it"
+    if damage == "text":
+        write_text(tmp_path, seed=1)  # as long, under the same name
+        words = "other text, weights or settings"
+    elif damage == "old":
+        (checkpoints / "run.json").write_text(json.dumps({"phase": {}, "settings": {}}))
+        words = "older version"
+    elif damage != "none":
+        path = checkpoints / "checkpoint-3" / damage
+        path.write_bytes(path.read_bytes()[:-40])
+    if damage == "none":
+        train_phase(focus, stream, phase, SETTINGS, tmp_path / "run")
+        return
+    with pytest.raises(FocusError, match=words):
+        train_phase(focus, stream, phase, SETTINGS, tmp_path / "run")
