@@ -8,11 +8,14 @@ from focus_core.errors import FocusError
 from focus_core.resources import data_dir
 
 CONFIG = "focus_config.json"
+DEFAULT = "smollm2-135m-narrow64"
+"""Those that people get who name none; the others show the published form."""
 
 
 def shipped_routers() -> list[str]:
-    """Names of the routers that come with the project."""
-    return sorted(path.parent.name for path in (data_dir() / "routers").glob(f"*/{CONFIG}"))
+    """Names of the routers that come with the project, the default ones first."""
+    names = (path.parent.name for path in (data_dir() / "routers").glob(f"*/{CONFIG}"))
+    return sorted(names, key=lambda name: (name != DEFAULT, name))
 
 
 def routers_folder(name: str | Path) -> Path:
