@@ -46,7 +46,13 @@ def evaluate(
     blocks: Annotated[int, typer.Option(min=0, max=MAX_COUNT, help="Evenly spaced blocks to use; 0 for all.")] = 32,
     top_k: Annotated[
         list[int] | None,
-        typer.Option("--top-k", "-k", min=1, max=MAX_GROUPS, help="k to evaluate; repeat for more. Default: 1 and 2."),
+        typer.Option(
+            "--top-k",
+            "-k",
+            min=1,
+            max=MAX_GROUPS,
+            help="k to evaluate; repeat for more. Default: 1 and 2, or the share that is read.",
+        ),
     ] = None,
     window: Annotated[
         int | None,
@@ -80,7 +86,7 @@ def evaluate(
             length=length,
             stride=stride,
             blocks=blocks or None,
-            top_k=top_k or (1, 2),
+            top_k=top_k,
             window=window,
             lengths=lengths or (),
             length_blocks=length_blocks,

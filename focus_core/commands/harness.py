@@ -39,7 +39,8 @@ def harness(
     routers: RoutersOption = None,
     untrained: Annotated[bool, typer.Option("--untrained", help="Use untrained routers (seed 0).")] = False,
     top_k: Annotated[
-        list[int] | None, typer.Option("--top-k", "-k", min=1, max=MAX_GROUPS, help="k; repeat. Default: 1, 2.")
+        list[int] | None,
+        typer.Option("--top-k", "-k", min=1, max=MAX_GROUPS, help="k; repeat. Default: 1, 2, or the share read."),
     ] = None,
     soft: Annotated[bool, typer.Option(help="Also the soft gate of training.")] = True,
     filler: Annotated[
@@ -84,7 +85,7 @@ def harness(
     settings = HarnessSettings(
         data=data,
         limits=task_limits(task or TASKS, limit),
-        top_k=tuple(top_k or (1, 2)),
+        top_k=None if top_k is None else tuple(top_k),
         soft=soft,
         filler=tuple(filler or ()),
         long_tokens=long_tokens,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -15,8 +15,10 @@ from focus_core.evaluation.exposure import exposure
 from focus_core.evaluation.likelihood import token_losses
 from focus_core.evaluation.retention import RETENTION, Compared, Retention, Untouched, compare_tokens, retention_of
 from focus_core.progress import Progress, silent
+from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel, Mode
+from focus_core.routing.routers import ROUTERS
 
 LARGEST_NLL = 700.0
 """Mean negative log-likelihood above which the perplexity no longer grows: its exponential is not finite."""
@@ -191,6 +193,25 @@ def evaluate(
 def _retained(found: Retention | None) -> dict[str, Any]:
     """The fields of a row for its retention; none without it."""
     return {} if found is None else {name: getattr(found, name) for name in RETENTION}
+
+
+def settings_for(config: FocusConfig, top_ks: Sequence[int] | None = None) -> list[tuple[Mode, int | None, str | None]]:
+    """The rows of an evaluation of these routers, see `standard_settings`.
+
+    Narrow groups have no soft gate, and their balance is causal as it is. They are evaluated at the share that they
+    read, and at each k that is asked for.
+
+    Args:
+        config: settings of the routers.
+        top_ks: k of hard routing; 1 and 2 when None, where k is the budget.
+    """
+    if ROUTERS[config.router].trained_by_gate:
+        return standard_settings(config.num_groups, tuple(top_ks or (1, 2)), planned=config.one_top_k is None)
+    own: list[int | None] = [None] if config.one_top_k is None else []
+    asked = [top_k for top_k in top_ks or () if top_k <= config.num_groups]
+    if not own and not asked:
+        asked = [config.top_k]
+    return [("off", None, None), *(("hard", top_k, "calibrated") for top_k in own + asked)]
 
 
 def standard_settings(

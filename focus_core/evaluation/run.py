@@ -10,7 +10,7 @@ from typing import Any
 from focus_core.evaluation.compare import Leak, leaks
 from focus_core.evaluation.exposure import check_exposed
 from focus_core.evaluation.lengths import LengthRow, length_transfer
-from focus_core.evaluation.perplexity import Evaluation, evaluate, standard_settings
+from focus_core.evaluation.perplexity import Evaluation, evaluate, settings_for
 from focus_core.evaluation.retention import Untouched
 from focus_core.locks import claims_file
 from focus_core.models import LoadedModel
@@ -52,7 +52,7 @@ def evaluate_texts(
     length: int = 512,
     stride: int | None = None,
     blocks: int | None = 32,
-    top_k: Sequence[int] = (1, 2),
+    top_k: Sequence[int] | None = None,
     window: int | None = None,
     lengths: Sequence[int] = (),
     length_blocks: int = 2,
@@ -69,7 +69,7 @@ def evaluate_texts(
         length: T, tokens per block.
         stride: tokens scored at the end of each block; the length when None.
         blocks: evenly spaced blocks to use; None for all.
-        top_k: k of hard routing.
+        top_k: k of hard routing; see `settings_for` when None.
         window: w; the routers' own when None.
         lengths: also evaluate causal routing at these lengths, on the same tokens; each divides the longest.
         length_blocks: blocks of the longest length for this.
@@ -91,7 +91,7 @@ def evaluate_texts(
             config = focus.current.config
         for each in (length, *lengths):
             check_exposed(each, config, focus.sliding_windows)
-        plan = standard_settings(config.num_groups, tuple(top_k), planned=config.one_top_k is None)
+        plan = settings_for(config, top_k)
         results, untouched = [], Untouched(sample)
         for index, (mode, k, balance) in enumerate(plan):
             progress(f"Evaluating {mode}{f' k={k}' if k else ''} ({index + 1} of {len(plan)})", index / len(plan))

@@ -19,7 +19,9 @@ from focus_core.progress import Progress, silent
 from focus_core.resources import data_dir
 from focus_core.results import record_run, stored_or_run, text_records
 from focus_core.routing.attach import attach
+from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel
+from focus_core.routing.routers import ROUTERS
 from focus_core.routing.storage import routers_hash
 from focus_core.text import find_texts, read_text
 
@@ -35,8 +37,8 @@ class HarnessSettings:
     Attributes:
         data: folder with the task files; None for the Hugging Face hub.
         limits: number of first items per task, by name; None for all. See `task_limits`.
-        top_k: k of hard routing, one run for each.
-        soft: whether the soft gate of training is measured too.
+        top_k: k of hard routing, one run for each; None for the share that is read, or for 1 and 2.
+        soft: whether the soft gate of training is measured too, where the routers have one.
         filler: text files put before passages and around needles; none for the sample story.
         long_tokens: length of the few-shot prompts of NAME_long.
         batch_size: requests per pass; 1 reuses the common start of neighbouring requests.
@@ -45,17 +47,18 @@ class HarnessSettings:
 
     data: Path | None
     limits: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(TASKS, 100))
-    top_k: tuple[int, ...] = (1, 2)
+    top_k: tuple[int, ...] | None = None
     soft: bool = True
     filler: tuple[Path, ...] = ()
     long_tokens: int = 1024
     batch_size: int = 1
     seed: int = 0
 
-    def routings(self) -> list[Setting]:
-        """The untouched model, which is the reference, and every routing."""
-        soft = [Setting("soft")] if self.soft else []
-        return [Setting("off"), *soft, *(Setting("hard", top_k) for top_k in self.top_k)]
+    def routings(self, config: FocusConfig) -> list[Setting]:
+        """The untouched model, which is the reference, and every routing of routers with these settings."""
+        soft = [Setting("soft")] if self.soft and ROUTERS[config.router].trained_by_gate else []
+        own: tuple[int | None, ...] = (1, 2) if config.read_share is None else (None,)
+        return [Setting("off"), *soft, *(Setting("hard", top_k) for top_k in self.top_k or own)]
 
     def filler_files(self) -> list[Path]:
         """The files of `filler`."""
@@ -121,7 +124,7 @@ def run_harness(
         "filler": text_records(fillers),
         "config": focus.config,
     }
-    routings, limits = settings.routings(), settings.limits
+    routings, limits = settings.routings(focus.config), settings.limits
     total = len(limits) * len(routings)
     results: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in limits}
     for number, (name, routing) in enumerate((name, routing) for name in limits for routing in routings):
