@@ -1,6 +1,6 @@
 """Retrofit the default model with shipped routers and generate with sparse attention.
 
-python examples/retrofit_and_generate.py "Once upon a time" --top-k 1 --tokens 40
+python examples/retrofit_and_generate.py "Once upon a time" --tokens 40
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ def main() -> None:
     """Print the untouched model's text, then that of the routed one."""
     parser = argparse.ArgumentParser(description="Generate with the untouched model and with hard routing.")
     parser.add_argument("prompt", nargs="?", default="The lighthouse keeper climbed the stairs, and")
-    parser.add_argument("--routers", default="smollm2-135m-k8-heads-lm", help="a shipped name or a folder")
-    parser.add_argument("--top-k", type=int, default=1, help="groups that a token reads")
+    parser.add_argument("--routers", default="smollm2-135m-narrow64", help="a shipped name or a folder")
     parser.add_argument("--tokens", type=int, default=40, help="new tokens")
     arguments = parser.parse_args()
 
     model, tokenizer, _ = load_model()
     focus = FocusModel.from_pretrained(model, arguments.routers)
     inputs = tokenizer(arguments.prompt, return_tensors="pt")
-    for mode, settings in (("off", {}), ("hard", {"top_k": arguments.top_k})):
-        with focus.routing(mode, **settings):
+    for mode in ("off", "hard"):
+        with focus.routing(mode):
             tokens = focus.generate(
                 **inputs, max_new_tokens=arguments.tokens, do_sample=False, pad_token_id=tokenizer.eos_token_id
             )

@@ -19,6 +19,7 @@ from focus_core.commands.evaluate import evaluate
 from focus_core.commands.fetch import fetch
 from focus_core.commands.fit import fit
 from focus_core.commands.frontier import frontier
+from focus_core.commands.generate import generate
 from focus_core.commands.harness import harness
 from focus_core.commands.options import print_json
 from focus_core.commands.plan import plan
@@ -107,6 +108,7 @@ app.command("fetch")(fetch)
 app.command("fit")(fit)
 app.command("train")(train)
 app.command("eval")(evaluate)
+app.command("generate")(generate)
 app.command("analyze")(analyze)
 app.command("align")(align)
 app.add_typer(bench, name="bench")

@@ -9,7 +9,9 @@ from focus_core.resources import data_dir
 
 CONFIG = "focus_config.json"
 DEFAULT = "smollm2-135m-narrow64"
-"""Those that people get who name none; the others show the published form."""
+"""Those that people get who name none."""
+PUBLISHED = "smollm2-135m-k8"
+"""Those of the published form, one router for each layer, which `focus reproduce` takes."""
 
 
 def shipped_routers() -> list[str]:

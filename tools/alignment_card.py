@@ -279,7 +279,7 @@ def pages() -> Pages:
             f"alignment-{text}.md",
             TOOL,
             f"Groups and parts of speech, routers per layer: {text}",
-            f"```bash\n{COMMANDS[text]} {out}.json\n```",
+            f"```bash\n{COMMANDS[text]} -r smollm2-135m-k8 {out}.json\n```",
             setting(record),
             verdicts(record),
             LEGEND,

@@ -154,7 +154,7 @@ def pages() -> Pages:
         "benchmarks.md",
         TOOL,
         f"Benchmark scores of {record['model']['name']}, routers per layer",
-        f"```bash\nfocus harness --data bench/ {limits}\n```",
+        f"```bash\nfocus harness -r smollm2-135m-k8 --data bench/ {limits}\n```",
         where(record),
         intervals(rows),
         full_table(rows),

@@ -201,7 +201,7 @@ def tables() -> Pages:
         "speed-model.md",
         TOOL,
         "Speed of the whole model: prefill and decode",
-        "```bash\nfocus bench model --out bench-model.json\n```",
+        "```bash\nfocus bench model -r smollm2-135m-k8 --out bench-model.json\n```",
         *parts,
         r"\* Past the model's positions: only the time means anything.",
     )

@@ -93,6 +93,11 @@ def plan_routers(
         raise FocusError(f"The budget is {budget}: give a share of pairs between 0 and 1.")
     files, out, top_ks = find_texts(texts), Path(out), sorted(set(top_ks))
     with attached(model, routers, progress=progress) as (loaded, focus):
+        if focus.config.read_share is not None:
+            raise FocusError(
+                f"{focus.name} read a share of the pairs, and a plan is a k for every layer: name routers that have a "
+                "k, such as --routers smollm2-135m-k8."
+            )
         sample = token_blocks(loaded.tokenizer, [read_text(path) for path in files], length, max_blocks=blocks)
         fixed: dict[str, Any] = {
             "routers_hash": routers_hash(focus.routers),

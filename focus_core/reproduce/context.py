@@ -21,6 +21,7 @@ from focus_core.results import text_records
 from focus_core.routing.attach import attach
 from focus_core.routing.model import FocusModel, Mode, retrofit
 from focus_core.routing.storage import routers_hash
+from focus_core.shipped import PUBLISHED
 from focus_core.text import find_texts, read_text, token_blocks
 from focus_core.training.stream import TokenStream, find_sources
 
@@ -63,7 +64,7 @@ class Context:
         data: training texts.
         held_out: texts for perplexity; the end of the training text if there are none.
         models: names for `load_model`; the first is the model of every experiment but `scale`.
-        routers: folder of trained routers; those shipped for the model when None.
+        routers: folder of trained routers; the shipped ones of the published form when None.
         bench: folder with benchmark files.
         tasks: benchmarks of the experiment lora; its own when empty.
         ranks: of its adapters; its own when empty.
@@ -101,8 +102,8 @@ class Context:
         return self.load()
 
     def attached(self) -> FocusModel:
-        """The model with the chosen routers, or those shipped for it."""
-        return attach(self.loaded, self.routers, untrained=False)
+        """The model with the chosen routers, or the shipped ones of the published form."""
+        return attach(self.loaded, self.routers or PUBLISHED, untrained=False)
 
     def attached_hash(self) -> str:
         """Hash of these routers, which identifies them in records."""

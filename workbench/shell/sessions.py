@@ -74,6 +74,7 @@ def apply(session: Session) -> None:
             st.session_state[name] = setting.default
     if session.text is not None and not _is_sample(session.settings, session.text):
         st.session_state["source"], st.session_state["paste"] = "paste", session.text
+    state.forget_followed()
     for name, value in _usable(session.choices).items():
         st.session_state[CHOICES[name]] = value
     st.session_state[NOTES] = {routers: dict(own) for routers, own in session.notes.items()}

@@ -162,6 +162,11 @@ def follow(own: Mapping[str, Any]) -> None:
     st.session_state[OWN] = dict(own)
 
 
+def forget_followed() -> None:
+    """Keep all settings as they are when the routers change next, as those of a session file must be."""
+    st.session_state.pop(_OWN, None)
+
+
 def choose(name: str, options: Sequence[Any]) -> None:
     """Bring a choice in the session state into the options, the first one by default."""
     if st.session_state.get(name) not in options:

@@ -17,7 +17,6 @@ from focus_core.analysis.tokens import margins
 from focus_core.models import default_model
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.storage import CONFIG, saved_config
-from focus_core.shipped import shipped_routers
 from workbench.engine import service
 from workbench.engine.plans import PLANNED, chosen_k, k_name, plan_in_words
 from workbench.tokens.tables import ambiguous, groups_by_layer, token_table
@@ -31,9 +30,9 @@ PLAN = tuple([0, 1, 8] + [2] * 27)
 
 @pytest.fixture
 def planned(tmp_path) -> Path:
-    """The first shipped routers with a plan."""
+    """Shipped routers, which k is the budget of, with a plan."""
     folder = tmp_path / "planned"
-    shutil.copytree(service.router_folder(shipped_routers()[0]), folder)
+    shutil.copytree(service.router_folder("smollm2-135m-k8"), folder)
     record = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     record["routing"]["layer_top_k"] = PLAN
     (folder / CONFIG).write_text(json.dumps(record), encoding="utf-8")

@@ -243,7 +243,7 @@ def test_a_frontier_is_drawn_against_measured_speed_too():
 def test_a_speed_stands_only_beside_a_perplexity_of_its_own_length(tmp_path):
     (record, *_) = [each for each in find_records(SHIPPED) if each.name == "frontier-2048"]
     assert read(record)[list(SPEEDS)].isna().all(axis=None)
-    app = open_page("quality", evidence="frontier", frontier_axis="speed32768")
+    app = open_page("quality", evidence="frontier", frontier_axis="speed32768", routers="smollm2-135m-k8")
     said = shown(app).replace("\\", "")
     assert [group.key for group in app.get("button_group")] == ["source"] and "x the speed" not in said
     assert not any(name in table.value for table in app.dataframe for name in SPEEDS)

@@ -1,0 +1,217 @@
+"""Text that a model with routers writes, token by token, with the time it takes; untouched for comparison."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase, TextStreamer
+
+from focus_core.errors import FocusError
+from focus_core.models import LoadedModel
+from focus_core.progress import Progress, silent
+from focus_core.routing.attach import attached
+from focus_core.routing.model import FocusModel, Mode
+from focus_core.text import read_text
+
+
+@dataclass(frozen=True)
+class Written:
+    """What one model wrote.
+
+    Attributes:
+        routing: "hard", or "off" for the untouched model.
+        budget: what a token reads, such as "15% read"; "all" for the untouched model.
+        prompt_tokens: tokens before it.
+        tokens: ids of the new tokens.
+        text: the new text.
+        prefill_seconds: until the first new token.
+        tokens_per_second: of the tokens after the first; None where there are none.
+    """
+
+    routing: Mode
+    budget: str
+    prompt_tokens: int
+    tokens: tuple[int, ...]
+    text: str
+    prefill_seconds: float
+    tokens_per_second: float | None
+
+
+class _Stream(TextStreamer):
+    """Passes text on as soon as it is whole, and notes when each token came."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, on_text: Callable[[str], None]) -> None:
+        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)  # pyright: ignore[reportArgumentType]
+        self.on_text, self.times = on_text, [time.perf_counter()]
+
+    def put(self, value: Tensor) -> None:
+        # The first call has the prompt.
+        if not self.next_tokens_are_prompt:
+            self.times.append(time.perf_counter())
+        super().put(value)
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        if text:
+            self.on_text(text)
+
+
+def prompt_ids(
+    loaded: LoadedModel, prompt: str, document: str | Path | None = None, *, chat: bool = False, room: int = 0
+) -> Tensor:
+    """Tokens of a prompt, (1, T) int64, on the model's device.
+
+    Args:
+        loaded: model and tokenizer.
+        prompt: text to continue, or to answer.
+        document: text file that comes before it.
+        chat: put both into the model's chat template, as one message of the user.
+        room: new tokens that must still fit.
+
+    Raises:
+        FocusError: an empty prompt, a model without a chat template, or more tokens than the model has positions.
+    """
+    text = prompt if document is None else f"{read_text(Path(document))}\n\n{prompt}"
+    if not text.strip():
+        raise FocusError("The prompt is empty: give some text to continue, or a --document.")
+    tokenizer: Any = loaded.tokenizer
+    if chat and not tokenizer.chat_template:
+        raise FocusError(f"{loaded.info.name} has no chat template: leave --chat away.")
+    if chat:
+        message = [{"role": "user", "content": text}]
+        found = tokenizer.apply_chat_template(
+            message, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+    else:
+        found = tokenizer(text, return_tensors="pt", verbose=False)
+    positions = getattr(loaded.model.config, "max_position_embeddings", None)
+    length = found["input_ids"].shape[1]
+    if positions is not None and length + room > positions:
+        raise FocusError(
+            f"The prompt has {length:,} tokens and {room:,} more are wanted, but {loaded.info.name} has "
+            f"{positions:,} positions: shorten the document or ask for fewer."
+        )
+    return found["input_ids"].to(loaded.model.device)
+
+
+@torch.inference_mode()
+def write(
+    focus: FocusModel,
+    tokenizer: PreTrainedTokenizerBase,
+    input_ids: Tensor,
+    *,
+    mode: Mode = "hard",
+    max_new_tokens: int = 100,
+    temperature: float = 0.0,
+    seed: int = 0,
+    on_text: Callable[[str], None] = lambda _: None,
+) -> Written:
+    """Continue a prompt with a cache.
+
+    Args:
+        focus: model with routers.
+        tokenizer: its tokenizer.
+        input_ids: (1, T) int64.
+        mode: "hard", or "off" for the untouched model.
+        max_new_tokens: tokens at most; the model may end earlier.
+        temperature: 0 takes the most likely token each time.
+        seed: of sampling.
+        on_text: called with each new piece of text.
+
+    Raises:
+        FocusError: settings that cannot be used.
+    """
+    if max_new_tokens < 1:
+        raise FocusError(f"The number of new tokens is {max_new_tokens}: ask for at least 1.")
+    if not 0 <= temperature < float("inf"):
+        raise FocusError(f"The temperature is {temperature}: choose 0 for the likeliest token, or a number above it.")
+    stream = _Stream(tokenizer, on_text)
+    sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
+    # Settings of the checkpoint for sampling (top_p, top_k) would silently change what is asked for.
+    sampling |= {} if not temperature else {"top_k": 0, "top_p": 1.0}
+    torch.manual_seed(seed)
+    with focus.routing(mode):
+        budget = "all" if mode == "off" else focus.current.config.budget
+        found = focus.generate(
+            input_ids=input_ids,
+            attention_mask=torch.ones_like(input_ids),
+            max_new_tokens=max_new_tokens,
+            pad_token_id=tokenizer.eos_token_id,
+            streamer=stream,
+            **sampling,
+        )
+    new = tuple(found[0, input_ids.shape[1] :].tolist())
+    begin, first, last = stream.times[0], stream.times[1], stream.times[-1]
+    return Written(
+        mode,
+        budget,
+        input_ids.shape[1],
+        new,
+        tokenizer.decode(new, skip_special_tokens=True),
+        first - begin,
+        (len(new) - 1) / (last - first) if len(new) > 1 else None,
+    )
+
+
+def generate_text(
+    prompt: str,
+    *,
+    document: str | Path | None = None,
+    model: str | Path | LoadedModel = "default",
+    routers: str | Path | FocusModel | None = None,
+    compare: bool = False,
+    chat: bool = False,
+    max_new_tokens: int = 100,
+    temperature: float = 0.0,
+    seed: int = 0,
+    on_start: Callable[[Mode], None] = lambda _: None,
+    on_text: Callable[[str], None] = lambda _: None,
+    progress: Progress = silent,
+) -> Iterator[Written]:
+    """Write with routers, and then, if wanted, with the untouched model.
+
+    Args:
+        prompt: text to continue; see `prompt_ids` for it, the document and chat.
+        document: text file before the prompt.
+        model: a loaded model, or a name that `load_model` accepts.
+        routers: a folder, a shipped name, or a `FocusModel` of the loaded model; None for those shipped for the model.
+        compare: let the untouched model write too.
+        chat: use the model's chat template.
+        max_new_tokens: as in `write`, like the two below.
+        temperature: 0 for the most likely tokens.
+        seed: of sampling.
+        on_start: told the routing before each text.
+        on_text: called with each new piece of text.
+        progress: told of loading.
+
+    Yields:
+        One text for each routing.
+    """
+    with attached(model, routers, progress=progress) as (loaded, focus):
+        ids = prompt_ids(loaded, prompt, document, chat=chat, room=max_new_tokens)
+        modes: tuple[Mode, ...] = ("hard", "off") if compare else ("hard",)
+        for mode in modes:
+            on_start(mode)
+            yield write(
+                focus,
+                loaded.tokenizer,
+                ids,
+                mode=mode,
+                max_new_tokens=max_new_tokens,
+                temperature=temperature,
+                seed=seed,
+                on_text=on_text,
+            )
+
+
+def first_difference(one: Written, other: Written) -> int | None:
+    """Place of the first new token that differs, from 0; None where all are equal."""
+    for place, (a, b) in enumerate(zip(one.tokens, other.tokens)):
+        if a != b:
+            return place
+    return None if len(one.tokens) == len(other.tokens) else min(len(one.tokens), len(other.tokens))

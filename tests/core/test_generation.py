@@ -1,0 +1,104 @@
+"""Text that a routed model writes, against Transformers' own generation."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from focus_core.cli import app
+from focus_core.errors import FocusError
+from focus_core.generation import Written, first_difference, generate_text, prompt_ids, write
+from focus_core.models import LoadedModel, default_model, load_model
+from focus_core.routing.attach import attached
+
+real_model = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
+PROMPT = "The keeper climbed the stairs, and"
+
+
+@pytest.fixture(scope="module")
+def loaded() -> LoadedModel:
+    return load_model()
+
+
+@real_model
+def test_the_untouched_model_writes_what_transformers_writes(loaded):
+    ids = prompt_ids(loaded, PROMPT)
+    expected = loaded.model.generate(input_ids=ids, max_new_tokens=12, do_sample=False)[0, ids.shape[1] :]
+    pieces = []
+    with attached(loaded) as (_, focus):
+        found = write(focus, loaded.tokenizer, ids, mode="off", max_new_tokens=12, on_text=pieces.append)
+    assert found.tokens == tuple(expected.tolist()) and found.budget == "all"
+    assert "".join(pieces) == found.text == loaded.tokenizer.decode(expected, skip_special_tokens=True)
+    assert len(pieces) > 2 and found.prefill_seconds > 0 and found.tokens_per_second is not None
+
+
+@real_model
+def test_the_routed_model_writes_what_it_writes_without_a_cache(loaded):
+    # Longer than window and chunk, so that pages are read.
+    ids = prompt_ids(loaded, "A lamp, a stair and a door. The keeper saw the sea. " * 20)
+    with attached(loaded) as (_, focus):
+        found = write(focus, loaded.tokenizer, ids, max_new_tokens=6)
+        with focus.routing("hard"):
+            expected = focus.generate(input_ids=ids, max_new_tokens=6, do_sample=False, use_cache=False)
+    assert found.tokens == tuple(expected[0, ids.shape[1] :].tolist()) and found.budget == "15% read"
+
+
+@real_model
+def test_sampling_follows_its_seed(loaded):
+    ids = prompt_ids(loaded, PROMPT)
+    with attached(loaded) as (_, focus):
+        one, same, other = (
+            write(focus, loaded.tokenizer, ids, max_new_tokens=8, temperature=1.5, seed=seed).tokens
+            for seed in (1, 1, 2)
+        )
+    assert one == same != other
+
+
+@real_model
+def test_a_document_comes_before_the_prompt_and_a_chat_around_both(loaded, tmp_path):
+    document = tmp_path / "report.txt"
+    document.write_text("The tower is old.", encoding="utf-8")
+    text = "The tower is old.\n\nHow old?"
+    ids = prompt_ids(loaded, "How old?", document)
+    assert torch.equal(ids, loaded.tokenizer(text, return_tensors="pt").input_ids)
+    said = loaded.tokenizer.decode(prompt_ids(loaded, "How old?", document, chat=True)[0])
+    assert text in said and said.rstrip().endswith("assistant")
+
+
+@real_model
+@pytest.mark.parametrize(
+    ("prompt", "settings", "said"),
+    [
+        (" ", {}, "The prompt is empty"),
+        ("x", {"max_new_tokens": 9000}, "8,192 positions"),
+        ("x", {"max_new_tokens": 0}, "at least 1"),
+        ("x", {"temperature": -1.0}, "temperature"),
+        ("x", {"temperature": float("nan")}, "temperature"),
+    ],
+)
+def test_wrong_input_is_named(loaded, prompt, settings, said):
+    with pytest.raises(FocusError, match=said):
+        list(generate_text(prompt, model=loaded, **settings))
+
+
+def test_the_first_difference_is_a_place():
+    def made(*tokens: int) -> Written:
+        return Written("hard", "", 1, tokens, "", 1.0, None)
+
+    assert first_difference(made(1, 2, 3), made(1, 5, 3)) == 1
+    assert first_difference(made(1, 2), made(1, 2)) is None
+    assert first_difference(made(1, 2), made(1, 2, 3)) == 2
+
+
+@real_model
+def test_the_command_compares_and_prints_json():
+    done = CliRunner().invoke(app, ["generate", PROMPT, "-n", "4", "--compare"])
+    assert done.exit_code == 0 and "[sparse]" in done.stdout and "[untouched]" in done.stdout
+    assert "tokens/s" in done.stdout
+    done = CliRunner().invoke(app, ["generate", PROMPT, "-n", "4", "--compare", "--json"])
+    found = json.loads(done.stdout)
+    assert [text["routing"] for text in found["texts"]] == ["hard", "off"]
+    assert all(len(text["tokens"]) == 4 for text in found["texts"])
