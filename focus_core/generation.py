@@ -152,7 +152,7 @@ def write(
         budget,
         input_ids.shape[1],
         new,
-        tokenizer.decode(new, skip_special_tokens=True),
+        str(tokenizer.decode(list(new), skip_special_tokens=True)),
         first - begin,
         (len(new) - 1) / (last - first) if len(new) > 1 else None,
     )

@@ -2,7 +2,7 @@
 
 from focus_core.evaluation.compare import Difference, Leak, leaks, perplexity_difference
 from focus_core.evaluation.lengths import LengthRow, length_transfer
-from focus_core.evaluation.perplexity import Evaluation, evaluate, standard_settings
+from focus_core.evaluation.perplexity import Evaluation, evaluate, settings_for, standard_settings
 from focus_core.evaluation.retention import Retention, retention
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "length_transfer",
     "perplexity_difference",
     "retention",
+    "settings_for",
     "standard_settings",
 ]

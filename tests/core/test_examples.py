@@ -43,7 +43,7 @@ def test_retrofit_and_generate(default_model):
 
 
 def test_train_routers(tiny_folder, tmp_path):
-    small = ["--groups", 4, "--steps", 2, "--length", 64, "--router", "head"]
+    small = ["--groups", 4, "--steps", 2, "--length", 96, "--router", "head"]
     printed = run(
         "train_routers.py", NEWS, "--held-out", STORY, "--model", tiny_folder, "--out", tmp_path / "out", *small
     )

@@ -164,7 +164,7 @@ def follow(own: Mapping[str, Any]) -> None:
 
 def forget_followed() -> None:
     """Keep all settings as they are when the routers change next, as those of a session file must be."""
-    st.session_state.pop(_OWN, None)
+    st.session_state.pop(OWN, None)
 
 
 def choose(name: str, options: Sequence[Any]) -> None:

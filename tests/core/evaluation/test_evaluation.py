@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from focus_core import FocusConfig, FocusError, retrofit
-from focus_core.evaluation import evaluate, leaks, length_transfer, likelihood, standard_settings
+from focus_core.evaluation import evaluate, leaks, length_transfer, likelihood, settings_for, standard_settings
 from focus_core.evaluation.lengths import position_bins
 from focus_core.text import token_blocks, token_windows
 
@@ -131,3 +131,18 @@ def test_the_leak_compares_both_balances_at_each_k(tiny_llama):
     assert by_k[1].low <= expected <= by_k[1].high
     assert {leak.reading for leak in by_k.values()} == {"fewer than 16 blocks: not established"}
     assert not by_k[1].established and by_k[1].blocks == 4
+
+
+def test_narrow_groups_are_evaluated_at_the_share_that_they_read(tiny_llama):
+    def rows(top_ks=None, **changes):
+        return settings_for(FocusConfig(router="narrow", num_groups=8, **changes), top_ks)
+
+    off, own = ("off", None, None), ("hard", None, "calibrated")
+    assert rows(read_share=0.15) == [off, own]
+    assert rows((3,), read_share=0.15) == [off, own, ("hard", 3, "calibrated")]
+    assert rows(top_k=5) == [off, ("hard", 5, "calibrated")]
+    assert settings_for(FocusConfig(num_groups=8)) == standard_settings(8, (1, 2))
+    focus = retrofit(tiny_llama.model, FocusConfig(router="narrow", num_groups=8, window=4, chunk=4, read_share=0.25))
+    ids = np.random.default_rng(0).integers(0, 99, (2, 64))
+    untouched, read = (evaluate(focus, ids, routing=mode, top_k=k, balance=b) for mode, k, b in rows(read_share=0.25))
+    assert untouched.kept_share == 1 and 0.15 < read.kept_share < 0.35 and read.top_k is None
