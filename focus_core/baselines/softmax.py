@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 from numba import njit
 from torch import Tensor
 
 from focus_core.attention.cpu.rows import ROWS, exponential_parts, over_rows
 from focus_core.baselines.ranking import only
 
-_ZERO, _FAINT = np.float32(0), np.float32(1e-18)
+SAMPLED = 64
+"""Logits of a row whose largest one is taken off before exponentials, unless their sum is then too large or small."""
+
+_ZERO, _FAINT, _HUGE = np.float32(0), np.float32(1e-18), np.float32(1e18)
 
 
 def kept_softmax(logits: Tensor, kept: Tensor) -> Tensor:
@@ -31,7 +35,7 @@ def kept_softmax(logits: Tensor, kept: Tensor) -> Tensor:
         logits.copy_(weights)
         return logsumexp
     rows, masks = logits.flatten(0, -2), _rows_of(kept, logits)
-    logsumexp = rows.amax(-1)
+    logsumexp = torch.empty(len(rows))
     arrays = (rows.numpy(), masks.numpy(), logsumexp.numpy())
     over_rows(_softmax, len(rows), rows.numel(), *arrays)
     return logsumexp.view(logits.shape[:-1])
@@ -48,7 +52,7 @@ def kept_share(logits: Tensor, kept: Tensor, causal: Tensor) -> Tensor:
     if logits.device.type != "cpu" or not logits.is_contiguous():
         return (logits + only(causal)).softmax(-1).mul_(kept).sum(-1)
     rows, masks = logits.flatten(0, -2), _rows_of(kept, logits)
-    share = rows.amax(-1)
+    share = torch.empty(len(rows))
     arrays = (rows.numpy(), masks.numpy(), causal.contiguous().numpy(), share.numpy())
     over_rows(_share, len(rows), rows.numel(), *arrays)
     return share.view(logits.shape[:-1])
@@ -65,14 +69,14 @@ def _rows_of(kept: Tensor, logits: Tensor) -> Tensor:
 
 @njit(**ROWS)
 def _softmax(begin: int, stop: int, logits: np.ndarray, kept: np.ndarray, logsumexp: np.ndarray) -> None:
-    """`logsumexp` holds the largest logit of each row, kept or not."""
     factors, bits = np.empty(logits.shape[1], np.float32), np.empty(logits.shape[1], np.int32)
     powers = bits.view(np.float32)
     for number in range(begin, stop):
-        row, mask, shift = logits[number], kept[number % kept.shape[0]], logsumexp[number]
+        row, mask = logits[number], kept[number % kept.shape[0]]
+        shift = _largest_kept(row, mask, max(1, row.shape[0] // SAMPLED))
         total = _exponentials(row, mask, shift, factors, bits, powers)
-        if not total > _FAINT:  # the largest one is not kept, and far above those that are
-            shift = _largest_kept(row, mask)
+        if not _FAINT < total < _HUGE:  # the largest one is far from the sample
+            shift = _largest_kept(row, mask, 1)
             total = _exponentials(row, mask, shift, factors, bits, powers)
         one = np.float32(1) / total
         for place in range(row.shape[0]):
@@ -82,14 +86,14 @@ def _softmax(begin: int, stop: int, logits: np.ndarray, kept: np.ndarray, logsum
 
 @njit(**ROWS)
 def _share(begin: int, stop: int, logits: np.ndarray, kept: np.ndarray, causal: np.ndarray, share: np.ndarray) -> None:
-    """`share` holds the largest logit of each row, causal or not."""
     factors, bits = np.empty(logits.shape[1], np.float32), np.empty(logits.shape[1], np.int32)
     powers = bits.view(np.float32)
     for number in range(begin, stop):
         row, mask, all_of_it = logits[number], kept[number % kept.shape[0]], causal[number % causal.shape[0]]
-        total = _exponentials(row, all_of_it, share[number], factors, bits, powers)
-        if not total > _FAINT:
-            total = _exponentials(row, all_of_it, _largest_kept(row, all_of_it), factors, bits, powers)
+        shift = _largest_kept(row, all_of_it, max(1, row.shape[0] // SAMPLED))
+        total = _exponentials(row, all_of_it, shift, factors, bits, powers)
+        if not _FAINT < total < _HUGE:
+            total = _exponentials(row, all_of_it, _largest_kept(row, all_of_it, 1), factors, bits, powers)
         held = _ZERO
         for place in range(row.shape[0]):
             held += factors[place] * powers[place] if mask[place] else _ZERO
@@ -112,9 +116,10 @@ def _exponentials(
 
 
 @njit(**ROWS)
-def _largest_kept(row: np.ndarray, mask: np.ndarray) -> np.float32:
+def _largest_kept(row: np.ndarray, mask: np.ndarray, step: int) -> np.float32:
+    """The largest of every `step`-th logit in the mask."""
     largest = np.float32(-np.inf)
-    for place in range(row.shape[0]):
+    for place in range(0, row.shape[0], step):
         if mask[place] and row[place] > largest:
             largest = row[place]
     return largest

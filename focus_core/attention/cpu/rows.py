@@ -25,7 +25,7 @@ SHARED = 2**16
 """Entries below which one thread is faster."""
 
 _LOG2_E = np.float32(1 / math.log(2))
-_HALF, _ONE, _LEAST, _BIAS, _STEP = (np.float32(each) for each in (0.5, 1, -126, 127, 2**23))
+_HALF, _ONE, _LEAST, _MOST, _BIAS, _STEP = (np.float32(each) for each in (0.5, 1, -126, 127, 127, 2**23))
 # 2^f - 1 = f (a + f (b + ...)) for |f| <= 1/2, to 2e-9 of 2^f.
 _A, _B, _C, _D, _E, _F = (
     np.float32(each)
@@ -69,10 +69,12 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 def exponential_parts(logit: np.float32, shift: np.float32) -> tuple[np.float32, np.float32]:
     """``exp(logit - shift)`` as a factor and the bits of a power of two, as a float32 whole number.
 
-    The power is stored as int32 and read as float32; both are loops without a branch. Below e^-87 it is about 0.
+    The power is stored as int32 and read as float32; both are loops without a branch.
+    Below e^-87 and above e^88 it stays.
     """
     power = (logit - shift) * _LOG2_E
     power = power if power > _LEAST else _LEAST
+    power = power if power < _MOST else _MOST
     whole = np.floor(power + _HALF)
     rest = power - whole
     factor = (((((_F * rest + _E) * rest + _D) * rest + _C) * rest + _B) * rest + _A) * rest + _ONE

@@ -147,6 +147,17 @@ def test_softmax_where_the_largest_logit_is_not_kept():
     assert float(held) == pytest.approx(float(torch.tensor([1.0, 2.0]).softmax(0)[0]))
 
 
+@pytest.mark.parametrize("far", [-300.0, 300.0])
+def test_softmax_where_one_logit_is_far_from_the_others(far):
+    logits = torch.randn(1, 1, 3, 3000, generator=torch.Generator().manual_seed(0))
+    logits[..., 1501] = far
+    kept = torch.rand(3, 3000, generator=torch.Generator().manual_seed(1)) < 0.5
+    kept[:, 1501] = True
+    exact, weights = logits.double().masked_fill(~kept, -INF), logits.clone()
+    assert torch.allclose(kept_softmax(weights, kept).double(), exact.logsumexp(-1), atol=1e-5)
+    assert torch.allclose(weights.double(), exact.softmax(-1), atol=1e-6)
+
+
 @DRAWN
 @given(
     length=st.integers(2, 60),
