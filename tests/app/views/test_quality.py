@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from opening import open_page
 from streamlit.testing.v1 import AppTest
@@ -15,7 +16,7 @@ from focus_core.resources import data_dir
 from focus_core.results import record_run
 from workbench.views.quality.charts import BOUND, frontier
 from workbench.views.quality.records import VIEWS, find_records
-from workbench.views.quality.tables import FUTURE, find_results, result_rows
+from workbench.views.quality.tables import COLUMNS, FUTURE, find_results, result_rows
 from workbench.views.quality.verdicts import quality_verdict
 
 SHIPPED = sorted((data_dir() / "results").glob("smollm2-135m-k8-*.json"))
@@ -83,6 +84,19 @@ def test_no_perplexity_without_a_kept_share(change):
     record["results"][2].update(change)
     with pytest.raises(Exception, match="another kind"):
         result_rows(json.dumps(record).encode(), "x")
+
+
+def test_routing_without_a_k_is_named_by_its_budget():
+    record = json.loads(next(path for path in SHIPPED if "-trained" in path.name).read_bytes())
+    record["results"] = [
+        row | {"top_k": None} for row in record["results"] if row["routing"] == "off" or row["balance"] == "calibrated"
+    ][:2]
+    for config, budget in (({"read_share": 0.15}, "15% read"), ({}, "as planned")):
+        record["settings"]["config"] |= {"read_share": None, **config}
+        table = pd.DataFrame(result_rows(json.dumps(record).encode(), "mine"), columns=list(COLUMNS))
+        assert list(table["budget"]) == ["", budget]
+        assert f"{budget} changes perplexity by" in quality_verdict(table)
+        assert any(budget in note["text"] for note in frontier(table).to_dict()["layout"]["annotations"])
 
 
 def test_the_verdict_speaks_of_causal_trained_routing_and_names_what_it_kept():

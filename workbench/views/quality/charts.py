@@ -37,10 +37,10 @@ def frontier(table: pd.DataFrame, *, dark: bool = False, against: str = KEPT) ->
         x = ordered["distant kept"] if against == KEPT else 1 / ordered["all kept"]
         details = ordered[["model", "perplexity", "distant kept", "all kept", "T", "w"]].astype(object)
         details["largest"] = [f"{value:.1%}" if pd.notna(value) else "–" for value in ordered["largest group"]]
-        names = [f"k={int(value)}" if pd.notna(value) and not future else "" for value in ordered["k"]]
+        names = ["" if future else str(budget) for budget in ordered["budget"]]
         y = ordered["relative"].to_numpy(dtype=float) - 1
         points += [Named(*each, color) for each in zip(x.to_numpy(dtype=float), y, names)]
-        details["k"] = [f", k={int(value)}" if pd.notna(value) else "" for value in ordered["k"]]
+        details["budget"] = [f", {budget}" if budget else "" for budget in ordered["budget"]]
         figure.add_scatter(
             x=x,
             y=ordered["relative"] - 1,

@@ -20,7 +20,8 @@ FUTURE = "sees later tokens"
 """Remark on rows whose routing is balanced over the whole text, so that a token's groups depend on later tokens."""
 
 COLUMNS = (
-    *("model", "routers", "kind", "routing", "k", "balance", "perplexity", "relative", "distant kept", "all kept"),
+    *("model", "routers", "kind", "routing", "k", "budget", "balance", "perplexity", "relative"),
+    *("distant kept", "all kept"),
     *("largest group", "exposure", "remark", "text", "T", "stride", "K", "w", "sinks", "tokens", "date", "device"),
     "file",
 )
@@ -110,22 +111,26 @@ def _rows(record: dict[str, Any], name: str) -> list[dict[str, Any]]:
     measured = [(kind, routers, row) for row in record["results"]]
     measured += [(UNTRAINED, "untrained, calibrated", row) for row in record.get("untrained", [])]
     baseline = next((float(row["perplexity"]) for _, _, row in measured if row["routing"] == "off"), math.nan)
-    return [common | _row(which, called, row, baseline) for which, called, row in measured]
+    unlike = "as planned" if config.get("read_share") is None else f"{100 * config['read_share']:g}% read"
+    return [common | _row(which, called, row, baseline, unlike) for which, called, row in measured]
 
 
-def _row(kind: str, routers: str, row: dict[str, Any], baseline: float) -> dict[str, Any]:
+def _row(kind: str, routers: str, row: dict[str, Any], baseline: float, unlike: str) -> dict[str, Any]:
+    """One row of the table; `unlike` names the budget of hard routing that has no k of its own."""
     perplexity, kept = float(row["perplexity"]), float(row["kept_share"])
     if not (math.isfinite(perplexity) and perplexity > 0 and 0 <= kept <= 1) or row["routing"] not in (
         *("off", "soft", "hard"),
     ):
         raise ValueError(row)
     off = row["routing"] == "off"
-    largest = row.get("largest_group_share")
+    largest, top_k = row.get("largest_group_share"), row.get("top_k")
+    budget = "" if row["routing"] != "hard" else unlike if top_k is None else f"k={int(top_k)}"
     return {
         "routers": "" if off else routers,
         "kind": UNTOUCHED if off else kind,
         "routing": row["routing"],
-        "k": None if row.get("top_k") is None else int(row["top_k"]),
+        "k": None if top_k is None else int(top_k),
+        "budget": budget,
         "balance": str(row["balance"]),
         "perplexity": perplexity,
         "relative": perplexity / baseline,

@@ -9,7 +9,7 @@ from workbench.views.quality.tables import FUTURE, TRAINED, UNTOUCHED, UNTRAINED
 
 
 def quality_verdict(table: pd.DataFrame) -> str:
-    """The change of perplexity by causal routing with trained routers at each k, beside that of untrained routers.
+    """The change of perplexity by causal routing with trained routers at each budget, beside that of untrained ones.
 
     The first paragraph is the headline.
 
@@ -23,11 +23,13 @@ def quality_verdict(table: pd.DataFrame) -> str:
         at = f" (untouched: {untouched.iloc[0]:.2f})" if len(untouched) else ""
         return f"No causal routing with trained routers has been recorded here{at}."
     parts = []
-    for top_k in sorted(set(trained["k"].dropna())):
-        rows = trained.loc[trained["k"] == top_k]
+    by_k = [f"k={int(top_k)}" for top_k in sorted(set(trained["k"].dropna()))]
+    others = sorted(set(trained.loc[trained["k"].isna(), "budget"]))
+    for budget in (*by_k, *others):
+        rows = trained.loc[trained["budget"] == budget]
         best = rows.loc[rows["relative"].idxmin()]
         parts.append(
-            f"k = {int(top_k)} changes perplexity by {best['relative'] - 1:+.1%} and keeps "
+            f"{budget.replace('=', ' = ')} changes perplexity by {best['relative'] - 1:+.1%} and keeps "
             f"{best['distant kept']:.0%} of the distant pairs (largest group {best['largest group']:.0%})."
         )
     rest = [*parts[1:4], _untrained_sentence(causal, trained)]

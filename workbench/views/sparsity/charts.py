@@ -165,7 +165,10 @@ def frontier(table: pd.DataFrame, top_k: int | str, *, dark: bool = False) -> go
     main, other = ("#56B4E9", "#E69F00") if dark else ("#0072B2", "#D55E00")
     plan, table = table.loc[table["k"].eq(PLANNED)], table.loc[table["k"].ne(PLANNED)]
     chosen = table["k"].to_numpy() == top_k
-    crowded = np.diff(table["pairs kept"].to_numpy(), prepend=-1) < 0.04
+    kept = table["pairs kept"].to_numpy()
+    crowded = np.diff(kept, prepend=-1) < 0.04
+    if chosen.any():
+        crowded |= np.abs(kept - kept[chosen][0]) < 0.1  # its label is drawn, and wide
     labels = ["" if near and not ours else budget_name(k) for k, near, ours in zip(table["k"], crowded, chosen)]
     figure = go.Figure(
         go.Scatter(
