@@ -53,21 +53,8 @@ COLUMNS = {
 
 # Columns of the open table; the folded one under the chart has all.
 MAIN_COLUMNS = (
-    *("routers", "kind", "routing", "budget", "balance", "remark", "perplexity", "relative"),
-    *(
-        "distant kept",
-        "all kept",
-        "largest group",
-        "exposure",
-        "model",
-        "text",
-        "T",
-        "stride",
-        "K",
-        "w",
-        "sinks",
-        "date",
-    ),
+    *("routers", "kind", "routing", "budget", "balance", "remark", "perplexity", "relative", "distant kept"),
+    *("all kept", "largest group", "exposure", "model", "text", "T", "stride", "K", "w", "sinks", "date"),
 )
 
 
