@@ -31,6 +31,7 @@ from focus_core.routing.attach import attach
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import KeyQuery, LayerRouting, heads_in_groups
 from focus_core.routing.model import FocusModel
+from focus_core.routing.routers import ROUTERS
 from focus_core.routing.rules import AttentionCall, Rule
 
 SCHEMA = "focus-bench-model/1"
@@ -43,7 +44,8 @@ class ModelBenchSettings:
     Attributes:
         prefill: lengths of the prompt, in tokens.
         decode: lengths of the cache before the timed tokens.
-        top_k: k of each routed run; the untouched model is always measured.
+        top_k: k of each routed run; the untouched model is always measured. Routers with a share of the pairs run once,
+            at that share.
         shares: shares of distant pairs that a window with sinks keeps in prefill; those of the routed runs when empty.
         repetitions: timed prefills per length, after one warm-up.
         steps: timed tokens after each cache.
@@ -129,8 +131,10 @@ def run_model_bench(
     Returns:
         One row per length and routing:
 
-        - ``task`` ("prefill" or "decode"), ``tokens``, ``routing`` ("off", "hard" or "window") and ``top_k``;
-        - ``kept_share``: of causal pairs in prefill, of the last token's keys in decode, mean over layers;
+        - ``task`` ("prefill" or "decode"), ``tokens``, ``routing`` ("off", "hard" or "window") and ``top_k``, None with
+          a share;
+        - ``kept_share``: of causal pairs in prefill, of the last token's keys in decode, mean over layers; in decode of
+          narrow groups by their budget;
         - ``distant_share`` in prefill: of pairs farther apart than the routers' window; ``window`` of a window;
         - ``seconds`` (median, minimum and maximum), ``tokens_per_second``, and ``speedup`` over the untouched model;
         - ``memory_bytes`` in prefill: peak beyond the memory held before, cache included;
@@ -150,9 +154,10 @@ def run_model_bench(
     for index, tokens in enumerate(settings.prefill):
         progress(f"Prefill of {tokens:,} tokens", index / points)
         rows += _prefill(focus, ids[:, :tokens], settings, check=tokens == min(settings.prefill))
+    decode = _decode_narrow if ROUTERS[focus.config.router].from_keys else _decode
     for index, tokens in enumerate(settings.decode):
         progress(f"Decode after {tokens:,} tokens", (len(settings.prefill) + index) / points)
-        rows += _decode(focus, ids, tokens, settings)
+        rows += decode(focus, ids, tokens, settings)
     return rows
 
 
@@ -212,15 +217,31 @@ def window_of_share(share: float, tokens: int, window: int, sinks: int) -> int:
 
 
 class _Mode(NamedTuple):
-    """One way to run the model: k of routed runs, or the width of a window; neither for the untouched model."""
+    """One way to run the model: k of routed runs, or their own budget, or a window; none for the untouched model."""
 
     top_k: int | None = None
     width: int | None = None
+    own: bool = False
+
+    @property
+    def routing(self) -> str:
+        """As in the rows of `run_model_bench`."""
+        if self.width is not None:
+            return "window"
+        return "hard" if self.own or self.top_k is not None else "off"
 
     def of(self, focus: FocusModel, **options: Any) -> Any:
+        if self.own:
+            return focus.routing("hard", **options)
         if self.width is None:
             return _mode(focus, self.top_k, **options)
         return focus.routing("hard", rule=window_rule(self.width, focus.config.sink_tokens))
+
+
+def _routed_modes(focus: FocusModel, settings: ModelBenchSettings) -> list[_Mode]:
+    if focus.config.read_share is not None:
+        return [_Mode(own=True)]
+    return [_Mode(top_k) for top_k in settings.top_k]
 
 
 def _prefill(focus: FocusModel, ids: Tensor, settings: ModelBenchSettings, *, check: bool) -> list[dict[str, Any]]:
@@ -230,10 +251,10 @@ def _prefill(focus: FocusModel, ids: Tensor, settings: ModelBenchSettings, *, ch
 
     tokens, config = ids.shape[1], focus.config
     modes, shares = {_Mode(): (1.0, 1.0)}, []
-    for top_k in settings.top_k:
-        with _mode(focus, top_k):
-            modes[_Mode(top_k)] = _pairs_kept(focus, read, top_k)
-        shares.append(modes[_Mode(top_k)][1])
+    for mode in _routed_modes(focus, settings):
+        with mode.of(focus):
+            modes[mode] = _pairs_kept(focus, read, mode.top_k)
+        shares.append(modes[mode][1])
     for share in settings.shares or shares:
         width = window_of_share(share, tokens, config.window, config.sink_tokens)
         modes[_Mode(width=width)] = _window_kept(tokens, width, config)
@@ -247,13 +268,13 @@ def _prefill(focus: FocusModel, ids: Tensor, settings: ModelBenchSettings, *, ch
                 else:
                     seconds.append(_timed(read, focus.model.device))
     rows = {
-        mode: _row("prefill", tokens, mode.top_k, kept[0], times[mode], tokens, times[_Mode()])
+        mode: _row("prefill", tokens, mode, kept[0], times[mode], tokens, times[_Mode()])
         | {"memory_bytes": memory[mode], "distant_share": kept[1]}
-        | ({"routing": "window", "window": mode.width} if mode.width is not None else {})
+        | ({"window": mode.width} if mode.width is not None else {})
         for mode, kept in modes.items()
     }
     for mode, row in rows.items() if check else ():
-        if mode.top_k is not None:
+        if mode.top_k is not None and not ROUTERS[config.router].from_keys:
             with mode.of(focus):
                 ours = read()
             with mode.of(focus, backend="chunked"):
@@ -290,12 +311,37 @@ def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSet
                 if step:
                     seconds.append(taken)
     return [
-        _row("decode", tokens, top_k, _keys_kept(focus, found, top_k), seconds, 1, times[None])
+        _row("decode", tokens, _Mode(top_k), _keys_kept(focus, found, top_k), seconds, 1, times[None])
         for top_k, seconds in times.items()
     ]
 
 
-def _pairs_kept(focus: FocusModel, read: Call, top_k: int) -> tuple[float, float]:
+def _decode_narrow(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSettings) -> list[dict[str, Any]]:
+    """Seconds per decoded token, each mode after a prefill of its own, steps of all modes in turn."""
+    modes = [_Mode(), *_routed_modes(focus, settings)]
+    caches = {mode: DynamicCache(config=focus.model.config) for mode in modes}
+    times: dict[_Mode, list[float]] = {mode: [] for mode in modes}
+    for step in range(settings.steps + 2):
+        new = ids[:, :tokens] if step == 0 else ids[:, tokens + step - 2 : tokens + step - 1]
+        for mode, cache in caches.items():
+
+            def write(new: Tensor = new, cache: Cache = cache) -> None:
+                focus(input_ids=new, past_key_values=cache, use_cache=True, logits_to_keep=1)
+
+            with mode.of(focus):
+                taken = _timed(write, focus.model.device)
+            if step > 1:
+                times[mode].append(taken)
+    config, beyond = focus.config, max(0, tokens - focus.config.window) / (tokens + 1)
+    groups = config.num_groups
+    share = {mode: (config.read_share or 0.0) if mode.own else (mode.top_k or groups) / groups for mode in modes}
+    return [
+        _row("decode", tokens, mode, 1 - beyond * (1 - share[mode]), seconds, 1, times[_Mode()])
+        for mode, seconds in times.items()
+    ]
+
+
+def _pairs_kept(focus: FocusModel, read: Call, top_k: int | None) -> tuple[float, float]:
     """Share of causal pairs and of distant pairs that are computed, mean over layers."""
     shares: list[tuple[float, float]] = []
 
@@ -345,14 +391,14 @@ def _timed(call: Call, device: torch.device) -> float:
 
 
 def _row(
-    task: str, tokens: int, top_k: int | None, kept: float, seconds: list[float], produced: int, untouched: list[float]
+    task: str, tokens: int, mode: _Mode, kept: float, seconds: list[float], produced: int, untouched: list[float]
 ) -> dict[str, Any]:
     median = statistics.median(seconds)
     return {
         "task": task,
         "tokens": tokens,
-        "routing": "off" if top_k is None else "hard",
-        "top_k": top_k,
+        "routing": mode.routing,
+        "top_k": mode.top_k,
         "kept_share": kept,
         "seconds": {"median": median, "min": min(seconds), "max": max(seconds)},
         "tokens_per_second": produced / median,

@@ -70,7 +70,9 @@ def baseline_bench_table(record: dict[str, Any]) -> Table:
 def _routing(row: dict[str, Any]) -> str:
     if row["routing"] == "window":
         return f"window of {row['window']:,}"
-    return "untouched" if row["top_k"] is None else f"k = {row['top_k']}"
+    if row["routing"] == "off":
+        return "untouched"
+    return "share of the routers" if row["top_k"] is None else f"k = {row['top_k']}"
 
 
 def model_bench_table(record: dict[str, Any]) -> Table:

@@ -48,6 +48,22 @@ def test_every_length_is_measured_untouched_and_routed_and_checked(tiny_llama):
     assert len(seen) == 4 and focus.current.mode == "hard"
 
 
+@pytest.mark.parametrize(("share", "budgets"), [(0.2, (None,)), (None, (1, 2))])
+def test_narrow_groups_are_measured_at_their_share_or_at_each_k(tiny_llama, share, budgets):
+    config = FocusConfig(router="narrow", num_groups=4, top_k=1, window=8, chunk=4, read_share=share)
+    settings = ModelBenchSettings(prefill=(48,), decode=(40,), top_k=(1, 2), repetitions=1, steps=5)
+    rows = run_model_bench(retrofit(tiny_llama.model, config, seed=0), torch.arange(50), settings)
+    assert [(row["task"], row["routing"], row["top_k"]) for row in rows] == [
+        ("prefill", "off", None),
+        *(("prefill", "hard", k) for k in budgets),
+        *(("prefill", "window", None) for _ in budgets),
+        ("decode", "off", None),
+        *(("decode", "hard", k) for k in budgets),
+    ]
+    for row, k in zip(rows[-len(budgets) :], budgets):
+        assert row["kept_share"] == pytest.approx(1 - 32 / 41 * (1 - (share if k is None else k / 4)))
+
+
 @pytest.mark.parametrize("router", ["layer", "head"])
 def test_the_window_is_that_of_a_mask(tiny_llama, router):
     """Against the base model under an additive mask of its own, with eager attention."""
