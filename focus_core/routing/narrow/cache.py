@@ -96,6 +96,7 @@ class NarrowLayer(CacheLayerMixin):
             reading: window and borders.
         """
         self._layout, self._real, self.texts = layout, real, []
+        self._columns, self.is_initialized = key.shape[2], True
         key, value = key.detach(), value.detach()
         for row in range(len(key)):
             text = CachedText(key[row], value[row], layout.num_groups, layout.page_size, layout.sinks)
@@ -145,11 +146,13 @@ class NarrowLayer(CacheLayerMixin):
         def assign(keys: Tensor, rotated: Rotation) -> Tensor:
             return groups(before_rotation(keys[None], rotated))[0]
 
+        if real is None and len(self.texts) == 1:
+            found = self.texts[0].attend(query[0], key[0], value[0], rotation, assign, reading, scale, softcap)
+            return AttentionOutput(found.output[None], found.logsumexp[None])
         new = None if real is None else real[:, self._columns - key.shape[2] : self._columns]
         output = query.new_zeros(*query.shape[:3], value.shape[-1])
-        logsumexp = output.new_full(
-            query.shape[:3], float("-inf"), dtype=torch.promote_types(query.dtype, torch.float32)
-        )
+        compute = torch.promote_types(query.dtype, torch.float32)
+        logsumexp = output.new_full(query.shape[:3], float("-inf"), dtype=compute)
         for row, text in enumerate(self.texts):
             places = _places(new, row)
             tensors = query[row][:, places], key[row][:, places], value[row][:, places]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,10 +12,14 @@ from focus_core.attention import AttentionOutput
 from focus_core.attention.cpu.kernel import FAR
 from focus_core.attention.reference import attention_logits
 from focus_core.routing.narrow.cache_pages import PageStore
+from focus_core.routing.narrow.compiled.decode import attend_pages
 from focus_core.routing.narrow.reading import Reading
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
+
+
+_COMPILED = (torch.float32, torch.bfloat16)
 
 
 class Near(NamedTuple):
@@ -63,8 +68,55 @@ def attend_stored(
 ) -> AttentionOutput:
     """Attention of the last n tokens of a text, which have one border: (Hq, n, Dv) in the query's dtype, and (Hq, n).
 
-    Computes in float32 (float64 for float64 inputs) over all stored keys, under a mask.
+    Computes in float32 (float64 for float64 inputs): compiled where it can be, else over all stored keys under a mask.
     """
+    by_pages = reading.share is not None and reading.page_size is not None
+    if by_pages and softcap is None and query.device.type == "cpu" and query.dtype in _COMPILED:
+        return _compiled(query, pages, near, reading, scale)
+    return attend_masked(query, pages, near, reading, scale, softcap)
+
+
+def _compiled(query: Tensor, pages: PageStore, near: Near, reading: Reading, scale: float) -> AttentionOutput:
+    output = torch.empty(*query.shape[:2], near.values.shape[-1])
+    logsumexp = torch.empty(query.shape[:2])
+    stored = pages.keys, pages.values, pages.counts, pages.key_sums, pages.value_sums, pages.groups
+    attend_pages(
+        query.detach().float().contiguous().numpy(),
+        *map(_array, (*stored, near.keys, near.values)),
+        near.sinks,
+        near.first,
+        near.first + near.length - near.border,
+        _budgets(near.length - query.shape[1], near.length, pages.length, reading),
+        np.float32(reading.count_weight),
+        np.float32(scale),
+        output.numpy(),
+        logsumexp.numpy(),
+    )
+    return AttentionOutput(output.to(query.dtype), logsumexp)
+
+
+def _array(part: Tensor) -> np.ndarray:
+    return (part.view(torch.int16) if part.dtype == torch.bfloat16 else part).numpy()
+
+
+def _budgets(first: int, stop: int, distant: int, reading: Reading) -> np.ndarray:
+    """(n,) float32: keys of pages that the queries from `first` to `stop` may read, rounded as in `Reading.choose`."""
+    assert reading.share is not None
+    border = reading.border(first)
+    beyond = np.arange(first, stop) - (reading.window + border)
+    already = (np.maximum(beyond, 0) + min(border, reading.sink_tokens)).astype(np.float32)
+    return np.float32(reading.share) * (np.float32(distant) + already) - already
+
+
+def attend_masked(
+    query: Float[Tensor, "Hq n D"],
+    pages: PageStore,
+    near: Near,
+    reading: Reading,
+    scale: float,
+    softcap: float | None,
+) -> AttentionOutput:
+    """`attend_stored` over all stored keys, under a mask; on any device, in any dtype."""
     compute = torch.promote_types(query.dtype, torch.float32)
     queries = query.unflatten(0, (len(near.keys), -1)).to(compute)
     places = torch.arange(near.length - query.shape[1], near.length, device=query.device)

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-SPARE = 32
-"""Buffers grow by at least 1 / `SPARE` of their length, so that few growths copy them."""
+SPARE = 16
+"""Buffers grow by at least this many places, and by 1 / `SPARE` of their length, so that few growths copy them."""
 
 
 class PageStore:
@@ -117,11 +117,11 @@ class PageStore:
     def _grow(self, pages: int, length: int) -> None:
         self.used = pages
         if pages > self.keys.shape[1]:
-            more = pages + max(1, pages // SPARE) - self.keys.shape[1]
+            more = pages + max(SPARE, pages // SPARE) - self.keys.shape[1]
             for name in ("keys", "values", "counts", "key_sums", "value_sums", "groups"):
                 setattr(self, name, _longer(getattr(self, name), more))
         if length > self.slots.shape[1]:
-            self.slots = _longer(self.slots, length + max(self.size, length // SPARE) - self.slots.shape[1])
+            self.slots = _longer(self.slots, length + max(SPARE, length // SPARE) - self.slots.shape[1])
 
 
 def _longer(buffer: Tensor, more: int) -> Tensor:

@@ -22,7 +22,7 @@ Rotation = tuple[Tensor, Tensor] | None
 Assign = Callable[[Tensor, Rotation], Tensor]
 """Groups (H, n) of rotated keys (H, n, D)."""
 
-SPARE = 64
+SPARE = 32
 """Free places of the buffer of near keys; it is compacted once they are filled."""
 
 
@@ -69,7 +69,7 @@ class CachedText:
             self.pages.add(groups[:, distant], key[:, distant], value[:, distant])
         self._known = groups[:, border:].long()
         self.border, self.length = border, key.shape[1]
-        self._new_buffer(key[:, border:], value[:, border:], reading.window + 2 * reading.chunk)
+        self._new_buffer(key[:, border:], value[:, border:], reading.chunk)
         sinks = min(self.sinks, self.length)
         self.near_keys[:, :sinks], self.near_values[:, :sinks] = key[:, :sinks], value[:, :sinks]
 
@@ -94,7 +94,7 @@ class CachedText:
             if rotation is not None:
                 # Sinks never pass the border.
                 grouped = slice(min(stop, start + max(0, self.sinks - self.length)), stop)
-                self._rotations.append(_part(rotation, grouped))
+                self._rotations.append(rotation if grouped == slice(0, total) else _part(rotation, grouped))
             self._append(key[:, new], value[:, new])
             near = Near(self.near_keys, self.near_values, self.first, self.length, self.border, self.sinks)
             found.append(attend_stored(query[:, new], self.pages, near, reading, scale, softcap))

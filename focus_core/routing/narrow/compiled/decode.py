@@ -1,0 +1,231 @@
+"""Attention of the last tokens of a cached text over narrow groups, on a CPU in float32; keys may be bfloat16.
+
+Everything that a query reads lies in rows side by side: sinks and window, the keys of a page, the sums of all pages.
+Loops run along rows, which Numba turns into vector instructions; exponentials are a polynomial for the same reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from focus_core.routing.narrow.compiled.choice import FEW, choose_pages
+
+# Sums may be taken in any order, but infinities and NaN stay what they are.
+_LOOSE = {"reassoc", "contract", "nsz", "arcp"}
+
+_LOG2E = np.float32(1.4426950408889634)
+_LN2_HIGH = np.float32(0.693359375)
+_LN2_LOW = np.float32(-2.12194440e-4)
+_LEAST = np.float32(-87.0)
+"""Smaller exponents count as this one: float32 has no normal numbers below."""
+
+
+@intrinsic
+def _wide(typing: Any, number: Any):
+    """A float32 as it is, or the one that an int16 holds the upper half of: a bfloat16."""
+
+    def widen(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+        if number == types.float32:
+            return args[0]
+        bits = builder.shl(builder.zext(args[0], ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
+        return builder.bitcast(bits, ir.FloatType())
+
+    return types.float32(number), widen
+
+
+@njit(nogil=True, cache=True, fastmath=_LOOSE)
+def _dots(query: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+    """Dot products of a query (D,) with rows (n, D), four at a time."""
+    count, width = rows.shape
+    place = 0
+    while place + 4 <= count:
+        row0, row1, row2, row3 = rows[place], rows[place + 1], rows[place + 2], rows[place + 3]
+        sum0 = sum1 = sum2 = sum3 = np.float32(0)
+        for x in range(width):
+            sum0 += query[x] * _wide(row0[x])
+            sum1 += query[x] * _wide(row1[x])
+            sum2 += query[x] * _wide(row2[x])
+            sum3 += query[x] * _wide(row3[x])
+        out[place], out[place + 1], out[place + 2], out[place + 3] = sum0, sum1, sum2, sum3
+        place += 4
+    for last in range(place, count):
+        row, total = rows[last], np.float32(0)
+        for x in range(width):
+            total += query[x] * _wide(row[x])
+        out[last] = total
+
+
+@njit(nogil=True, cache=True, fastmath=_LOOSE)
+def _add_rows(weights: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+    """Add weighted rows (n, Dv) to `out` (Dv,), four at a time."""
+    count, width = rows.shape
+    place = 0
+    while place + 4 <= count:
+        row0, row1, row2, row3 = rows[place], rows[place + 1], rows[place + 2], rows[place + 3]
+        w0, w1, w2, w3 = weights[place], weights[place + 1], weights[place + 2], weights[place + 3]
+        for x in range(width):
+            out[x] += w0 * _wide(row0[x]) + w1 * _wide(row1[x]) + w2 * _wide(row2[x]) + w3 * _wide(row3[x])
+        place += 4
+    for last in range(place, count):
+        row, weight = rows[last], weights[last]
+        for x in range(width):
+            out[x] += weight * _wide(row[x])
+
+
+@njit(nogil=True, cache=True, fastmath=_LOOSE)
+def _exponentials(values: np.ndarray, largest: np.float32, powers: np.ndarray, factors: np.ndarray) -> None:
+    """exp(value - largest) in place, with a relative error of 2e-7.
+
+    Args:
+        values: (n,) float32, at most `largest`.
+        largest: of the values.
+        powers: (n,) int32, scratch.
+        factors: the memory of `powers` as float32.
+    """
+    for i in range(len(values)):
+        x = max(values[i] - largest, _LEAST)
+        power = np.floor(x * _LOG2E + np.float32(0.5))
+        x = x - power * _LN2_HIGH - power * _LN2_LOW
+        found = np.float32(1.9875691500e-4) * x + np.float32(1.3981999507e-3)
+        found = found * x + np.float32(8.3334519073e-3)
+        found = found * x + np.float32(4.1665795894e-2)
+        found = found * x + np.float32(1.6666665459e-1)
+        found = found * x + np.float32(5.0000001201e-1)
+        values[i] = found * x * x + x + np.float32(1)
+        powers[i] = (np.int32(power) + np.int32(127)) << np.int32(23)
+    for i in range(len(values)):
+        values[i] *= factors[i]
+
+
+@njit(nogil=True, cache=True, fastmath=_LOOSE)
+def _sum(values: np.ndarray) -> np.float32:
+    total = np.float32(0)
+    for i in range(len(values)):
+        total += values[i]
+    return total
+
+
+@njit(nogil=True, cache=True, fastmath=True)
+def _largest(values: np.ndarray) -> np.float32:
+    found = values[0]
+    for i in range(len(values)):
+        found = max(found, values[i])
+    return found
+
+
+@njit(nogil=True, cache=True, fastmath=_LOOSE)
+def _scores(logits: np.ndarray, counts: np.ndarray, logs: np.ndarray, weight: np.float32, scores: np.ndarray) -> None:
+    """Turn dot products with sums into logits of means, and into scores."""
+    for page in range(len(counts)):
+        logits[page] /= counts[page]
+        scores[page] = logits[page] + weight * logs[page]
+
+
+@njit(nogil=True, cache=True)
+def attend_pages(
+    query: np.ndarray,
+    page_keys: np.ndarray,
+    page_values: np.ndarray,
+    counts: np.ndarray,
+    key_sums: np.ndarray,
+    value_sums: np.ndarray,
+    groups: np.ndarray,
+    near_keys: np.ndarray,
+    near_values: np.ndarray,
+    sinks: int,
+    first: int,
+    stop: int,
+    budgets: np.ndarray,
+    count_weight: np.float32,
+    scale: np.float32,
+    output: np.ndarray,
+    logsumexp: np.ndarray,
+) -> None:
+    """Attention of n queries with one border: `attend_stored` with a budget in pairs, and pages as parts.
+
+    Args:
+        query: (Hq, n, D); query heads that share a key/value head are side by side.
+        page_keys: (H, N, P, D) float32, or int16 for the bits of bfloat16; so are all keys and values.
+        page_values: (H, N, P, Dv).
+        counts: (H, N) float32, 0 from the first unused page on.
+        key_sums: (H, N, D).
+        value_sums: (H, N, Dv).
+        groups: (H, N) int32.
+        near_keys: (H, M, D), sinks first.
+        near_values: (H, M, Dv).
+        sinks: number of sinks.
+        first: place of the first key of the window.
+        stop: place after the key of the last query.
+        budgets: (n,) float32 keys that each query may read.
+        count_weight: weight of the log of a page's size in its score.
+        scale: factor of the dot products.
+        output: (Hq, n, Dv), written.
+        logsumexp: (Hq, n), written.
+    """
+    heads, num_queries = len(page_keys), query.shape[1]
+    repeats, most, size = len(query) // heads, page_keys.shape[1], page_keys.shape[2]
+    log_of = np.log(np.arange(size + 1).astype(np.float32))
+    mean_logits, scores, logs = np.empty(most, np.float32), np.empty(most, np.float32), np.empty(most, np.float32)
+    order, chosen = np.empty(most, np.int64), np.empty(2 * most, np.int64)
+    weights = np.empty(near_keys.shape[1] + most * size + most, np.float32)
+    powers = np.empty(len(weights), np.int32)
+    factors = powers.view(np.float32)
+    scaled = np.empty(query.shape[2], np.float32)
+    for head in range(heads):
+        used = most
+        while used > 0 and counts[head, used - 1] == 0:
+            used -= 1
+        sizes, sums = counts[head, :used], key_sums[head, :used]
+        for page in range(used):
+            logs[page] = log_of[int(sizes[page])]
+            order[page] = np.int64(groups[head, page]) * most + page
+        for row in range(head * repeats, (head + 1) * repeats):
+            for place in range(num_queries):
+                scaled[:] = query[row, place] * scale
+                _dots(scaled, sums, mean_logits)
+                _scores(mean_logits, sizes, logs, count_weight, scores)
+                few = np.float32(FEW * size)
+                read = choose_pages(scores, sizes, order, used, few, budgets[place], chosen)
+                own = stop - num_queries + place + 1
+                begin, end = min(sinks, own), 0
+                # Logits: sinks, window, pages that are read, summaries.
+                _dots(scaled, near_keys[head, :begin], weights)
+                window = max(first, begin)
+                end = begin + max(0, own - window)
+                _dots(scaled, near_keys[head, window:own], weights[begin:])
+                for page in chosen[:read]:
+                    members = int(sizes[page])
+                    _dots(scaled, page_keys[head, page, :members], weights[end:])
+                    end += members
+                for page in range(used):
+                    weights[end + page] = mean_logits[page] + logs[page]
+                summaries = weights[end : end + used]
+                for page in chosen[:read]:
+                    summaries[page] = np.float32(-1e30)
+                total_logits = end + used
+                largest = _largest(weights[:total_logits])
+                _exponentials(weights[:total_logits], largest, powers[:total_logits], factors[:total_logits])
+                for page in chosen[:read]:
+                    summaries[page] = np.float32(0)
+                total = _sum(weights[:total_logits])
+                for page in range(used):
+                    summaries[page] /= sizes[page]
+
+                found = output[row, place]
+                found[:] = np.float32(0)
+                _add_rows(weights[:begin], near_values[head, :begin], found)
+                _add_rows(weights[begin:], near_values[head, window:own], found)
+                end = begin + max(0, own - window)
+                for page in chosen[:read]:
+                    members = int(sizes[page])
+                    _add_rows(weights[end:], page_values[head, page, :members], found)
+                    end += members
+                _add_rows(summaries, value_sums[head, :used], found)
+                found /= total
+                logsumexp[row, place] = largest + np.log(total)

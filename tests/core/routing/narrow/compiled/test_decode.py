@@ -1,0 +1,73 @@
+"""The compiled step of a cached text against the same step under a mask."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from focus_core.routing.narrow.cache_attention import Near, attend_masked, attend_stored
+from focus_core.routing.narrow.cache_text import CachedText
+from focus_core.routing.narrow.reading import Reading
+
+
+def stored(length, reading, *, width=24, value_width=20, num_groups=9, dtype=torch.float32, seed=0):
+    """A text of two key/value heads, and what its last tokens attend to beside pages."""
+    generator = torch.Generator().manual_seed(seed)
+    key = torch.randn(2, length, width, generator=generator).to(dtype)
+    value = torch.randn(2, length, value_width, generator=generator).to(dtype)
+    groups = torch.randint(0, num_groups, (2, length), generator=generator)
+    groups[1] = groups[1].clamp(max=2)  # heads with unlike numbers of pages
+    text = CachedText(key, value, num_groups, reading.page_size or 4, reading.sink_tokens)
+    text.fill(key, value, groups, reading)
+    return text.pages, Near(text.near_keys, text.near_values, text.first, text.length, text.border, text.sinks)
+
+
+def queries(count, width=24, dtype=torch.float32, seed=1):
+    return (2 * torch.randn(6, count, width, generator=torch.Generator().manual_seed(seed))).to(dtype)
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 20, 21, 35, 50, 77, 200, 463, 1000])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.15, 0.5, 1.0])
+@pytest.mark.parametrize("page_size", [1, 5, 16])
+def test_the_step_equals_that_under_a_mask(length, share, page_size):
+    reading = Reading(window=13, sink_tokens=3, chunk=4, share=share, page_size=page_size, count_weight=0.5)
+    pages, near = stored(length, reading, seed=length)
+    # Queries of one chunk, up to the last token.
+    query = queries(1 + (length - 1) % 4)
+    found = attend_stored(query, pages, near, reading, 0.3, None)
+    expected = attend_masked(query, pages, near, reading, 0.3, None)
+    assert torch.allclose(found.output, expected.output, atol=1e-5)
+    assert torch.allclose(found.logsumexp, expected.logsumexp, atol=1e-5)
+
+
+def test_bfloat16_is_read_as_it_is_stored():
+    reading = Reading(window=13, sink_tokens=3, chunk=4, share=0.2, page_size=8)
+    pages, near = stored(500, reading, dtype=torch.bfloat16)
+    assert (pages.keys.dtype, pages.key_sums.dtype) == (torch.bfloat16, torch.float32)
+    query = queries(2, dtype=torch.bfloat16)
+    found = attend_stored(query, pages, near, reading, 0.3, None)
+    expected = attend_masked(query.float(), pages, near, reading, 0.3, None)
+    assert (found.output.dtype, found.logsumexp.dtype) == (torch.bfloat16, torch.float32)
+    assert torch.equal(found.output, attend_stored(query.float(), pages, near, reading, 0.3, None).output.bfloat16())
+    assert torch.allclose(found.logsumexp, expected.logsumexp, atol=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.45])
+def test_of_equal_scores_the_first_group_wins(share):
+    reading = Reading(window=5, sink_tokens=0, chunk=4, share=share, page_size=4)
+    pages, near = stored(300, reading)
+    pages.key_sums.zero_()
+    query = queries(1)
+    found = attend_stored(query, pages, near, reading, 0.3, None)
+    expected = attend_masked(query, pages, near, reading, 0.3, None)
+    assert torch.allclose(found.output, expected.output, atol=1e-5)
+
+
+@pytest.mark.parametrize("far", [-80.0, 80.0])
+def test_extreme_logits_neither_overflow_nor_vanish(far):
+    reading = Reading(window=13, sink_tokens=3, chunk=4, share=0.2, page_size=8)
+    pages, near = stored(400, reading)
+    found = attend_stored(far * queries(1), pages, near, reading, 1.0, None)
+    expected = attend_masked(far * queries(1), pages, near, reading, 1.0, None)
+    assert torch.allclose(found.output, expected.output, atol=1e-4)
+    assert torch.allclose(found.logsumexp, expected.logsumexp, rtol=1e-5)
