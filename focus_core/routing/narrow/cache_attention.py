@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 
 _COMPILED = (torch.float32, torch.bfloat16)
+_ALONE = 2048
+"""Distant keys times queries for which one thread takes less time than sharing the work."""
 
 
 class Near(NamedTuple):
@@ -80,7 +84,7 @@ def _compiled(query: Tensor, pages: PageStore, near: Near, reading: Reading, sca
     output = torch.empty(*query.shape[:2], near.values.shape[-1])
     logsumexp = torch.empty(query.shape[:2])
     stored = pages.keys, pages.values, pages.counts, pages.key_sums, pages.value_sums, pages.groups
-    attend_pages(
+    arguments = (
         query.detach().float().contiguous().numpy(),
         *map(_array, (*stored, near.keys, near.values)),
         near.sinks,
@@ -92,7 +96,20 @@ def _compiled(query: Tensor, pages: PageStore, near: Near, reading: Reading, sca
         output.numpy(),
         logsumexp.numpy(),
     )
+    heads, threads = len(query), torch.get_num_threads()
+    if threads == 1 or pages.length * query.shape[1] < _ALONE:
+        attend_pages(0, heads, *arguments)
+    else:
+        share = -(-heads // threads)
+        parts = [(begin, min(begin + share, heads)) for begin in range(0, heads, share)]
+        list(_pool(threads).map(lambda part: attend_pages(*part, *arguments), parts))
     return AttentionOutput(output.to(query.dtype), logsumexp)
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that wait without work, and start anew for no call."""
+    return ThreadPoolExecutor(threads)
 
 
 def _array(part: Tensor) -> np.ndarray:

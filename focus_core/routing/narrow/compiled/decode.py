@@ -128,7 +128,18 @@ def _scores(logits: np.ndarray, counts: np.ndarray, logs: np.ndarray, weight: np
 
 
 @njit(nogil=True, cache=True)
+def _used(counts: np.ndarray) -> int:
+    """Pages in use, which come first."""
+    used = len(counts)
+    while used > 0 and counts[used - 1] == 0:
+        used -= 1
+    return used
+
+
+@njit(nogil=True, cache=True)
 def attend_pages(
+    begin_row: int,
+    end_row: int,
     query: np.ndarray,
     page_keys: np.ndarray,
     page_values: np.ndarray,
@@ -150,6 +161,8 @@ def attend_pages(
     """Attention of n queries with one border: `attend_stored` with a budget in pairs, and pages as parts.
 
     Args:
+        begin_row: first query head to compute; threads share the others.
+        end_row: after the last one.
         query: (Hq, n, D); query heads that share a key/value head are side by side.
         page_keys: (H, N, P, D) float32, or int16 for the bits of bfloat16; so are all keys and values.
         page_values: (H, N, P, Dv).
@@ -168,8 +181,8 @@ def attend_pages(
         output: (Hq, n, Dv), written.
         logsumexp: (Hq, n), written.
     """
-    heads, num_queries = len(page_keys), query.shape[1]
-    repeats, most, size = len(query) // heads, page_keys.shape[1], page_keys.shape[2]
+    repeats, num_queries = len(query) // len(page_keys), query.shape[1]
+    most, size = page_keys.shape[1:3]
     log_of = np.log(np.arange(size + 1).astype(np.float32))
     mean_logits, scores, logs = np.empty(most, np.float32), np.empty(most, np.float32), np.empty(most, np.float32)
     order, chosen = np.empty(most, np.int64), np.empty(2 * most, np.int64)
@@ -177,55 +190,53 @@ def attend_pages(
     powers = np.empty(len(weights), np.int32)
     factors = powers.view(np.float32)
     scaled = np.empty(query.shape[2], np.float32)
-    for head in range(heads):
-        used = most
-        while used > 0 and counts[head, used - 1] == 0:
-            used -= 1
+    for row in range(begin_row, end_row):
+        head = row // repeats
+        used = _used(counts[head])
         sizes, sums = counts[head, :used], key_sums[head, :used]
-        for page in range(used):
-            logs[page] = log_of[int(sizes[page])]
-            order[page] = np.int64(groups[head, page]) * most + page
-        for row in range(head * repeats, (head + 1) * repeats):
-            for place in range(num_queries):
-                scaled[:] = query[row, place] * scale
-                _dots(scaled, sums, mean_logits)
-                _scores(mean_logits, sizes, logs, count_weight, scores)
-                few = np.float32(FEW * size)
-                read = choose_pages(scores, sizes, order, used, few, budgets[place], chosen)
-                own = stop - num_queries + place + 1
-                begin, end = min(sinks, own), 0
-                # Logits: sinks, window, pages that are read, summaries.
-                _dots(scaled, near_keys[head, :begin], weights)
-                window = max(first, begin)
-                end = begin + max(0, own - window)
-                _dots(scaled, near_keys[head, window:own], weights[begin:])
-                for page in chosen[:read]:
-                    members = int(sizes[page])
-                    _dots(scaled, page_keys[head, page, :members], weights[end:])
-                    end += members
-                for page in range(used):
-                    weights[end + page] = mean_logits[page] + logs[page]
-                summaries = weights[end : end + used]
-                for page in chosen[:read]:
-                    summaries[page] = np.float32(-1e30)
-                total_logits = end + used
-                largest = _largest(weights[:total_logits])
-                _exponentials(weights[:total_logits], largest, powers[:total_logits], factors[:total_logits])
-                for page in chosen[:read]:
-                    summaries[page] = np.float32(0)
-                total = _sum(weights[:total_logits])
-                for page in range(used):
-                    summaries[page] /= sizes[page]
+        if row == begin_row or row % repeats == 0:
+            for page in range(used):
+                logs[page] = log_of[int(sizes[page])]
+                order[page] = np.int64(groups[head, page]) * most + page
+        for place in range(num_queries):
+            scaled[:] = query[row, place] * scale
+            _dots(scaled, sums, mean_logits)
+            _scores(mean_logits, sizes, logs, count_weight, scores)
+            few = np.float32(FEW * size)
+            read = choose_pages(scores, sizes, order, used, few, budgets[place], chosen)
+            own = stop - num_queries + place + 1
+            # Logits: sinks, window, pages that are read, summaries.
+            begin = min(sinks, own)
+            end = begin + max(0, own - first)
+            _dots(scaled, near_keys[head, :begin], weights)
+            _dots(scaled, near_keys[head, first:own], weights[begin:])
+            for page in chosen[:read]:
+                members = int(sizes[page])
+                _dots(scaled, page_keys[head, page, :members], weights[end:])
+                end += members
+            for page in range(used):
+                weights[end + page] = mean_logits[page] + logs[page]
+            summaries = weights[end : end + used]
+            for page in chosen[:read]:
+                summaries[page] = np.float32(-1e30)
+            logits = weights[: end + used]
+            largest = _largest(logits)
+            _exponentials(logits, largest, powers[: len(logits)], factors[: len(logits)])
+            for page in chosen[:read]:
+                summaries[page] = np.float32(0)
+            total = _sum(logits)
+            for page in range(used):
+                summaries[page] /= sizes[page]
 
-                found = output[row, place]
-                found[:] = np.float32(0)
-                _add_rows(weights[:begin], near_values[head, :begin], found)
-                _add_rows(weights[begin:], near_values[head, window:own], found)
-                end = begin + max(0, own - window)
-                for page in chosen[:read]:
-                    members = int(sizes[page])
-                    _add_rows(weights[end:], page_values[head, page, :members], found)
-                    end += members
-                _add_rows(summaries, value_sums[head, :used], found)
-                found /= total
-                logsumexp[row, place] = largest + np.log(total)
+            found = output[row, place]
+            found[:] = np.float32(0)
+            _add_rows(weights[:begin], near_values[head, :begin], found)
+            _add_rows(weights[begin:], near_values[head, first:own], found)
+            end = begin + max(0, own - first)
+            for page in chosen[:read]:
+                members = int(sizes[page])
+                _add_rows(weights[end:], page_values[head, page, :members], found)
+                end += members
+            _add_rows(summaries, value_sums[head, :used], found)
+            found /= total
+            logsumexp[row, place] = largest + np.log(total)

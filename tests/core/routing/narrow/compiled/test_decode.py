@@ -40,6 +40,20 @@ def test_the_step_equals_that_under_a_mask(length, share, page_size):
     assert torch.allclose(found.logsumexp, expected.logsumexp, atol=1e-5)
 
 
+@pytest.mark.parametrize("threads", [2, 4, 7])
+def test_threads_share_the_query_heads(threads):
+    reading = Reading(window=13, sink_tokens=3, chunk=4, share=0.2, page_size=8)
+    pages, near = stored(3000, reading)
+    alone = attend_stored(queries(3), pages, near, reading, 0.3, None)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        shared = attend_stored(queries(3), pages, near, reading, 0.3, None)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(alone.output, shared.output) and torch.equal(alone.logsumexp, shared.logsumexp)
+
+
 def test_bfloat16_is_read_as_it_is_stored():
     reading = Reading(window=13, sink_tokens=3, chunk=4, share=0.2, page_size=8)
     pages, near = stored(500, reading, dtype=torch.bfloat16)
