@@ -26,8 +26,7 @@ _LEAST = np.float32(-87.0)
 """Smaller exponents count as this one: float32 has no normal numbers below."""
 
 
-@intrinsic
-def _wide(typing: Any, number: Any):
+def _widened(typing: Any, number: Any):
     """A float32 as it is, or the one that an int16 holds the upper half of: a bfloat16."""
 
     def widen(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
@@ -37,6 +36,9 @@ def _wide(typing: Any, number: Any):
         return builder.bitcast(bits, ir.FloatType())
 
     return types.float32(number), widen
+
+
+_wide: Any = intrinsic(_widened)
 
 
 @njit(nogil=True, cache=True, fastmath=_LOOSE)
@@ -202,8 +204,7 @@ def attend_pages(
             scaled[:] = query[row, place] * scale
             _dots(scaled, sums, mean_logits)
             _scores(mean_logits, sizes, logs, count_weight, scores)
-            few = np.float32(FEW * size)
-            read = choose_pages(scores, sizes, order, used, few, budgets[place], chosen)
+            read = choose_pages(scores, sizes, order, used, float(FEW * size), float(budgets[place]), chosen)
             own = stop - num_queries + place + 1
             # Logits: sinks, window, pages that are read, summaries.
             begin = min(sinks, own)
