@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -84,7 +84,7 @@ def _compiled(query: Tensor, pages: PageStore, near: Near, reading: Reading, sca
     output = torch.empty(*query.shape[:2], near.values.shape[-1])
     logsumexp = torch.empty(query.shape[:2])
     stored = pages.keys, pages.values, pages.counts, pages.key_sums, pages.value_sums, pages.groups
-    arguments = (
+    arguments: tuple[Any, ...] = (
         query.detach().float().contiguous().numpy(),
         *map(_array, (*stored, near.keys, near.values)),
         near.sinks,
