@@ -118,7 +118,7 @@ POINT = table(
         "top_k": _COUNT,
         "perplexity": number(above=0),
         "tokens": whole(1),
-        "block_nll": array(number(), least=1),
+        "block_nll": array(number(-1e4, 1e4), least=1),
     },
     {
         "router": maybe(text()),

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from focus_core.errors import FocusError
 from focus_core.evaluation.compare import LEVEL, Difference, few_blocks, holm, perplexity_difference
 from focus_core.frontier.speeds import Speeds, joint_speedup
 from focus_core.frontier.texts import one_document
@@ -71,9 +72,14 @@ def frontier_rows(record: dict[str, Any], speeds: Speeds) -> list[Row]:
     Args:
         record: as `focus frontier` writes it.
         speeds: measured speeds.
+
+    Raises:
+        FocusError: the record lacks the untouched model.
     """
     points = record["points"]
-    untouched = next(point for point in points if point["kind"] == "untouched")
+    untouched = next((point for point in points if point["kind"] == "untouched"), None)
+    if untouched is None:
+        raise FocusError("The record has no point of the untouched model: measure it again.")
     gaps = [perplexity_difference(point["block_nll"], untouched["block_nll"]) for point in points]
     p_values = holm([None if point is untouched else gap.p_value for point, gap in zip(points, gaps)])
     rows = []

@@ -301,3 +301,13 @@ def test_routers_beyond_the_largest_budget_are_named_as_such():
         [{"kind": "routers", "label": "b, k=4", "distant kept": 0.6, "relative": 1.0, "perplexity": 50}]
     )
     assert verdict("frontier", table, "") == "All routers here keep more than 50% of the distant pairs."
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"results": [{}, 0]}, {"schema": REPRODUCTION, "experiment": []}, {"results": None}, {"made": 5}, {"made": None}],
+)
+def test_records_with_values_of_other_kinds_are_passed_over(tmp_path, change):
+    content = {"schema": "x/1", "model": {"name": "m"}, "results": [{}], **change}
+    (tmp_path / "r.json").write_text(json.dumps(content))
+    assert find_records([tmp_path / "r.json"]) == []

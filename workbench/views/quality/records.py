@@ -119,11 +119,12 @@ def read(record: Record) -> pd.DataFrame:
 
 def _kinds(content: dict[str, Any]) -> list[str]:
     if content.get("schema") == REPRODUCTION:
-        return [content["experiment"]] if content.get("experiment") in VIEWS else []
+        name = content.get("experiment")
+        return [name] if isinstance(name, str) and name in VIEWS else []
     if content.get("schema") in (FRONTIER, KINDS):
         return ["frontier" if content["schema"] == FRONTIER else "kinds"]
     rows = content.get("results")
-    if not isinstance(rows, list) or not rows or not isinstance(rows[0], dict):
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         return []
     if "headline" in rows[0] and "exposure" in rows[0]:
         return ["benchmarks"]
