@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from focus_core.commands.options import (
+    MAX_COUNT,
     MAX_GROUPS,
     HeadOption,
     JsonOption,
@@ -45,7 +46,9 @@ def analyze(
     head: HeadOption = 0,
     query_head: Annotated[
         int,
-        typer.Option(min=0, help="Query head of the key/value head, where every query head chooses what it reads."),
+        typer.Option(
+            min=0, max=MAX_COUNT, help="Query head of the key/value head, where every query head chooses what it reads."
+        ),
     ] = 0,
     json_output: JsonOption = False,
 ) -> None:

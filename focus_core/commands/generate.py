@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from focus_core.commands.options import JsonOption, ModelOption, RoutersOption, print_json
+from focus_core.commands.options import MAX_COUNT, MAX_SEED, JsonOption, ModelOption, RoutersOption, finite, print_json
 
 
 def generate(
@@ -19,9 +19,11 @@ def generate(
     ] = None,
     model: ModelOption = "default",
     routers: RoutersOption = None,
-    tokens: Annotated[int, typer.Option("--tokens", "-n", min=1, help="New tokens at most.")] = 100,
-    temperature: Annotated[float, typer.Option(min=0, help="0 takes the most likely token each time.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of sampling.")] = 0,
+    tokens: Annotated[int, typer.Option("--tokens", "-n", min=1, max=MAX_COUNT, help="New tokens at most.")] = 100,
+    temperature: Annotated[
+        float, typer.Option(parser=finite(0, 1000), help="0 takes the most likely token each time.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of sampling.")] = 0,
     chat: Annotated[bool, typer.Option("--chat", help="Use the model's chat template.")] = False,
     compare: Annotated[bool, typer.Option("--compare", help="Let the untouched model write as well.")] = False,
     json_output: JsonOption = False,

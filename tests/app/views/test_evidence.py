@@ -22,7 +22,7 @@ from focus_core.reproduce.context import Context, Scale
 from focus_core.reproduce.registry import EXPERIMENTS
 from focus_core.reproduce.runner import run_experiment
 from focus_core.resources import data_dir
-from focus_core.results import made_now, plain, record_run
+from focus_core.results import REPRODUCTION, made_now, plain, record_run
 from workbench.views.quality.record_charts import draw
 from workbench.views.quality.record_tables import SPEEDS
 from workbench.views.quality.record_verdicts import few_blocks, num_blocks, verdict
