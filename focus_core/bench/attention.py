@@ -21,6 +21,7 @@ from focus_core.attention.inputs import AttentionInputs
 from focus_core.attention.registry import BACKENDS, resolve
 from focus_core.attention.validate import checked_inputs
 from focus_core.bench.memory import working_bytes
+from focus_core.bench.narrow import measure_narrow, narrow_config
 from focus_core.bench.routing import choosing_seconds, routing_seconds
 from focus_core.bench.timing import alternate, spread
 from focus_core.errors import FocusError
@@ -60,7 +61,8 @@ class BenchSettings:
         routings: pairs (K, k) of groups and groups per token; routing is random.
         shares: share of distant pairs that each routing keeps, with unequal groups; empty for equal groups.
         dtypes: "float32", "bfloat16" or "float16".
-        router: "layer", or "head" for one routing per key/value head: a key is in one group, a query reads k.
+        router: "layer", or "head" for one routing per key/value head: a key is in one group, a query reads k; "narrow"
+            for narrow groups, which need a share and have no k.
         backends: names of `focus_core.attention.BACKENDS`, or "auto".
         heads: query heads.
         kv_heads: key/value heads.
@@ -98,6 +100,8 @@ class BenchSettings:
                 raise FocusError(f"{name} is {values}: give numbers of at least 1.")
         if not all(0 <= share <= 1 for share in self.shares or ()):
             raise FocusError(f"The shares are {', '.join(map(str, self.shares or ()))}: give numbers from 0 to 1.")
+        if self.router in ROUTERS and ROUTERS[self.router].from_keys and not self.shares:
+            raise FocusError("Narrow groups read a share of the pairs: give one with --share, such as 0.15.")
         for num_groups, top_k in self.routings:
             self.config(num_groups, top_k)
         if self.shares and len(self.shares) != len(self.routings):
@@ -208,6 +212,11 @@ def measure_point(
         "dtype": dtype,
         "backend": backend,
     }
+    if ROUTERS[settings.router].from_keys:
+        config = narrow_config(num_groups, share or 0.0, settings.window, settings.sink_tokens)
+        with torch.no_grad():
+            tensors = _tensors(settings, tokens, DTYPES[dtype])
+            return point | measure_narrow(*tensors, config, settings.repetitions, settings.device)
     inputs = _problem(settings, tokens, num_groups, top_k, DTYPES[dtype], share)
     reads = None if inputs.reads_own_groups else inputs.query_membership
     window, sink_tokens = settings.window, settings.sink_tokens
@@ -266,10 +275,7 @@ def _problem(
     Heads with routers of their own are rows of the batch, as they are in a model.
     """
     generator = torch.Generator().manual_seed(settings.seed)
-    query, key, value = (
-        torch.randn(1, heads, tokens, settings.head_dim, generator=generator).to(settings.device, dtype)
-        for heads in (settings.heads, settings.kv_heads, settings.kv_heads)
-    )
+    query, key, value = _tensors(settings, tokens, dtype, generator)
     kind = ROUTERS[settings.router]
     if kind.per_head:
         query = query.view(settings.kv_heads, -1, tokens, settings.head_dim)
@@ -296,6 +302,18 @@ def _problem(
         scale=None,
         softcap=None,
     )
+
+
+def _tensors(
+    settings: BenchSettings, tokens: int, dtype: torch.dtype, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normal query, key and value."""
+    generator = generator or torch.Generator().manual_seed(settings.seed)
+    query, key, value = (
+        torch.randn(1, heads, tokens, settings.head_dim, generator=generator).to(settings.device, dtype)
+        for heads in (settings.heads, settings.kv_heads, settings.kv_heads)
+    )
+    return query, key, value
 
 
 def random_groups(shape: tuple[int, int, int], count: int, tilt: float, generator: torch.Generator) -> Tensor:

@@ -90,7 +90,8 @@ def attention(
     dtypes: Annotated[list[str] | None, typer.Option("--dtype", help="float32, bfloat16 or float16; repeat.")] = None,
     backends: Annotated[list[str] | None, typer.Option("--backend", help="Backend; repeat. Default: auto.")] = None,
     router: Annotated[
-        str, typer.Option(help="layer, or head: groups per key/value head, of which a query reads k.")
+        str,
+        typer.Option(help="layer; head: groups per key/value head, of which a query reads k; narrow: 64/1, --share."),
     ] = "layer",
     heads: Annotated[str, typer.Option(help="Shape of the heads: small, gpt2, llama, or as 9/3/64.")] = "small",
     window: WindowOption = 128,
@@ -119,6 +120,8 @@ def attention(
         raise FocusError(f"preset is {preset!r}: choose one of {', '.join(PRESETS)}.")
     given = {"sizes": sizes, "dtypes": dtypes, "backends": backends, "shares": shares}
     chosen: dict[str, Any] = PRESETS[preset] | {name: tuple(values) for name, values in given.items() if values}
+    if router == "narrow":
+        chosen = {**chosen, "routings": ((64, 1),), "shares": chosen.get("shares", (0.15,))}
     if routings:
         chosen["routings"] = tuple(_numbers(text, 2, "routing", "8/2") for text in routings)
     query_heads, kv_heads, head_dim = HEADS[heads] if heads in HEADS else _numbers(heads, 3, "heads", "9/3/64")

@@ -290,7 +290,9 @@ def _of_routers(record: dict[str, Any]) -> list[Measured]:
     points: list[Measured] = []
     for point in record["points"]:
         if point["dtype"] == "float32" and "failure" not in point:
-            kind = settings.get("router", "layer"), point["num_groups"], point["top_k"]
+            router = settings.get("router", "layer")
+            # Narrow groups have a share and no k.
+            kind = router, point["num_groups"], None if router == "narrow" else point["top_k"]
             share = distant_share(point["kept_share"], point["tokens"], settings["window"])
             points.append(Measured(kind, point["tokens"], share, point["speedup"], with_choice(point)))
     return points

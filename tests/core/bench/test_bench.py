@@ -7,7 +7,7 @@ import pytest
 import focus_core.bench.attention as bench
 from focus_core.bench import routing
 from focus_core.errors import FocusError
-from focus_core.frontier.speeds import distant_share
+from focus_core.frontier.speeds import distant_share, read_speeds
 from focus_core.routing import balance
 from focus_core.routing.config import FocusConfig
 
@@ -144,3 +144,22 @@ def test_routing_is_timed_with_the_functions_of_routed_models(monkeypatch, route
     rows = 2 if router == "head" else 1
     assert set(made) == {(parameters, (rows, 20, 4), name) for name in ("calibrated", "sequence")}
     assert set(rounds) == {FocusConfig.sinkhorn_rounds}
+
+
+def test_narrow_groups_are_timed_at_a_share(tmp_path):
+    out = tmp_path / "bench.json"
+    small = SMALL | {"sizes": (300,), "routings": ((8, 1),), "router": "narrow"}
+    with pytest.raises(FocusError, match="--share"):
+        bench.BenchSettings(**small)
+    record = bench.run_bench(bench.BenchSettings(**small, shares=(0.25,)), out)
+    for point in record["points"]:
+        share = distant_share(point["kept_share"], 300, 8)
+        assert point["share"] == 0.25 and share == pytest.approx(0.25, abs=0.05)
+        assert point["error_output"] < (1e-5 if point["dtype"] == "float32" else 3e-2)
+        taken = point["sparse_s"]["median"] + point["select_s"]
+        assert point["speedup_with_choice"] == pytest.approx(point["full_s"]["median"] / taken)
+    speeds = read_speeds([out])
+    found = speeds.at(("narrow", 8, None), 300, 0.25)
+    single = next(point for point in record["points"] if point["dtype"] == "float32")
+    assert found.with_choice == pytest.approx(single["speedup_with_choice"])
+    assert speeds.at(("narrow", 8, None), 300, 0.9).attention is None

@@ -1,0 +1,103 @@
+"""One point of `focus bench attention` for narrow groups: attention to the pages that a query reads, against full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from focus_core.bench.memory import working_bytes
+from focus_core.bench.timing import alternate, spread
+from focus_core.routing.config import FocusConfig
+from focus_core.routing.layer import assign
+from focus_core.routing.narrow.attention import NarrowOutput, narrow_attention
+from focus_core.routing.narrow.reading import Reading
+
+CHUNK, PAGE_SIZE = 16, 16
+CHECKED_TOKENS = 1024
+"""Longest text whose result is compared in float64."""
+
+
+def narrow_config(num_groups: int, share: float, window: int, sink_tokens: int) -> FocusConfig:
+    """The settings of `focus fit` with another number of groups, share and window."""
+    return FocusConfig(
+        router="narrow",
+        num_groups=num_groups,
+        top_k=1,
+        window=window,
+        sink_tokens=sink_tokens,
+        score="dot",
+        chunk=CHUNK,
+        read_share=share,
+        count_weight=1.0,
+        page_size=PAGE_SIZE,
+    )
+
+
+def measure_narrow(
+    query: Tensor, key: Tensor, value: Tensor, config: FocusConfig, repetitions: int, device: str
+) -> dict[str, Any]:
+    """Time narrow groups against full attention; the choice of pages is part of attention here.
+
+    Centroids are keys of the text, so groups are uneven as those of a text are.
+
+    Args:
+        query: (1, H, T, D).
+        key: (1, Hkv, T, D).
+        value: (1, Hkv, T, D).
+        config: from `narrow_config`.
+        repetitions: as in `alternate`.
+        device: "cpu" or "cuda".
+
+    Returns:
+        The fields of a point of `focus_core.bench.attention.run_bench`.
+    """
+    kv_heads, tokens, head_dim = key.shape[1:]
+    scale = head_dim**-0.5
+    reading = Reading(
+        window=config.window,
+        sink_tokens=config.sink_tokens,
+        chunk=config.chunk,
+        share=config.read_share,
+        count_weight=config.count_weight,
+        page_size=config.page_size,
+    )
+    router = config.new_router(head_dim, kv_heads, torch.Generator().manual_seed(0)).to(device)
+    router.centroids.data.copy_(key[0, :, :: max(1, tokens // config.num_groups)][:, : config.num_groups])
+
+    def groups() -> Tensor:
+        return assign(router, router(key), config).argmax(-1)[None]
+
+    def sparse(parts: tuple[Tensor, Tensor, Tensor] = (query, key, value), stop: int | None = None) -> NarrowOutput:
+        queries, keys, values, groups_of = (part[:, :, :stop] for part in (*parts, labels))
+        return narrow_attention(queries, keys, values, groups_of, config.num_groups, reading, scale=scale)
+
+    def full() -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+
+    labels = groups()
+    found = sparse()
+    kept_share = float(found.pairs.kept_share.mean())
+    runs = alternate({"full_s": full, "sparse_s": sparse, "select_s": groups}, repetitions, device)
+    times = {name: spread(each) for name, each in runs.items()}
+    full_s, sparse_s, select_s = (times[name]["median"] for name in ("full_s", "sparse_s", "select_s"))
+    short = min(tokens, CHECKED_TOKENS)
+    exact = sparse((query.double(), key.double(), value.double()), short)
+    ours = sparse(stop=short)
+    return {
+        "kept_share": kept_share,
+        "bound": 1 / kept_share,
+        "input_bytes": sum(tensor.nbytes for tensor in (query, key, value)),
+        "backend_used": "narrow",
+        "full_s": times["full_s"],
+        "sparse_s": times["sparse_s"],
+        "speedup": full_s / sparse_s,
+        "share_of_bound": full_s / sparse_s * kept_share,
+        "working_bytes": working_bytes(lambda: tuple(sparse()[:2]), device),
+        "error_output": float((ours.output - exact.output).abs().max()),
+        "error_logsumexp": float((ours.logsumexp - exact.logsumexp).abs().max()),
+        "select_s": select_s,
+        "speedup_with_choice": full_s / (sparse_s + select_s),
+    }
