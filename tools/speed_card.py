@@ -11,6 +11,7 @@ from collections import defaultdict
 from typing import Any
 
 import cards
+import narrow_speeds
 from cards import ROOT, Pages, read, records, table
 from speed_tables import (
     OLDER,
@@ -79,21 +80,6 @@ def heads_summary(record: dict[str, Any]) -> str:
     return f"{table(columns, rows)}\n\n{text}"
 
 
-def answer(kernel: dict[str, Any], model: dict[str, Any]) -> str:
-    """The first lines of docs/speed.md."""
-    points = {
-        (p["tokens"], p["num_groups"], p["top_k"]): p for p in kernel["points"] if p["dtype"] == "bfloat16"
-    }  # fmt: skip
-    prefill = {(row["tokens"], row["top_k"]): row["speedup"] for row in model["results"] if row["task"] == "prefill"}
-    machine = "{threads} threads of an {device} CPU".format(**machine_of(kernel))
-    return (
-        f"On {machine}, one attention call at 8,192 tokens is {points[8192, 8, 1]['speedup']:.1f} times as fast as "
-        f"full attention with k = 1 of K = 8.\nWith k = 2 it is {points[8192, 8, 2]['speedup']:.1f} times as fast "
-        "(selection time excluded).\nPrefill of the whole model at that length is "
-        f"{prefill[8192, 1]:.2f} times as fast with k = 1 and {prefill[8192, 2]:.2f} times with k = 2."
-    )
-
-
 def routing_cost(record: dict[str, Any]) -> str:
     """One sentence on the time of routing beside that of attention."""
     point = next(
@@ -155,6 +141,19 @@ def tables() -> Pages:
         "## Time of routing itself",
         'One layer of the default model\'s width, float32. "Choosing included" adds it, without Sinkhorn.',
         routing_table(kernel),
+    )
+    narrow = read("bench-narrow.json")
+    cards.page(
+        made_pages,
+        "speed-narrow.md",
+        TOOL,
+        "Speed of one attention call, narrow groups",
+        f"```bash\n{NARROW_COMMANDS}\n```",
+        setting(narrow),
+        '"Attention only" includes the choice of pages; "choosing included" adds the assignment of keys to groups. '
+        "There is no k: queries read a share of the keys.",
+        kernel_table(narrow),
+        PAST,
     )
     options = "--repetitions 3 --size 8192 --size 32768 --dtype float32"
     commands = (f"focus bench attention --router head {options} {each} --out bench-heads.json"
@@ -218,15 +217,25 @@ def model_setting(record: dict[str, Any]) -> str:
         f"Text: {record['data'][0]['name']}, repeated to length.\n\n"
         f"Prefill: median of {measured['measured']['repetitions']} runs. Decode: median of "
         f"{measured['measured']['steps']} tokens after a cache of that length, filled under "
-        f"k = {measured['measured']['top_k'][0]}. "
+        f"{_filled(measured)}. "
         '"Kept" is the share of causal pairs in prefill, and of the keys that the new token reads in decode. Memory is '
         "the peak beyond what was held before, key/value cache included. The logit error is against the same routing "
         "through the reference backend."
     )
 
 
+def _filled(settings: dict[str, Any]) -> str:
+    """The budget under which a cache was filled: that of the first k, or of each routing for routers with a share."""
+    share = settings["config"].get("read_share")
+    return f"k = {settings['measured']['top_k'][0]}" if share is None else "each routing for itself"
+
+
 KERNEL_COMMANDS = """focus bench attention --out bench.json
 focus bench attention --size 8192 --size 32768 --routing 8/3 --routing 8/8 --dtype float32 --out bench.json"""
+
+NARROW_COMMANDS = """focus bench attention --router narrow --repetitions 3 --out bench-narrow.json
+focus bench attention --router narrow --size 16384 --size 32768 --dtype float32 --repetitions 3 --out bench-narrow.json
+focus bench model --data BOOK --routers smollm2-135m-narrow64 --repetitions 2 --out bench-model-narrow.json"""
 
 BASELINE_NOTE = f"""Two speed-ups stand beside each other: attention only, and choosing the pairs included. Where a
 record says "{OLDER}", the speed-ups are understated: routed calls fold the query heads of a
@@ -246,13 +255,15 @@ another share than it is asked for."""
 def pages() -> Pages:
     """Everything that this tool makes."""
     kernel, heads, model = read("bench-cpu.json"), read("bench-heads-cpu.json"), read("bench-model-cpu.json")
-    models = records("bench-model*.json").values()
+    narrow, whole = read("bench-narrow.json"), read("bench-model-narrow.json")
     made = tables()
     doc = ROOT / "docs" / "speed.md"
-    cards.fill(made, doc, "answer", answer(kernel, model))
+    cards.fill(made, doc, "answer", narrow_speeds.answer(narrow, whole))
+    cards.fill(made, doc, "narrow", narrow_speeds.attention_table(narrow))
+    cards.fill(made, doc, "narrow-model", narrow_speeds.model_table(whole))
     cards.fill(made, doc, "attention", lengths_table(kernel))
     cards.fill(made, doc, "heads", heads_summary(heads))
-    cards.fill(made, doc, "model", "\n\n".join(f"{_model(each)}\n\n{model_summary(each)}" for each in models))
+    cards.fill(made, doc, "model", f"{_model(model)}\n\n{model_summary(model)}")
     cards.fill(made, doc, "routing", routing_cost(kernel))
     return made
 

@@ -146,7 +146,9 @@ def model_table(record: dict[str, Any]) -> str:
 def _routing(row: dict[str, Any]) -> str:
     if row["routing"] == "window":
         return f"window of {row['window']:,} and sinks"
-    return "untouched" if row["top_k"] is None else f"k = {row['top_k']}"
+    if row["routing"] == "off":
+        return "untouched"
+    return "share read" if row["top_k"] is None else f"k = {row['top_k']}"
 
 
 def model_summary(record: dict[str, Any]) -> str:
