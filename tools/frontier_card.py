@@ -236,7 +236,7 @@ def kinds_summary(found: dict[str, dict[str, Any]]) -> str:
 README_COLUMNS = (
     "method", "T", "pairs kept", "KL", "KL, last quarter", "KL of ours minus this", "perplexity", "attention", "model",
 )  # fmt: skip
-README_METHODS = ("smollm2-135m-k8-heads-lm", "sparq", "quest", "clusters", "seer", "indexer", "streaming")
+README_METHODS = ("smollm2-135m-k8-heads-lm", "sparq", "quest", "clusters", "seer", "indexer", "topk", "streaming")
 
 
 def readme_table(found: dict[str, dict[str, Any]]) -> str:

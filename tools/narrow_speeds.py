@@ -22,8 +22,8 @@ def answer(kernel: dict[str, Any], model: dict[str, Any]) -> str:
     even = min((tokens for tokens, point in points.items() if point["speedup_with_choice"] >= 1), default=None)
     start = "At no measured length" if even is None else f"From {even:,} tokens on"
     return (
-        f"On {machine['threads']} threads of an {machine['device']}, in float32, the default routers read {share:.0%} of "
-        f"the distant pairs.\nAt {longest:,} tokens one attention call is "
+        f"On {machine['threads']} threads of an {machine['device']}, in float32, the default routers read {share:.0%} "
+        f"of the distant pairs.\nAt {longest:,} tokens one attention call is "
         f"{points[longest]['speedup_with_choice']:.2f} times as fast as full attention, choosing included, and prefill "
         f"of the whole model {prefill[longest]:.2f} times.\nA token after {cache:,} others is decoded "
         f"{decode[cache]:.2f} times as fast. {start} an attention call is faster than full attention."

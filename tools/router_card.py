@@ -30,6 +30,8 @@ PLACES = (
     (NAME, "frontier-2048-web.json", "web English"),
 )
 """Routers, record of `focus frontier` and kind of text of the table's rows."""
+EARLIER = sorted(RESULTS.glob("bench-*cpu.json"))
+"""Speeds of the CPU of these records; those of the default routers are of another."""
 Row = tuple[str, ...]
 KINDS = {HEADS: "per head", NAME: "per layer"}
 
@@ -47,7 +49,7 @@ def form(name: str, k: int) -> tuple[str, int, int]:
 
 def summary() -> str:
     """Earlier records: each kind of text with perplexity, kept share, balance, and speed at the same length."""
-    speeds = read_speeds(sorted(RESULTS.glob("bench-*.json")))
+    speeds = read_speeds(EARLIER)
     columns = ("method", "k", "text", "T", "blocks", "pairs kept", "perplexity", "largest group", "speed at T")
     rows: list[Row] = []
     for name, record, text in PLACES:

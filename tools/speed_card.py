@@ -28,7 +28,7 @@ from speed_tables import (
 
 from focus_core.bench.routing import choosing_seconds
 from focus_core.frontier.speeds import distant_share, with_choice
-from focus_core.results import machine_of, made_of
+from focus_core.results import made_of
 
 TOOL = "speed_card.py"
 

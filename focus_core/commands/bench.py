@@ -263,6 +263,7 @@ def baseline(
         "window": window,
         "sink_tokens": sinks,
         "repetitions": repetitions,
+        "tuned": _settings(tuned or ()),
     }
     device = _device(device)
     with terminal_progress() as progress:

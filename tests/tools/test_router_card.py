@@ -36,7 +36,7 @@ def test_speeds_of_another_share_are_not_taken(card: ModuleType):
     point = {"top_k": 1, "perplexity": 11.0, "kept_share": 0.9, "method": card.NAME, "kind": "routers"}
     untouched = {"perplexity": 10.0, "kind": "untouched", "method": "untouched", "top_k": None}
     record = {"settings": {"length": 2048, "blocks": 4}, "points": [untouched, point]}
-    speeds = card.read_speeds(sorted(card.RESULTS.glob("bench-*.json")))
+    speeds = card.read_speeds(card.EARLIER)
     (line,) = card.frontier_rows(record, card.NAME, "novels", speeds)
     assert line[-1] == card.MISSING and "+10.0%" in line
     (line,) = card.frontier_rows(

@@ -214,3 +214,14 @@ def test_heads_that_are_not_there_are_refused(tiny_llama):
             bench_head.check_heads(focus, [(layer, head)])
     result = CliRunner().invoke(app, ["bench", "baseline", "moba", "--head", "0/0"])
     assert result.exit_code == 2 and "--model" in result.output
+
+
+def test_settings_of_baselines_reach_the_record(tmp_path):
+    out = tmp_path / "bench.json"
+    options = ["--size", "64", "--share", "0.3", "--repetitions", "1", "--setting", "quest:page=4", "--out", str(out)]
+    done = CliRunner().invoke(app, ["bench", "baseline", "quest", *options])
+    assert done.exit_code == 0, done.output
+    (point,) = json.loads(out.read_text(encoding="utf-8"))["points"]
+    assert point["setting"] == {"page": 4}
+    done = CliRunner().invoke(app, ["bench", "baseline", "quest", "--setting", "quest:page", "--out", str(out)])
+    assert done.exit_code == 2 and "quest:page=4" in done.output
