@@ -175,15 +175,17 @@ def answer(found: dict[str, dict[str, Any]]) -> str:
         return "No record of several kinds ships yet."
     record = next(iter(found.values()))
     length = max(lengths_of(record))
-    rows = [row for row in mean_rows(record, length) if row.kl is not None]
-    told = ", ".join(
+    rows = [row for row in mean_rows(record, length) if row.kl is not None and row.kind != "oracle"]
+    ours = next(row for row in rows if row.ours)
+    others = (
         f"{row.label} {row.kl.difference:.4f}"
-        + ("" if row.kept_share is None else f" ({row.kept_share:.0%} of the pairs)")
-        for row in rows
-        if row.kl is not None
+        for row in sorted(rows, key=lambda row: row.kl.difference if row.kl else 0.0)
+        if row.kl is not None and not row.ours
     )
+    assert ours.kl is not None
     return (
-        f"KL from the untouched model at T = {length:,}, mean over {len(record['kinds'])} kinds of text: {told}.\n"
+        f"{ours.label}: a KL of {ours.kl.difference:.4f} from the untouched model at T = {length:,}, mean over "
+        f"{len(record['kinds'])} kinds of text.\nThe others, nearest first: {'; '.join(others)}.\n"
         f"{verdict(record, length)}"
     )
 

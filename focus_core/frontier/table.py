@@ -119,9 +119,10 @@ def _speedups(point: dict[str, Any], speeds: Speeds) -> dict[int, float]:
         return speeds.of((point["method"],), point["kept_share"])
     # Records from before 2026-11-22 lack K and the kind of router, which were 8 and "layer" then.
     kind = point.get("router") or "layer", point.get("num_groups") or 8
-    if point["top_k"] is not None:
+    # Routers with a share of the pairs have neither a k nor a plan.
+    if point["top_k"] is not None or not point.get("layer_top_k"):
         return speeds.of((*kind, point["top_k"]), point["kept_share"])
-    layers = [speeds.of((*kind, top_k), None) for top_k in point.get("layer_top_k") or ()]
+    layers = [speeds.of((*kind, top_k), None) for top_k in point["layer_top_k"]]
     both = [size for size in SIZES if layers and all(size in layer for layer in layers)]
     return {size: joint_speedup(layer[size] for layer in layers) for size in both}
 

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,12 @@ class Job:
             text = read_bytes(self.folder / LOG).decode("utf-8", errors="replace")
         except (OSError, FocusError):
             return ""
-        lines = [line.strip() for line in re.split(r"[\r\n]", text[-8000:])]
-        return next((line for line in reversed(lines) if line), "")[:400]
+        lines = [line.strip() for line in re.split(r"[\r\n]", text[-8000:]) if line.strip()]
+        if lines and lines[-1].startswith("╰"):
+            # A wrong option is named in a box.
+            inside = list(takewhile(lambda line: line.startswith("│"), reversed(lines[:-1])))
+            lines = [" ".join(line.strip("│ ") for line in reversed(inside))]
+        return lines[-1][:400] if lines else ""
 
 
 def jobs(kind: str | None = None) -> list[Job]:

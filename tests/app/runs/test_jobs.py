@@ -85,12 +85,13 @@ def test_one_at_a_time_stop_resume_and_loss(runs):
 
 @pytest.mark.parametrize(
     ("option", "value", "sentence"),
-    [("--routing", "4/9", "top_k is 9"), ("--size", str(2 * 10**9), "memory ran out")],
+    [("--routing", "4/9", "top_k is 9"), ("--size", str(2 * 10**9), "Invalid value for '--size': Input should be less than")],
 )
 def test_an_error_is_one_sentence(option, value, sentence):
     start("bad", option, value)
     job = wait("bad", lambda job: not job.is_alive)
     assert job.state == jobs.FAILED and sentence in job.last_words and job.is_resumable
+    assert "│" not in job.last_words
 
 
 def test_a_process_of_the_same_number_born_later_is_another(runs):

@@ -250,6 +250,8 @@ def test_a_speed_stands_only_beside_a_perplexity_of_its_own_length(tmp_path):
     assert "blocks of text: fewer than 16" in said and "no win over full attention" in said
     content = copy.deepcopy(record.content)
     content["settings"]["length"] = 8192
+    routed = next(point for point in content["points"] if point["kind"] == "routers")
+    content["points"].append(routed | {"router": "narrow", "num_groups": 64, "top_k": None, "kept_share": 0.15})
     (tmp_path / "long.json").write_text(json.dumps(content))
     table = read(*find_records([tmp_path / "long.json"]))
     assert table["speed-up at 8K"].notna().any() and table["speed-up at 32K"].isna().all()
