@@ -21,7 +21,6 @@ from focus_core.attention.inputs import AttentionInputs
 from focus_core.attention.registry import BACKENDS, resolve
 from focus_core.attention.validate import checked_inputs
 from focus_core.bench.memory import working_bytes
-from focus_core.bench.narrow import measure_narrow, narrow_config
 from focus_core.bench.routing import choosing_seconds, routing_seconds
 from focus_core.bench.timing import alternate, spread
 from focus_core.errors import FocusError
@@ -100,7 +99,7 @@ class BenchSettings:
                 raise FocusError(f"{name} is {values}: give numbers of at least 1.")
         if not all(0 <= share <= 1 for share in self.shares or ()):
             raise FocusError(f"The shares are {', '.join(map(str, self.shares or ()))}: give numbers from 0 to 1.")
-        if self.router in ROUTERS and ROUTERS[self.router].from_keys and not self.shares:
+        if self.router in ROUTERS and ROUTERS[self.router].from_keys and self.routings and not self.shares:
             raise FocusError("Narrow groups read a share of the pairs: give one with --share, such as 0.15.")
         for num_groups, top_k in self.routings:
             self.config(num_groups, top_k)
@@ -213,6 +212,9 @@ def measure_point(
         "backend": backend,
     }
     if ROUTERS[settings.router].from_keys:
+        # It needs Numba, and the other points need PyTorch alone.
+        from focus_core.bench.narrow import measure_narrow, narrow_config
+
         config = narrow_config(num_groups, share or 0.0, settings.window, settings.sink_tokens)
         with torch.no_grad():
             tensors = _tensors(settings, tokens, DTYPES[dtype])

@@ -11,7 +11,6 @@ from torch import Tensor
 from focus_core.attention import AttentionOutput, PairCounts
 from focus_core.attention.cpu.kernel import FAR, cpu_flash
 from focus_core.attention.reference import attention_logits
-from focus_core.routing.narrow.compiled import prefill as compiled
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.summaries import RunningSums, Summaries
 
@@ -89,6 +88,9 @@ def narrow_attention(
         scale: factor of the dot products.
         softcap: logits become softcap * tanh(logits / softcap).
     """
+    # It needs Numba, which takes a second to import.
+    from focus_core.routing.narrow.compiled import prefill as compiled
+
     if compiled.supported(query, key, value, reading, softcap):
         found = compiled.prefill(query, key, value, groups, num_groups, reading, scale=scale)
         pairs = _pair_counts(query.shape[2], reading, found.pairs_read)

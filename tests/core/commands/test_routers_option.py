@@ -32,7 +32,7 @@ def focus(*arguments: object):
 @pytest.mark.parametrize(
     "command",
     [
-        ("eval", "--length", 32, "--blocks", 1, "-k", 1, "--data"),
+        ("eval", "--length", 96, "--blocks", 1, "-k", 1, "--data"),
         ("analyze",),
         ("report", "--no-tags", "--layer", 3, "--out", "OUT"),
         ("align", "--length", 64, "--passages", 2, "--repeats", 20),

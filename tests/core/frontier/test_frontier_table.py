@@ -18,6 +18,7 @@ from focus_core.frontier.figure import Axis, figure
 from focus_core.frontier.files import write_beside
 from focus_core.frontier.speeds import Speeds, distant_share, read_speeds, recorded_speeds
 from focus_core.frontier.table import frontier_rows, markdown
+from focus_core.resources import data_dir
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -269,8 +270,13 @@ def test_both_are_written_beside_the_record(tmp_path):
 
 
 def test_recorded_speeds_cover_routers_and_baselines():
+    # Those of the CPU that was measured last, and no other.
     kinds = {kind[0] for kind, *_ in recorded_speeds().points}
-    assert {"layer", "head"} <= kinds
+    assert {"narrow", "streaming", "sparq"} <= kinds
+    earlier = read_speeds(sorted((data_dir() / "results").glob("bench-*cpu.json")))
+    assert {"layer", "head"} <= {
+        kind[0] for kind, *_ in earlier.points
+    } and earlier.machine != recorded_speeds().machine
 
 
 def over(blocks, shifts):

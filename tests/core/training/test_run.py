@@ -107,7 +107,7 @@ def test_routers_to_start_from_keep_their_settings(tiny_llama, text, tmp_path):
 
 
 def test_shipped_routers_are_a_place_to_start_from(default_model, text, tmp_path):
-    options = {"steps": 1, "batch_size": 1, "length": 32, "eval_blocks": 0, "watch": Silent()}
+    options = {"steps": 1, "batch_size": 1, "length": 96, "eval_blocks": 0, "watch": Silent()}
     run = train_routers(text, tmp_path / "out", model=default_model, start_from="smollm2-135m-k8", **options)
     run.focus.detach()
     earlier = run.record["started_from"]

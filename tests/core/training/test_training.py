@@ -189,7 +189,7 @@ def test_training_goes_on_with_routers_that_were_trained_before(tiny_llama, tmp_
         assert earlier[name] == before[name], name
     assert earlier["settings"]["training"]["objective"] == "mass"
     assert record["settings"]["training"]["objective"] == "lm" and record["step_seconds"] > 0
-    result = command(tmp_path / "published", "--recipe", "paper", "-K", "4")
+    result = command(tmp_path / "published", "--recipe", "paper", "-K", "4", "-w", "8")
     assert result.exit_code == 0, result.output
     settings = json.loads((tmp_path / "published" / "training.json").read_text())["settings"]
     assert settings["training"]["objective"] == "lm" and settings["config"]["score"] == "dot"

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from focus_core.routing.narrow import attention
 from focus_core.routing.narrow.attention import narrow_attention
 from focus_core.routing.narrow.compiled import prefill as compiled
 from focus_core.routing.narrow.compiled.choice import choose_pages
@@ -135,7 +134,7 @@ def test_calls_that_it_does_not_take_run_without_it(monkeypatch):
         ((query, key, value[..., :10], groups, num_groups), reading, None),
         ((query, key, value.clone().requires_grad_(), groups, num_groups), reading, None),
     ]
-    monkeypatch.setattr(attention.compiled, "prefill", None)
+    monkeypatch.setattr(compiled, "prefill", None)
     for changed, settings_, softcap in others:
         found = narrow_attention(*changed, settings_, scale=0.4, softcap=softcap)
         wide = [part.detach().double() if part.is_floating_point() else part for part in changed[:4]]
