@@ -8,18 +8,17 @@ frontier, focus reproduce and focus bench).
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import cards
 from cards import RESULTS, ROOT, Pages, read, table
+from router_narrow import NARROW, narrow_card
+from router_texts import ROUTERS, Row, base, beside, book_table, facts
 
 from focus_core.frontier.speeds import Speeds, read_speeds
 
-ROUTERS = ROOT / "data" / "routers"
 NAME = "smollm2-135m-k8"
 HEADS = "smollm2-135m-k8-heads-lm"
-NARROW = "smollm2-135m-narrow64"
 FIRST_STAGE = "smollm2-135m-k8-heads"
 """The name in the records of routers per head after the first stage alone, which are not shipped."""
 MISSING = "not measured yet"
@@ -32,13 +31,7 @@ PLACES = (
 """Routers, record of `focus frontier` and kind of text of the table's rows."""
 EARLIER = sorted(RESULTS.glob("bench-*cpu.json"))
 """Speeds of the CPU of these records; those of the default routers are of another."""
-Row = tuple[str, ...]
 KINDS = {HEADS: "per head", NAME: "per layer"}
-
-
-def beside(name: str, file: str) -> dict[str, Any]:
-    """A JSON file of shipped routers."""
-    return json.loads((ROUTERS / name / file).read_text(encoding="utf-8"))
 
 
 def form(name: str, k: int) -> tuple[str, int, int]:
@@ -160,11 +153,6 @@ def frontier_table(record: dict[str, Any]) -> str:
     return table(("routers", "k", "distant pairs kept", "perplexity", "change", "largest group"), rows)
 
 
-def facts(*pairs: Row) -> str:
-    """A table of settings, one line each."""
-    return table(("setting", "value"), pairs)
-
-
 def measured(record: dict[str, Any]) -> list[Row]:
     """On what, with what, where and when a record was measured."""
     settings, made = record["settings"], record["made"]
@@ -177,21 +165,6 @@ def measured(record: dict[str, Any]) -> list[Row]:
         ("machine", f"{made['device']}, float32, {made['date'][:10]}"),
         ("versions", f"torch {versions['torch']}, transformers {versions['transformers']}"),
     ]
-
-
-def base(name: str, training: dict[str, Any]) -> list[Row]:
-    """The model by both of its names: of the file it came from, and of the weights in memory, which the app shows."""
-    model = training["model"]
-    return [
-        ("base model", f"{model['name']}, revision {model['revision']}, unchanged"),
-        ("weights", beside(name, "focus_config.json")["base"]["fingerprint"]),
-    ]
-
-
-def book_table(training: dict[str, Any]) -> str:
-    """The training texts with their sizes and checksums, as Markdown."""
-    rows = [(item["name"], f"{item['bytes']:,}", f"`{item['sha256']}`") for item in training["data"]]
-    return table(("file", "bytes", "SHA-256"), rows)
 
 
 def options(training: dict[str, Any]) -> str:
@@ -313,86 +286,6 @@ k is the number of groups that a query reads. Routing is calibrated, and so caus
 
 {book_table(training)}
 """
-
-
-def narrow_card() -> str:
-    """The card of the default routers, whose groups are fitted and not trained."""
-    training = beside(NARROW, "training.json")
-    settings, config = training["settings"], beside(NARROW, "focus_config.json")["routing"]
-    rows = [
-        *base(NARROW, training),
-        ("groups", f"{config['num_groups']} for each key/value head, read in pages of {config['page_size']} keys"),
-        ("share read", f"{config['read_share']:.0%} of the keys beyond the window of {config['window']}"),
-        ("fitted on", f"{settings['blocks']} blocks of {settings['length']:,} tokens, one forward pass"),
-        ("seed", str(settings["seed"])),
-    ]
-    return f"""# Routers {NARROW}
-
-The default. Groups of keys are fitted to the model, and nothing is trained. A query reads the pages of keys that it
-ranks highest, and a summary of each other page. [docs/method.md](../../../docs/method.md) has the formulas.
-`python tools/router_card.py` writes this page from the recorded runs.
-
-{facts(*rows)}
-
-```bash
-focus fit --data training-texts/ --out data/routers/{NARROW}
-focus frontier --kinds held-out/ --train training-texts/ -r data/routers/{NARROW} --baseline none --out frontier.json
-```
-
-## Measured
-
-{narrow_table(read("frontier-kinds.json"))}
-
-KL is the divergence of next-token distributions from the untouched model's, in nats per token.
-[docs/frontier.md](../../../docs/frontier.md) has the mean over kinds with its interval, beside other methods.
-
-## Limits
-
-- Few blocks of a kind are no sample of it: the mean over kinds is.
-- Attention pays off from about 2,000 tokens on, in float32 on a CPU; [docs/speed.md](../../../docs/speed.md).
-- No kernel for GPUs is written yet: there the same result is computed, slowly.
-- Groups are not learned from a loss, so they say what keys are alike, and not what the model needs.
-
-## Text that the groups are fitted on
-
-{book_table(training)}
-"""
-
-
-def narrow_table(record: dict[str, Any]) -> str:
-    """Each kind and length of the record over kinds, for the default routers."""
-    name = next(name for name, entry in record["routers"].items() if entry["router"] == "narrow")
-    columns = (
-        "text",
-        "T",
-        "blocks",
-        "pairs kept",
-        "KL",
-        "KL, last quarter",
-        "top-1 same",
-        "perplexity",
-        "largest group",
-    )
-    before = {(p["text"], p["length"]): p["perplexity"] for p in record["points"] if p["kind"] == "untouched"}
-    rows: list[Row] = []
-    for point in sorted(record["points"], key=lambda point: (point["length"], point["text"])):
-        if point["method"] != name:
-            continue
-        change = point["perplexity"] / before[point["text"], point["length"]] - 1
-        rows.append(
-            (
-                point["text"],
-                f"{point['length']:,}",
-                str(len(point["block_kl"])),
-                f"{point['kept_share']:.1%}",
-                f"{point['kl']:.4f}",
-                f"{point['kl_last_quarter']:.4f}",
-                f"{point['top1_agreement']:.1%}",
-                f"{change:+.1%}",
-                f"{point['largest_group_share']:.1%}",
-            )
-        )
-    return table(columns, rows)
 
 
 def limits(balance: str) -> str:

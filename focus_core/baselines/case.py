@@ -16,9 +16,9 @@ from torch import Tensor
 
 from focus_core.attention import AttentionOutput
 from focus_core.attention.reference import attention_logits
+from focus_core.baselines.compiled.softmax import kept_softmax
+from focus_core.baselines.compiled.threshold import largest, largest_blocks, largest_groups
 from focus_core.baselines.layout import Layout
-from focus_core.baselines.softmax import kept_softmax
-from focus_core.baselines.threshold import largest, largest_blocks, largest_groups
 from focus_core.errors import FocusError
 
 PART_PAIRS = 2**20

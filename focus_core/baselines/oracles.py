@@ -12,7 +12,7 @@ from torch import Tensor
 from focus_core.attention import AttentionOutput
 from focus_core.baselines.case import Case, Result
 from focus_core.baselines.clusters import Clusters, cluster_keys
-from focus_core.baselines.softmax import kept_softmax
+from focus_core.baselines.compiled.softmax import kept_softmax
 from focus_core.errors import FocusError
 
 

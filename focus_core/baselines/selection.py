@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from focus_core.attention import AttentionOutput
 from focus_core.baselines.case import Case, Result, Setting
+from focus_core.baselines.compiled.softmax import kept_share
+from focus_core.baselines.compiled.threshold import largest
 from focus_core.baselines.hashing import collisions
-from focus_core.baselines.softmax import kept_share
-from focus_core.baselines.threshold import largest
 
 PAGE_GRID = ({"page": 16}, {"page": 4}, {"page": 8}, {"page": 32})
 """Keys of a block."""

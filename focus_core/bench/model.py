@@ -18,21 +18,19 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
 
-from focus_core.attention import AttentionOutput, focus_attention, kept_pairs
 from focus_core.bench.attention import DTYPES
 from focus_core.bench.memory import working_bytes
 from focus_core.bench.reading import positions, text_ids
+from focus_core.bench.window import window_kept, window_of_share, window_rule
 from focus_core.errors import FocusError
 from focus_core.locks import claims_file
 from focus_core.models import load_model
 from focus_core.progress import Progress, silent
 from focus_core.results import record_run
 from focus_core.routing.attach import attach
-from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import KeyQuery, LayerRouting, heads_in_groups
 from focus_core.routing.model import FocusModel
 from focus_core.routing.routers import ROUTERS
-from focus_core.routing.rules import AttentionCall, Rule
 
 SCHEMA = "focus-bench-model/1"
 
@@ -168,54 +166,6 @@ def _mode(focus: FocusModel, top_k: int | None, **options: Any) -> Any:
     return focus.routing("off") if top_k is None else focus.routing("hard", top_k=top_k, **options)
 
 
-def window_rule(window: int, sinks: int) -> Rule:
-    """A window with sinks through the backend of routed calls, in every layer; no router is asked."""
-
-    def nobody(routing: LayerRouting) -> KeyQuery:
-        batch, tokens = routing.hidden_states.shape[:2]
-        rows, groups = batch * routing.router.num_heads, routing.config.num_groups
-        empty = torch.zeros(rows, tokens, groups, dtype=torch.bool, device=routing.hidden_states.device)
-        return KeyQuery(empty, empty)
-
-    def attend(call: AttentionCall) -> AttentionOutput:
-        # One text of several heads, as routers per layer have it.
-        heads = call.routing.router.num_heads
-        query, key, value = (
-            part.unflatten(0, (-1, heads)).flatten(1, 2) for part in (call.query, call.key, call.value)
-        )
-        output = focus_attention(
-            query,
-            key,
-            value,
-            call.groups.keys[::heads, :, :1],
-            window=window,
-            sink_tokens=sinks,
-            positions=call.positions[::heads],
-            sliding_window=call.geometry.sliding_window,
-            scale=call.geometry.scale,
-            softcap=call.geometry.softcap,
-        )
-        return AttentionOutput(*(part.unflatten(1, (heads, -1)).flatten(0, 1) for part in output))
-
-    return Rule(attend, nobody)
-
-
-def window_of_share(share: float, tokens: int, window: int, sinks: int) -> int:
-    """The smallest window, at least `window`, with which it and sinks keep a share of the pairs beyond `window`.
-
-    Args:
-        share: 0 to 1.
-        tokens: T.
-        window: w, beyond which pairs are distant.
-        sinks: first tokens that every query keeps.
-    """
-    apart = torch.arange(window + 1, max(window + 1, tokens))
-    pairs = tokens - apart
-    kept = pairs.clamp(max=sinks).sum() + (pairs - pairs.clamp(max=sinks)).cumsum(0)
-    enough = int((kept < share * pairs.sum()).sum())
-    return window if share * float(pairs.sum()) <= float(pairs.clamp(max=sinks).sum()) else window + 1 + enough
-
-
 class _Mode(NamedTuple):
     """One way to run the model: k of routed runs, or their own budget, or a window; none for the untouched model."""
 
@@ -257,7 +207,7 @@ def _prefill(focus: FocusModel, ids: Tensor, settings: ModelBenchSettings, *, ch
         shares.append(modes[mode][1])
     for share in settings.shares or shares:
         width = window_of_share(share, tokens, config.window, config.sink_tokens)
-        modes[_Mode(width=width)] = _window_kept(tokens, width, config)
+        modes[_Mode(width=width)] = window_kept(tokens, width, config)
     times: dict[_Mode, list[float]] = {mode: [] for mode in modes}
     memory: dict[_Mode, int | None] = {}
     for repetition in range(settings.repetitions + 1):
@@ -354,16 +304,6 @@ def _pairs_kept(focus: FocusModel, read: Call, top_k: int | None) -> tuple[float
         read()
     causal, distant = zip(*shares)
     return sum(causal) / len(shares), sum(distant) / len(shares)
-
-
-def _window_kept(tokens: int, width: int, config: FocusConfig) -> tuple[float, float]:
-    """Share of causal pairs and of distant pairs in a window with sinks."""
-    nobody = torch.zeros(1, tokens, 1, dtype=torch.bool)
-    ours, near = (
-        kept_pairs(nobody, window=window, sink_tokens=config.sink_tokens) for window in (width, config.window)
-    )
-    distant = max(1, int(near.distant))
-    return float(ours.kept_share), (int(ours.kept) - int(near.local)) / distant
 
 
 def _keys_kept(focus: FocusModel, found: dict[int, dict[int, KeyQuery]], top_k: int | None) -> float:

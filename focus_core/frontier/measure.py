@@ -15,7 +15,7 @@ from torch import Tensor
 from focus_core.attention import AttentionOutput
 from focus_core.baselines import METHODS, Baseline, Case, attend_in_parts
 from focus_core.baselines.case import Setting
-from focus_core.baselines.tally import Tally
+from focus_core.baselines.compiled.tally import Tally
 from focus_core.errors import FocusError
 from focus_core.evaluation.perplexity import Evaluation
 from focus_core.evaluation.retention import RETENTION, Untouched, compare_tokens, retention_of

@@ -153,7 +153,7 @@ def _routed(
     if routing.router.from_keys:
         kept = new.keys
         if pending.narrow is not None:
-            groups = routing.key_weights.argmax(-1).unflatten(0, (-1, heads))
+            groups = routing.key_groups.unflatten(0, (-1, heads))
             real = None if pending.attention_mask is None else positions >= 0
             pending.narrow.fill(key, value, groups, real, _layout(routing), routing.reading())
     else:

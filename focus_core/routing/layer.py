@@ -86,6 +86,11 @@ class LayerRouting:
         return assign(self.router, self.scores, self.config, self.valid)
 
     @cached_property
+    def key_groups(self) -> Int[Tensor, "N T"]:
+        """The group of each token as a key, where it is in one."""
+        return self.key_weights.argmax(-1)
+
+    @cached_property
     def query_weights(self) -> Float[Tensor, "N T K"]:
         """Weight of each group for tokens as queries; `key_weights` itself where they read the groups they are in."""
         return self.router.read(self.hidden_states, self.key_weights, self.config.temperature)
@@ -158,7 +163,7 @@ class LayerRouting:
         """
         vectors, heads = self._head_vectors(), self.router.num_heads
         text, head = divmod(row, heads)
-        groups = self.key_weights[row].argmax(-1)[None, None]
+        groups = self.key_groups[row][None, None]
         query = vectors.query[text].unflatten(0, (heads, -1))[head][None]
         key = vectors.key[text, head][None, None]
         settings = {"scale": vectors.scale, "softcap": vectors.softcap}
@@ -171,7 +176,7 @@ class LayerRouting:
             everything = torch.ones(1, vectors.key.shape[2], 1, dtype=torch.bool, device=vectors.key.device)
             counts = kept_pairs(everything, window=reading.window, sliding_window=self.sliding_window)
             return PairCounts(*(count.expand(vectors.query.shape[:2].numel()) for count in counts))
-        groups = self.key_weights.argmax(-1).unflatten(0, (-1, self.router.num_heads))
+        groups = self.key_groups.unflatten(0, (-1, self.router.num_heads))
         num_groups = self.key_weights.shape[-1]
         settings = {"scale": vectors.scale, "softcap": vectors.softcap}
         counts = narrow_pairs(vectors.query, vectors.key, groups, num_groups, reading, **settings)
@@ -186,7 +191,7 @@ class LayerRouting:
 
     def group_sizes(self) -> Int[Tensor, "H K"]:
         """Number of tokens with each group as their first, for every head of the router."""
-        first = F.one_hot(self.key_weights.detach().argmax(-1), self.key_weights.shape[-1])
+        first = F.one_hot(self.key_groups, self.key_weights.shape[-1])
         return first.unflatten(0, (-1, self.router.num_heads)).sum((0, 2))
 
 

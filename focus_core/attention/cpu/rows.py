@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from numba import njit
+
+from focus_core.attention.cpu.threads import in_threads
 
 FAST = {"contract", "nsz", "reassoc", "arcp"}
 """Liberties of compiled arithmetic."""
@@ -54,15 +54,7 @@ def over_rows(kernel: Callable[..., None], rows: int, entries: int, *arguments: 
         kernel(0, rows, *arguments)
         return
     edges = [rows * part // threads for part in range(threads + 1)]
-    others = [_pool(threads).submit(kernel, *span, *arguments) for span in pairwise(edges[1:])]
-    kernel(0, edges[1], *arguments)
-    for each in others:
-        each.result()
-
-
-@lru_cache(maxsize=1)
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads - 1, thread_name_prefix="rows")
+    in_threads(lambda span: kernel(*span, *arguments), list(pairwise(edges)))
 
 
 @njit(inline="always")

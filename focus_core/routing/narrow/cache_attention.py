@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,6 +10,7 @@ from torch import Tensor
 
 from focus_core.attention import AttentionOutput
 from focus_core.attention.cpu.kernel import FAR
+from focus_core.attention.cpu.threads import in_threads
 from focus_core.attention.reference import attention_logits
 from focus_core.routing.narrow.cache_pages import PageStore
 from focus_core.routing.narrow.compiled.decode import attend_pages
@@ -102,14 +101,8 @@ def _compiled(query: Tensor, pages: PageStore, near: Near, reading: Reading, sca
     else:
         share = -(-heads // threads)
         parts = [(begin, min(begin + share, heads)) for begin in range(0, heads, share)]
-        list(_pool(threads).map(lambda part: attend_pages(*part, *arguments), parts))
+        in_threads(lambda part: attend_pages(*part, *arguments), parts)
     return AttentionOutput(output.to(query.dtype), logsumexp)
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Threads that wait without work, and start anew for no call."""
-    return ThreadPoolExecutor(threads)
 
 
 def _array(part: Tensor) -> np.ndarray:

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 def attend_narrow(call: AttentionCall) -> AttentionOutput:
     """Attention over narrow groups for whole texts; rows with padding one by one, as if it were not there."""
-    membership = call.groups.keys
-    groups, num_groups = membership.to(torch.int8).argmax(-1)[:, None], membership.shape[-1]
+    groups, num_groups = call.routing.key_groups[:, None], call.config.num_groups
     reading, geometry = call.routing.reading(), call.geometry
     settings = {"scale": geometry.scale, "softcap": geometry.softcap}
     tensors = call.query, call.key, call.value, groups

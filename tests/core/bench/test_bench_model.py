@@ -9,13 +9,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from focus_core import FocusConfig, retrofit
-from focus_core.bench.model import (
-    ModelBenchSettings,
-    record_model_bench,
-    run_model_bench,
-    window_of_share,
-    window_rule,
-)
+from focus_core.bench.model import ModelBenchSettings, record_model_bench, run_model_bench
+from focus_core.bench.window import window_of_share, window_rule
 from focus_core.cli import app
 from focus_core.errors import FocusError
 

@@ -14,16 +14,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from focus_core.attention.cpu.rows import ROWS, exponential_parts
 from focus_core.routing.narrow.compiled.choice import FEW, choose_pages
-
-# Sums may be taken in any order, but infinities and NaN stay what they are.
-_LOOSE = {"reassoc", "contract", "nsz", "arcp"}
-
-_LOG2E = np.float32(1.4426950408889634)
-_LN2_HIGH = np.float32(0.693359375)
-_LN2_LOW = np.float32(-2.12194440e-4)
-_LEAST = np.float32(-87.0)
-"""Smaller exponents count as this one: float32 has no normal numbers below."""
 
 
 def _widened(typing: Any, number: Any):
@@ -41,7 +33,7 @@ def _widened(typing: Any, number: Any):
 _wide: Any = intrinsic(_widened)
 
 
-@njit(nogil=True, cache=True, fastmath=_LOOSE)
+@njit(**ROWS)
 def _dots(query: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
     """Dot products of a query (D,) with rows (n, D), four at a time."""
     count, width = rows.shape
@@ -63,7 +55,7 @@ def _dots(query: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
         out[last] = total
 
 
-@njit(nogil=True, cache=True, fastmath=_LOOSE)
+@njit(**ROWS)
 def _add_rows(weights: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
     """Add weighted rows (n, Dv) to `out` (Dv,), four at a time."""
     count, width = rows.shape
@@ -80,9 +72,9 @@ def _add_rows(weights: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
             out[x] += weight * _wide(row[x])
 
 
-@njit(nogil=True, cache=True, fastmath=_LOOSE)
+@njit(**ROWS)
 def _exponentials(values: np.ndarray, largest: np.float32, powers: np.ndarray, factors: np.ndarray) -> None:
-    """exp(value - largest) in place, with a relative error of 2e-7.
+    """exp(value - largest) in place, as a product of two numbers, see `exponential_parts`.
 
     Args:
         values: (n,) float32, at most `largest`.
@@ -91,21 +83,13 @@ def _exponentials(values: np.ndarray, largest: np.float32, powers: np.ndarray, f
         factors: the memory of `powers` as float32.
     """
     for i in range(len(values)):
-        x = max(values[i] - largest, _LEAST)
-        power = np.floor(x * _LOG2E + np.float32(0.5))
-        x = x - power * _LN2_HIGH - power * _LN2_LOW
-        found = np.float32(1.9875691500e-4) * x + np.float32(1.3981999507e-3)
-        found = found * x + np.float32(8.3334519073e-3)
-        found = found * x + np.float32(4.1665795894e-2)
-        found = found * x + np.float32(1.6666665459e-1)
-        found = found * x + np.float32(5.0000001201e-1)
-        values[i] = found * x * x + x + np.float32(1)
-        powers[i] = (np.int32(power) + np.int32(127)) << np.int32(23)
+        values[i], power = exponential_parts(values[i], largest)
+        powers[i] = np.int32(power)
     for i in range(len(values)):
         values[i] *= factors[i]
 
 
-@njit(nogil=True, cache=True, fastmath=_LOOSE)
+@njit(**ROWS)
 def _sum(values: np.ndarray) -> np.float32:
     total = np.float32(0)
     for i in range(len(values)):
@@ -121,7 +105,7 @@ def _largest(values: np.ndarray) -> np.float32:
     return found
 
 
-@njit(nogil=True, cache=True, fastmath=_LOOSE)
+@njit(**ROWS)
 def _scores(logits: np.ndarray, counts: np.ndarray, logs: np.ndarray, weight: np.float32, scores: np.ndarray) -> None:
     """Turn dot products with sums into logits of means, and into scores."""
     for page in range(len(counts)):

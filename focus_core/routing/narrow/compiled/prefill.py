@@ -7,15 +7,13 @@ they wait, so a busy core beside them costs its share and no more.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from focus_core.attention.cpu.threads import in_threads
 from focus_core.routing.narrow.compiled.kernel import Settings, attend
 from focus_core.routing.narrow.compiled.layout import Head, laid_out
 from focus_core.routing.narrow.compiled.vectors import LANES
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 
 SPAN_ROWS = 384
 """Queries, over all heads that share keys, that are gathered for a page."""
-Task = TypeVar("Task")
-Result = TypeVar("Result")
 PARTS = 8
 """Parts of a text that threads take one at a time."""
 
@@ -118,43 +114,14 @@ def prefill(
 
     # The last parts have the most keys before them, so they come first.
     tasks = [(start, n) for start in reversed(range(0, length, part)) for n in range(total)]
-    laid = _in_threads(lay_out, range(total))
-    for (_, n), count in zip(tasks, _in_threads(attend_part, tasks)):
+    laid = in_threads(lay_out, range(total))
+    for (_, n), count in zip(tasks, in_threads(attend_part, tasks)):
         pairs_read[n] += count
     return Prefill(
         torch.from_numpy(output).view(batch, heads, length, -1),
         torch.from_numpy(logsumexp).view(batch, heads, length),
         torch.from_numpy(pairs_read).view(batch, heads),
     )
-
-
-def _in_threads(work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-    """The results of all tasks, in their order, from as many threads as PyTorch has, this one included.
-
-    This thread never waits for one that has not begun: on a busy machine it does all the work itself.
-    """
-    results: dict[int, Result] = {}
-    left = deque(enumerate(tasks))
-
-    def drain() -> None:
-        while left:
-            try:
-                place, task = left.popleft()
-            except IndexError:  # another thread took the last one
-                return
-            results[place] = work(task)
-
-    helpers = min(torch.get_num_threads(), len(tasks)) - 1
-    if helpers <= 0:
-        drain()
-    else:
-        with ThreadPoolExecutor(helpers) as pool:
-            begun = [pool.submit(drain) for _ in range(helpers)]
-            drain()
-            for helper in begun:
-                if not helper.cancel():
-                    helper.result()
-    return [results[place] for place in range(len(tasks))]
 
 
 def _array(tensor: Tensor) -> np.ndarray:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from focus_core.attention.cpu import rows as compiled_rows
 from focus_core.baselines import Case
-from focus_core.baselines.softmax import kept_share, kept_softmax
-from focus_core.baselines.tally import Tally
-from focus_core.baselines.threshold import largest, largest_blocks, largest_groups
+from focus_core.baselines.compiled.softmax import kept_share, kept_softmax
+from focus_core.baselines.compiled.tally import Tally
+from focus_core.baselines.compiled.threshold import largest, largest_blocks, largest_groups
 
 DRAWN = settings(max_examples=40, deadline=None)
 INF = float("inf")

@@ -1,0 +1,90 @@
+"""The model card of the default routers, as Markdown; tools/router_card.py writes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cards import read, table
+from router_texts import Row, base, beside, book_table, facts
+
+NARROW = "smollm2-135m-narrow64"
+
+
+def narrow_card() -> str:
+    """The card of the default routers, whose groups are fitted and not trained."""
+    training = beside(NARROW, "training.json")
+    settings, config = training["settings"], beside(NARROW, "focus_config.json")["routing"]
+    rows = [
+        *base(NARROW, training),
+        ("groups", f"{config['num_groups']} for each key/value head, read in pages of {config['page_size']} keys"),
+        ("share read", f"{config['read_share']:.0%} of the keys beyond the window of {config['window']}"),
+        ("fitted on", f"{settings['blocks']} blocks of {settings['length']:,} tokens, one forward pass"),
+        ("seed", str(settings["seed"])),
+    ]
+    return f"""# Routers {NARROW}
+
+The default. Groups of keys are fitted to the model, and nothing is trained. A query reads the pages of keys that it
+ranks highest, and a summary of each other page. [docs/method.md](../../../docs/method.md) has the formulas.
+`python tools/router_card.py` writes this page from the recorded runs.
+
+{facts(*rows)}
+
+```bash
+focus fit --data training-texts/ --out data/routers/{NARROW}
+focus frontier --kinds held-out/ --train training-texts/ -r data/routers/{NARROW} --baseline none --out frontier.json
+```
+
+## Measured
+
+{narrow_table(read("frontier-kinds.json"))}
+
+KL is the divergence of next-token distributions from the untouched model's, in nats per token.
+[docs/frontier.md](../../../docs/frontier.md) has the mean over kinds with its interval, beside other methods.
+
+## Limits
+
+- Few blocks of a kind are no sample of it: the mean over kinds is.
+- Attention pays off from about 2,000 tokens on, in float32 on a CPU; [docs/speed.md](../../../docs/speed.md).
+- No kernel for GPUs is written yet: there the same result is computed, slowly.
+- Groups are not learned from a loss, so they say what keys are alike, and not what the model needs.
+
+## Text that the groups are fitted on
+
+{book_table(training)}
+"""
+
+
+def narrow_table(record: dict[str, Any]) -> str:
+    """Each kind and length of the record over kinds, for the default routers."""
+    name = next(name for name, entry in record["routers"].items() if entry["router"] == "narrow")
+    columns = (
+        "text",
+        "T",
+        "blocks",
+        "pairs kept",
+        "KL",
+        "KL, last quarter",
+        "top-1 same",
+        "perplexity",
+        "largest group",
+    )
+    before = {(p["text"], p["length"]): p["perplexity"] for p in record["points"] if p["kind"] == "untouched"}
+    rows: list[Row] = []
+    for point in sorted(record["points"], key=lambda point: (point["length"], point["text"])):
+        if point["method"] != name:
+            continue
+        change = point["perplexity"] / before[point["text"], point["length"]] - 1
+        rows.append(
+            (
+                point["text"],
+                f"{point['length']:,}",
+                str(len(point["block_kl"])),
+                f"{point['kept_share']:.1%}",
+                f"{point['kl']:.4f}",
+                f"{point['kl_last_quarter']:.4f}",
+                f"{point['top1_agreement']:.1%}",
+                f"{change:+.1%}",
+                f"{point['largest_group_share']:.1%}",
+            )
+        )
+    return table(columns, rows)
