@@ -2,8 +2,11 @@
 
     python3 start.py                    install into .venv, fetch the model, open the workbench
     python3 start.py test               install into .venv, run all checks and tests
+    python3 start.py --unlocked [test]  with the newest versions that fit, in place of those in locks/
 
-Further arguments go to `streamlit run` or to pytest. What is there already is not fetched again.
+Everything is installed in the versions of locks/ and verified by hash. `--allow-root DIR` limits the workbench to
+models, routers, texts and results below that folder; it can be given several times. Further arguments go to
+`streamlit run` or to pytest. What is there already is not fetched again.
 """
 
 from __future__ import annotations
@@ -16,15 +19,21 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
-PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+PYTHON = VENV / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
 STAMP = VENV / "installed.json"
 LOG = VENV / "install.log"
+LOCKS = ROOT / "locks"
 OLDEST = (3, 11)
+ROOTS = "FOCUS_ALLOWED_ROOTS"
+INSTALLERS = ("pip", "setuptools")
+"""Installed first, because the others are installed with them."""
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER_PACKAGES = ("chromium", "fonts-noto-cjk", "fonts-noto-color-emoji")
 
@@ -49,13 +58,14 @@ def main(arguments: list[str]) -> int:
         version = sys.version.split()[0]
         say(f"This needs Python 3.11 or newer and this is {version}: run it with a newer one.")
         return 2
-    os.chdir(ROOT)
-    testing = arguments[:1] == ["test"]
-    if arguments[:1] in (["-h"], ["--help"]):
-        say(__doc__ or "")
-        return 0
     try:
-        install(extras=["dev"] if testing else [])
+        arguments, locked = own_options(arguments)
+        os.chdir(ROOT)
+        testing = arguments[:1] == ["test"]
+        if arguments[:1] in (["-h"], ["--help"]):
+            say(__doc__ or "")
+            return 0
+        install(extras=["dev"] if testing else [], locked=locked)
         if testing:
             return run_tests(arguments[1:])
         run_app(arguments)
@@ -68,13 +78,35 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def own_options(arguments: list[str]) -> tuple[list[str], bool]:
+    """The arguments of others, and whether the lock files decide; `--allow-root` becomes a variable of the app."""
+    others: list[str] = []
+    roots = [root for root in os.environ.get(ROOTS, "").split(os.pathsep) if root]
+    left = list(arguments)
+    while left:
+        argument = left.pop(0)
+        name, equals, value = argument.partition("=")
+        if name != "--allow-root":
+            others.append(argument)
+            continue
+        if not equals:
+            value = left.pop(0) if left else ""
+        root = Path(value).expanduser()
+        if not value or not root.is_dir() or os.pathsep in str(root.resolve()):
+            raise StartError(f"--allow-root needs a folder, and {value!r} is none: name the folder to allow.")
+        roots.append(str(root.resolve()))
+    if roots:
+        os.environ[ROOTS] = os.pathsep.join(roots)
+    return [argument for argument in others if argument != "--unlocked"], "--unlocked" not in others
+
+
 def run_app(arguments: list[str]) -> None:
     """Fetch the model if it is not there and turn into the web server; returns only on Windows."""
     if run(str(PYTHON), "-m", "focus_core.cli", "fetch").returncode != 0:
         raise StartError("The workbench was not started, because it has no model to show.")
     say("Starting the workbench. Stop it with Ctrl-C.")
     command = [str(PYTHON), "-m", "streamlit", "run", "workbench/app.py", *arguments]
-    if os.name == "nt":
+    if sys.platform == "win32":
         sys.exit(subprocess.call(command))
     os.execv(command[0], command)
 
@@ -109,9 +141,13 @@ def static_checks() -> dict[str, list[str]]:
     }
 
 
-def install(extras: list[str]) -> None:
-    """Make .venv hold the project and what it needs, unless an earlier run has finished just that."""
-    key = fingerprint()
+def install(extras: list[str], locked: bool = True) -> None:
+    """Make .venv hold the project and what it needs, unless an earlier run has finished just that.
+
+    With lock files every package is the one of its hash. A PyTorch that fits and is there already is kept: which build
+    suits a machine is for its owner to say.
+    """
+    key = fingerprint(locked)
     stamp = read_stamp()
     if stamp.get("key") == key and set(extras) <= set(stamp["extras"]) and PYTHON.exists():
         return
@@ -119,18 +155,60 @@ def install(extras: list[str]) -> None:
     announce()
     STAMP.unlink(missing_ok=True)  # written again only when everything is in place
     LOG.unlink(missing_ok=True)
-    if pip_version() < (24, 1):  # older ones neither report progress to a pipe nor resolve as well
-        run_pip(["install", "--upgrade", "pip>=24.1"])
-    target = f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)
     started = time.monotonic()
-    run_pip(["install", "--editable", target, "--progress-bar", "raw"])
+    if locked:
+        install_locked(["app.txt", *(f"{extra}.txt" for extra in extras)])
+    else:
+        if pip_version() < (24, 1):  # older ones neither report progress to a pipe nor resolve as well
+            run_pip(["install", "--upgrade", "pip>=24.1"])
+        target = f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)
+        run_pip(["install", "--upgrade", "--editable", target])
     STAMP.write_text(json.dumps({"key": key, "extras": extras}), encoding="utf-8")
     say(f"Installed in {time.monotonic() - started:.0f} s.")
 
 
-def fingerprint() -> str:
+def install_locked(names: list[str]) -> None:
+    """Install what lock files name, each verified by its hash, and then the project itself."""
+    first = VENV / "installers.txt"
+    first.write_text(installers((LOCKS / "app.txt").read_text(encoding="utf-8")), encoding="utf-8")
+    verified = ["install", "--require-hashes", "--no-deps", "--no-build-isolation"]
+    run_pip([*verified, "-r", str(first)])
+    install_torch(verified)
+    run_pip([*verified, *(part for name in names for part in ("-r", str(LOCKS / name)))])
+    run_pip(["install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT)])
+
+
+def install_torch(verified: list[str]) -> None:
+    """Install PyTorch unless there is one that fits; without an NVIDIA GPU the CPU build, where pip is offered it."""
+    if has_fitting_torch():
+        return
+    if sys.platform == "linux" and not has_nvidia():
+        with suppress(StartError):
+            return run_pip([*verified, "-r", str(LOCKS / "torch-cpu.txt")])
+    run_pip([*verified, "-r", str(LOCKS / "torch.txt")])
+
+
+def installers(lock: str) -> str:
+    """The part of a lock file that names `INSTALLERS`."""
+    blocks = re.findall(r"^[A-Za-z0-9].*(?:\n    --hash=.*)+", lock, re.MULTILINE)
+    return "\n".join(block for block in blocks if block.split("==")[0] in INSTALLERS) + "\n"
+
+
+def has_fitting_torch() -> bool:
+    """Whether .venv has a PyTorch that pyproject.toml accepts."""
+    code = "import importlib.metadata as m; print(m.version('torch'))"
+    found = re.match(r"(\d+)\.(\d+)", run(str(PYTHON), "-c", code, quiet=True).stdout)
+    needed = re.search(r'"torch>=(\d+)\.(\d+),<(\d+)\.(\d+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    if not found or not needed:
+        return False
+    low, high = (int(needed[1]), int(needed[2])), (int(needed[3]), int(needed[4]))
+    return low <= (int(found[1]), int(found[2])) < high
+
+
+def fingerprint(locked: bool = True) -> str:
     """What the installation depends on: where the clone is, its requirements, and the Python version."""
-    parts = [str(ROOT), sys.version, *((ROOT / name).read_text() for name in ("pyproject.toml", "setup.py"))]
+    files = [ROOT / "pyproject.toml", ROOT / "setup.py", *(sorted(LOCKS.glob("*.txt")) if locked else [])]
+    parts = [str(ROOT), sys.version, str(locked), *(file.read_text(encoding="utf-8") for file in files)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -161,8 +239,7 @@ def make_venv() -> None:
 def announce() -> None:
     """Say what is about to be fetched and how large it is."""
     say("Installing PyTorch, Transformers, Streamlit and what they need into .venv.")
-    has_torch = run(str(PYTHON), "-c", "import torch", quiet=True).returncode == 0
-    if sys.platform == "linux" and not has_torch and not has_nvidia():
+    if sys.platform == "linux" and not has_fitting_torch() and not has_nvidia():
         pip = f"{PYTHON.relative_to(ROOT)} -m pip"
         say(
             "No NVIDIA GPU was found. PyTorch for Linux brings CUDA libraries all the same, several GB.\n"
@@ -186,7 +263,8 @@ def pip_version() -> tuple[int, ...]:
 
 def run_pip(arguments: list[str]) -> None:
     """Run pip in .venv: one line of progress in a terminal, large downloads elsewhere, everything in LOG."""
-    command = [str(PYTHON), "-m", "pip", *arguments, "--no-input", "--disable-pip-version-check"]
+    progress = ["--progress-bar", "raw"] if pip_version() >= (24, 1) else []
+    command = [str(PYTHON), "-m", "pip", *arguments, *progress, "--no-input", "--disable-pip-version-check"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     terminal = sys.stdout.isatty()
     errors: list[str] = []

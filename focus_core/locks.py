@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -109,18 +110,24 @@ def _locked(lock: Path, held: Path) -> Iterator[None]:
             f"{held} is being written by {by}: wait until it ends, or name another place with --out."
         ) from error
     try:
-        lock.write_text(f"{os.getpid()}\n", encoding="ascii")
+        _note(lock).write_text(f"{os.getpid()}\n", encoding="ascii")
         yield
     finally:
-        with suppress(OSError):  # Windows does not delete a file that is held
-            lock.unlink()
+        for path in {_note(lock), lock}:
+            with suppress(OSError):  # Windows does not delete a file that is held; its release does
+                path.unlink()
         guard.release()
+
+
+def _note(lock: Path) -> Path:
+    """The file with the number of the process that holds a lock; on Windows nobody writes or reads a held file."""
+    return lock.with_name(f"{lock.name}.holder") if sys.platform == "win32" else lock
 
 
 def _holder(lock: Path) -> str:
     """The number of the process that wrote a lock; empty where it cannot be read."""
     try:
-        written = lock.read_text(encoding="ascii").strip()
+        written = _note(lock).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return ""
     return written if written.isdecimal() else ""

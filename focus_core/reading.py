@@ -6,6 +6,7 @@ content is a `FocusError`; a file that is missing or cannot be opened stays an `
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import stat
@@ -46,6 +47,12 @@ def read_bytes(path: Path) -> bytes:
         OSError: missing, or not readable.
     """
     return regular(path).read_bytes()
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, as hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def parse_json(data: bytes | str, name: str, check: Check = anything, *, finite: bool = True) -> Any:

@@ -10,6 +10,7 @@ import streamlit as st
 from focus_core.errors import FocusError
 from focus_core.resources import data_dir
 from workbench.charts.theme import is_dark
+from workbench.engine.access import allowed, allowed_files
 from workbench.runs import jobs
 from workbench.shell import state
 from workbench.shell.frame import open_bare_page
@@ -97,10 +98,10 @@ def _files() -> list[Path]:
         persist_state="session",
     )
     if named:
-        path = Path(named).expanduser()
+        path = allowed(named)
         if not path.exists():
             raise FocusError(f"There is no file or folder {named}: check the path.")
-        files += sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        files += allowed_files(sorted(path.rglob("*.json"))) if path.is_dir() else [path]
     return files
 
 

@@ -1,4 +1,7 @@
-"""The workbench: `streamlit run workbench/app.py`. Navigation, nothing else."""
+"""The workbench: `streamlit run workbench/app.py`. Navigation, nothing else.
+
+Streamlit imports this file once and serves `app`; every session then runs it as a script, which draws a page.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import sys
 from pathlib import Path
 
 import streamlit as st
+from starlette.middleware import Middleware
 
 ROOT = str(Path(__file__).resolve().parent.parent)
 if ROOT not in sys.path:  # Streamlit adds only this file's folder; a bare clone needs the one above
@@ -18,28 +22,37 @@ if ROOT not in sys.path:  # Streamlit adds only this file's folder; a bare clone
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from focus_core.resources import pages_dir  # noqa: E402
+from workbench.shell.server import HostGuard, serving  # noqa: E402
 
-PAGES = pages_dir()
 
-st.set_page_config(page_title="Focus workbench", page_icon="🔆", layout="wide", initial_sidebar_state=340)
-page = st.navigation(
-    [
-        st.Page(PAGES / "explore.py", title="Explore", icon=":material/search:", default=True),
-        st.Page(PAGES / "layers.py", title="Layers", icon=":material/layers:"),
-        st.Page(PAGES / "balance.py", title="Balance", icon=":material/balance:"),
-        st.Page(PAGES / "sparsity.py", title="Sparsity", icon=":material/grid_on:"),
-        st.Page(PAGES / "linguistics.py", title="Linguistics", icon=":material/translate:"),
-        st.Page(PAGES / "speed.py", title="Speed", icon=":material/speed:"),
-        st.Page(PAGES / "quality.py", title="Quality", icon=":material/query_stats:"),
-        st.Page(PAGES / "train.py", title="Train", icon=":material/model_training:"),
-        st.Page(PAGES / "compare.py", title="Compare", icon=":material/compare_arrows:"),
-        st.Page(PAGES / "report.py", title="Report", icon=":material/description:"),
-    ]
-)
-if not hasattr(sys.modules.get("workbench.shell.frame"), "open_page"):
-    with st.spinner("Starting: loading PyTorch and Transformers …", show_time=True):
-        import workbench.shell.frame  # noqa: F401
-        from workbench.engine.garbage import freeze_loaded
+def draw() -> None:
+    """Draw the page that the session has chosen."""
+    pages = pages_dir()
+    st.set_page_config(page_title="Focus workbench", page_icon="🔆", layout="wide", initial_sidebar_state=340)
+    page = st.navigation(
+        [
+            st.Page(pages / "explore.py", title="Explore", icon=":material/search:", default=True),
+            st.Page(pages / "layers.py", title="Layers", icon=":material/layers:"),
+            st.Page(pages / "balance.py", title="Balance", icon=":material/balance:"),
+            st.Page(pages / "sparsity.py", title="Sparsity", icon=":material/grid_on:"),
+            st.Page(pages / "linguistics.py", title="Linguistics", icon=":material/translate:"),
+            st.Page(pages / "speed.py", title="Speed", icon=":material/speed:"),
+            st.Page(pages / "quality.py", title="Quality", icon=":material/query_stats:"),
+            st.Page(pages / "train.py", title="Train", icon=":material/model_training:"),
+            st.Page(pages / "compare.py", title="Compare", icon=":material/compare_arrows:"),
+            st.Page(pages / "report.py", title="Report", icon=":material/description:"),
+        ]
+    )
+    if not hasattr(sys.modules.get("workbench.shell.frame"), "open_page"):
+        with st.spinner("Starting: loading PyTorch and Transformers …", show_time=True):
+            import workbench.shell.frame  # noqa: F401
+            from workbench.engine.garbage import freeze_loaded
 
-        freeze_loaded()
-page.run()
+            freeze_loaded()
+    page.run()
+
+
+if __name__ == "__main__":
+    draw()
+else:
+    app = st.App(__file__, middleware=[Middleware(HostGuard)], lifespan=serving)

@@ -26,7 +26,7 @@ def working_bytes(call: Callable[[], Any], device: str) -> int | None:
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
         before = _status_bytes("VmRSS")
-    except (OSError, AttributeError):  # not Linux, or a C library without malloc_trim
+    except (OSError, AttributeError, TypeError):  # not Linux (Windows: no CDLL), or a C library without malloc_trim
         return None
     result = call()
     return max(0, _status_bytes("VmHWM") - before - _bytes(result))

@@ -8,7 +8,6 @@ de-quantises the GGUF once (15 to 20 s on a laptop); later loads read safetensor
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -20,12 +19,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from focus_core.errors import FocusError
 from focus_core.models.gguf import load_gguf, quiet_transformers
 from focus_core.progress import Progress, silent
-from focus_core.reading import read_json
+from focus_core.reading import file_sha256, read_json
 
 
 @dataclass(frozen=True)
@@ -277,13 +275,3 @@ def _disk_error(error: OSError, folder: Path) -> FocusError:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
         return FocusError(f"Cannot write to the cache folder {folder}: set FOCUS_CACHE to a folder of yours.")
     return FocusError(f"Could not prepare the default model in {folder}: {error.strerror or error}.")
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, as hex."""
-    with path.open("rb") as file:
-        return _digest(file)
-
-
-def _digest(file: IO[bytes]) -> str:
-    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

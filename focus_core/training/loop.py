@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -238,16 +238,24 @@ def _resume(path: Path, focus: FocusModel, optimizer: torch.optim.Optimizer, key
             if name.startswith("optimizer."):
                 _, index, value = name.split(".")
                 state.setdefault(int(index), {})[value] = tensor
-        _check_state(state, list(focus.trainable_parameters()))
+        check_moments(state, list(focus.trainable_parameters()))
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
         return int(metadata["step"])
     except (RuntimeError, ValueError, KeyError, IndexError) as error:
         raise FocusError(f"{path} is damaged: delete it to train from the start.") from error
 
 
-def _check_state(state: dict[int, dict[str, Tensor]], parameters: Sequence[Tensor]) -> None:
-    """Refuse moments of an optimizer that do not fit the parameters."""
+def check_moments(state: Mapping[int, Mapping[str, Tensor]], parameters: Sequence[Tensor]) -> None:
+    """Refuse moments of an optimizer that do not fit the parameters or are not finite.
+
+    Raises:
+        ValueError: there are such.
+        IndexError: moments of a parameter that does not exist.
+    """
     for index, values in state.items():
         shape = parameters[index].shape
-        if any(tensor.shape != shape for name, tensor in values.items() if name != "step"):
+        moments = [tensor for name, tensor in values.items() if name != "step"]
+        if any(tensor.shape != shape for tensor in moments):
             raise ValueError(f"moments of parameter {index} have another shape")
+        if not all(bool(tensor.isfinite().all()) for tensor in moments):
+            raise ValueError(f"moments of parameter {index} are not finite")

@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ from focus_core.routing.storage import CONFIG, weights_hash, whole
 from focus_core.schema import table
 from focus_core.schema import whole as whole_number
 from focus_core.training.calibrate import calibrate
-from focus_core.training.loop import Step
+from focus_core.training.loop import Step, check_moments
 from focus_core.training.modes import Phase, TrainingTask
 from focus_core.training.objectives import OBJECTIVES
 from focus_core.training.stream import TokenStream
@@ -42,6 +43,7 @@ RUN = "run.json"
 """Name of the file with the key of a phase."""
 
 _BASE, _ROUTERS, _STATE = "base.safetensors", "routers.safetensors", "trainer_state.json"
+_TRAINER_FILES = ("optimizer.pt", "scheduler.pt")
 _CALIBRATION_BLOCKS = 16
 
 
@@ -195,6 +197,21 @@ class FocusTrainer(Trainer):
         except (RuntimeError, ValueError, OSError) as error:
             raise FocusError(f"{folder} is damaged: delete it to train from the start.") from error
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None or self.is_fsdp_enabled:
+            super()._load_optimizer_and_scheduler(checkpoint)
+            return
+        try:
+            for name in _TRAINER_FILES:  # Trainer itself would begin anew without them
+                regular(Path(checkpoint) / name)
+            super()._load_optimizer_and_scheduler(checkpoint)
+            optimizer: Any = self.optimizer
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            state = {index: optimizer.state[each] for index, each in enumerate(parameters) if each in optimizer.state}
+            check_moments(state, parameters)
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, OSError, UnpicklingError) as error:
+            raise FocusError(f"{checkpoint} is damaged: delete it to train from the start.") from error
+
 
 def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -312,18 +329,24 @@ def _checkpoint_to_resume(checkpoints: Path, key: dict[str, str]) -> str | None:
 
 
 def _check_whole(checkpoint: Path) -> None:
-    """Refuse a checkpoint with a file of Trainer's that is cut or of another kind; their values are not read.
+    """Refuse a checkpoint with a file of Trainer's that is cut, changed on the disk or of another kind.
 
     Raises:
         FocusError: there is one.
     """
     try:
         read_json(checkpoint / _STATE, table({"global_step": whole_number(0)}), finite=False)
-        whole = all(zipfile.is_zipfile(regular(path)) for path in checkpoint.glob("*.pt*"))
-    except (OSError, FocusError):
+        whole = all(_sums_hold(path) for path in checkpoint.glob("*.pt*"))
+    except (OSError, FocusError, zipfile.BadZipFile):
         whole = False
     if not whole:
         raise FocusError(f"{checkpoint} is damaged: delete it to train from the checkpoint before, or from the start.")
+
+
+def _sums_hold(path: Path) -> bool:
+    """Whether every part of a file that PyTorch wrote has its checksum."""
+    with zipfile.ZipFile(regular(path)) as archive:
+        return archive.testzip() is None
 
 
 def _calibrate(trainer: FocusTrainer, stream: TokenStream) -> None:

@@ -28,6 +28,11 @@ def paste(name: str, text: str, **query: str) -> AppTest:
     return app.run()
 
 
+def agreed(app: AppTest) -> AppTest:
+    """Agree to what a link or session file names."""
+    return app.button(key="open_named").click().run()
+
+
 def shown(app: AppTest) -> str:
     """What the page says; fails if it raised or shows an error."""
     assert not app.exception, app.exception

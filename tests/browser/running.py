@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -36,15 +37,23 @@ def launched_browser(path: str) -> Iterator[Any]:
 
 
 @contextmanager
-def running_app(log: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A workbench on a free port: its address and its process. It must not have printed a traceback at the end."""
+def running_app(log: Path, *more: str, **variables: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A workbench on a free port: its address and its process. It must not have printed a traceback at the end.
+
+    Args:
+        log: where its output goes.
+        more: options of `streamlit run`.
+        variables: of its environment.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "streamlit", "run", "workbench/app.py"]
-    options = ["--server.headless=true", f"--server.port={port}"]
+    options = ["--server.headless=true", f"--server.port={port}", *more]
     with log.open("wb") as output:
-        server = subprocess.Popen(command + options, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+        server = subprocess.Popen(
+            command + options, cwd=ROOT, env={**os.environ, **variables}, stdout=output, stderr=subprocess.STDOUT
+        )
     url = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + 60

@@ -1,8 +1,9 @@
 """Many sessions at once: do they ever see an error, or each other's text? Does memory stay bounded?
 
-    python tests/browser/soak.py --sessions 10 --minutes 5     # against a workbench of its own
+    python tests/browser/soak.py --sessions 10 --minutes 10 --out data/results/soak.json
 
-Prints one JSON object. `test_sessions.py` runs a short form of it.
+It starts a workbench of its own, with the default routers. Prints one JSON object, which --out keeps as a record.
+`test_sessions.py` runs a short form of it.
 """
 
 from __future__ import annotations
@@ -11,23 +12,35 @@ import argparse
 import json
 import os
 import shutil
+import statistics
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 from running import launched_browser, running_app
+
+from focus_core.results import record_run
+from focus_core.shipped import DEFAULT
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PAGES = ("Layers", "Balance", "Explore")
 """Where every session goes in turn after it has seen its own text."""
 
 PATIENCE_S = 180
+SAMPLE_S = 5.0
+WARM_S = 180.0
+"""Memory is said to be flat, or not, after this time: caches have filled by then."""
 
 
-def soak(browser: Any, url: str, *, sessions: int, seconds: float, memory: Callable[[], int]) -> dict[str, Any]:
+def soak(
+    browser: Any, url: str, *, sessions: int, seconds: float, memory: Callable[[], int], routers: str = ""
+) -> dict[str, Any]:
     """Let every session paste text after text and look at pages, all at the same time.
 
     Args:
@@ -36,10 +49,11 @@ def soak(browser: Any, url: str, *, sessions: int, seconds: float, memory: Calla
         sessions: how many, each a browser context of its own.
         seconds: no new round starts after this time; at least one round runs.
         memory: resident bytes of the server.
+        routers: their name in links; the default ones without a name.
 
     Returns:
-        Rounds, texts analysed, errors and foreign words seen (lists, to be empty), seconds of the slowest text,
-        and memory after every round.
+        Rounds, texts analysed, errors and foreign words seen (lists, to be empty), seconds of the slowest text, and
+        memory over time as pairs of seconds and bytes.
     """
     contexts = [browser.new_context(viewport={"width": 1300, "height": 1000}) for _ in range(sessions)]
     pages = [context.new_page() for context in contexts]
@@ -47,12 +61,12 @@ def soak(browser: Any, url: str, *, sessions: int, seconds: float, memory: Calla
     try:
         for page in pages:
             page.set_default_timeout(180_000)
-            page.goto(f"{url}/?v=1&source=paste&routers=untrained")
+            page.goto(f"{url}/?v=1&source=paste" + (f"&routers={routers}" if routers else ""))
             page.locator("textarea").wait_for()
         started = time.monotonic()
-        while report["rounds"] == 0 or time.monotonic() - started < seconds:
-            _round(pages, report)
-            report["memory"].append(memory())
+        with sampled(memory, report["memory"]):
+            while report["rounds"] == 0 or time.monotonic() - started < seconds:
+                _round(pages, report)
     finally:
         for context in contexts:
             context.close()
@@ -92,13 +106,54 @@ def _drawn(page: Any) -> str:
     return page.locator(".cell").evaluate_all("cells => cells.map(cell => cell.dataset.text).join('')")
 
 
-def resident_bytes(process: int) -> int:
-    """Memory that a process holds now, 0 where the system does not say (not Linux)."""
+@contextmanager
+def sampled(memory: Callable[[], int], into: list[tuple[float, int]]) -> Iterator[None]:
+    """Append seconds and bytes to a list, every `SAMPLE_S` seconds, at the start and at the end."""
+    started, done = time.monotonic(), threading.Event()
+
+    def sample() -> None:
+        into.append((round(time.monotonic() - started, 1), memory()))
+
+    def watch() -> None:
+        while not done.wait(SAMPLE_S):
+            sample()
+
+    sample()
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
     try:
-        lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+        yield
+    finally:
+        done.set()
+        thread.join()
+        sample()
+
+
+def steadiness(samples: list[tuple[float, int]], after: float = WARM_S) -> dict[str, float] | None:
+    """How memory changes after some seconds, in MB; None if there is less than a minute of it.
+
+    Returns:
+        `low_mb`, `high_mb`, the slope of the least-squares line `mb_per_minute`, and `last_minus_first_minute_mb`, the
+        difference of the means of the last and the first minute.
+    """
+    late = [(seconds, size / 1e6) for seconds, size in samples if seconds >= after]
+    if len(late) < 3 or late[-1][0] - late[0][0] < 60:
+        return None
+    sizes = [size for _, size in late]
+    slope = statistics.linear_regression([seconds / 60 for seconds, _ in late], sizes).slope
+    first = [size for seconds, size in late if seconds < late[0][0] + 60]
+    last = [size for seconds, size in late if seconds > late[-1][0] - 60]
+    return {
+        "low_mb": round(min(sizes), 1),
+        "high_mb": round(max(sizes), 1),
+        "mb_per_minute": round(slope, 2),
+        "last_minus_first_minute_mb": round(statistics.fmean(last) - statistics.fmean(first), 1),
+    }
+
+
+def resident_bytes(process: int) -> int:
+    """Memory that a process holds now."""
+    return int(psutil.Process(process).memory_info().rss)
 
 
 def _word(session: int, number: int) -> str:
@@ -116,7 +171,9 @@ def main() -> None:
     """Start a workbench, soak it, print the report; status 1 if anything was wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sessions", type=int, default=10)
-    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--routers", default="", help="name of the routers; the default ones without it")
+    parser.add_argument("--out", type=Path, help="keep the report as a record")
     given = parser.parse_args()
     chromium = os.environ.get("FOCUS_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
     if chromium is None:
@@ -129,8 +186,14 @@ def main() -> None:
             sessions=given.sessions,
             seconds=given.minutes * 60,
             memory=lambda: resident_bytes(server.pid),
+            routers=given.routers,
         )
-    print(json.dumps({"sessions": given.sessions, **report}, indent=2))
+    settings = {"sessions": given.sessions, "minutes": given.minutes, "routers": given.routers or DEFAULT}
+    record = {"schema": "focus-soak/1", "command": f"python tests/browser/soak.py {' '.join(sys.argv[1:])}".strip()}
+    record |= {"settings": settings, **report, "after_third_minute": steadiness(report["memory"])}
+    if given.out is not None:
+        record = record_run(given.out, record)
+    print(json.dumps(record, indent=2))
     sys.exit(bool(report["errors"] or report["foreign"]))
 
 

@@ -30,8 +30,9 @@ from focus_core.progress import Progress
 from focus_core.reading import read_bytes
 from focus_core.routing.routers import ROUTERS
 from focus_core.routing.storage import saved_config, saved_heads
-from focus_core.shipped import routers_folder
+from focus_core.shipped import routers_folder, shipped_routers
 from focus_core.text import Encoding, encode
+from workbench.engine import access
 from workbench.runs import jobs
 
 UNTRAINED = "untrained"
@@ -133,7 +134,7 @@ def router_folder(routers: str) -> Path:
     """The folder of saved routers, shipped or the user's own.
 
     Raises:
-        FocusError: there is none.
+        FocusError: there is none, or it may not be opened.
     """
     if routers.startswith(jobs.RUN):
         found = jobs.finished_routers().get(routers)
@@ -142,6 +143,8 @@ def router_folder(routers: str) -> Path:
                 f"There is no finished run {routers[len(jobs.RUN) :]!r} on this machine: choose other routers."
             )
         return found
+    if access.roots() is not None and routers not in shipped_routers():
+        return routers_folder(access.allowed_folder(routers))
     return routers_folder(routers)
 
 

@@ -204,7 +204,7 @@ def stop(job: Job) -> None:
     if process is not None:
         with contextlib.suppress(psutil.Error):
             _write(job.folder / PROCESS, _load(job.folder / PROCESS) | {"stopping": True})
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.CTRL_BREAK_EVENT if sys.platform == "win32" else signal.SIGINT)
 
 
 def delete(job: Job) -> None:
@@ -238,12 +238,19 @@ def _launch(folder: Path) -> None:
                     stdout=subprocess.DEVNULL,
                     stderr=log,
                     env={**os.environ, "PYTHONPATH": path},
-                    start_new_session=True,
+                    **_apart(),
                 )
             born = psutil.Process(process.pid).create_time()
             _write(folder / PROCESS, {"pid": process.pid, "born": born})
     except Timeout as error:
         raise FocusError("Another run is just being started: try again in a moment.") from error
+
+
+def _apart() -> dict[str, Any]:
+    """Options of a process that neither ends with the app nor gets the Ctrl-C of its terminal."""
+    if sys.platform == "win32":  # a group of its own, which can be sent CTRL_BREAK
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+    return {"start_new_session": True}
 
 
 def _process(folder: Path) -> psutil.Process | None:

@@ -25,11 +25,12 @@ _FAILED, _INTERRUPTED = 1, 130
 def main(folder: Path) -> int:
     """Do the job that a folder describes; returns the exit status of its command.
 
-    SIGINT and SIGTERM both stop it as Ctrl-C would, so that training writes its checkpoint, also when the app was
+    SIGINT and SIGTERM, on Windows CTRL_BREAK, all stop it as Ctrl-C would, so that training writes its checkpoint, also when the app was
     started in a way that ignores SIGINT. The copy of the text is deleted once the job is done.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+    for name in ("SIGINT", "SIGTERM", "SIGBREAK"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.default_int_handler)
     try:
         arguments = read_json(folder / JOB)["arguments"]
         _choose_waiting(arguments[0])

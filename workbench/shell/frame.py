@@ -9,7 +9,7 @@ import streamlit as st
 from focus_core.models import default_model
 from workbench.engine import service
 from workbench.engine.service import Analysis
-from workbench.shell import sidebar, state
+from workbench.shell import asking, sidebar, state
 from workbench.widgets.badge import provenance_badge
 
 
@@ -28,6 +28,7 @@ def open_page(title: str, question: str) -> Analysis | None:
     """
     state.restore()
     st.header(title, help=question, anchor=False)
+    asking.ask_first()
     try:
         inputs = sidebar.draw()
     finally:
@@ -62,6 +63,7 @@ def open_bare_page(title: str, question: str) -> sidebar.Inputs:
     """
     state.restore()
     st.header(title, help=question, anchor=False)
+    asking.ask_first()
     try:
         return sidebar.draw()
     finally:

@@ -5,7 +5,6 @@ All of it is in Streamlit's session state, which belongs to one browser session.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -46,8 +45,12 @@ def take_note(routers_hash: str, layer: int, group: int, note: str) -> None:
 
 
 def capture(analysis: Analysis) -> Session:
-    """This session for a file. Paths in the user's home folder start with "~", so the file names no user."""
-    settings = {name: st.session_state.get(name) for name in state.SETTINGS}
+    """This session for a file.
+
+    It names no folder above the user's: paths in the home folder start with "~", and of others the name alone is kept.
+    Its text is in the file, so the folder that it came from is left out.
+    """
+    settings = {name: st.session_state.get(name) for name in state.SETTINGS if name not in ("folder", "file", "part")}
     return Session(
         settings={name: _portable(str(value)) for name, value in settings.items() if value not in (None, "", -1)},
         choices={name: st.session_state[key] for name, key in CHOICES.items() if key in st.session_state},
@@ -63,6 +66,7 @@ def apply(session: Session) -> None:
 
     Values are checked as those of a link are; unusable ones become defaults.
     """
+    st.session_state[state.ORIGIN] = "session file"
     st.session_state.pop(state.OWN, None)  # its values are chosen ones, even where they equal the last routers' own
     kept = () if session.text is not None else ("source", "sample")  # it brings no text: the one here stays
     for name, setting in state.SETTINGS.items():
@@ -83,9 +87,15 @@ def apply(session: Session) -> None:
 
 
 def _portable(value: str) -> str:
-    """A path in the home folder in the spelling that holds for any user; anything else as it is."""
-    home = str(Path.home())
-    return "~" + value[len(home) :] if value.startswith(home + os.sep) else value
+    """A path in the home folder in the spelling that holds for any user, the name of another; the rest as it is."""
+    try:
+        path = Path(value).expanduser()
+    except RuntimeError:  # a user that is not known here
+        return value
+    if not path.is_absolute():
+        return value
+    home = Path.home()
+    return f"~/{path.relative_to(home).as_posix()}" if path.is_relative_to(home) else path.name
 
 
 def _is_sample(settings: Mapping[str, str], text: str) -> bool:

@@ -13,7 +13,7 @@ from focus_core.routing.config import FocusConfig
 from focus_core.routing.routers import ROUTERS
 from focus_core.shipped import shipped_routers
 from focus_core.text import read_text
-from workbench.engine import service
+from workbench.engine import access, service
 from workbench.engine.plans import plan_in_words, shares
 from workbench.runs import jobs
 from workbench.shell import state, texts
@@ -159,6 +159,7 @@ def _settings() -> tuple[service.Settings, DeltaGenerator]:
         help="Type the path of a model folder or GGUF file, or a hub id such as gpt2.",
         persist_state="session",
     )
+    access.check_model(model)
     routers = _routers()
     own = service.router_config(routers, _untrained_groups() if routers == service.UNTRAINED else 8)
     state.follow({"k": own.top_k, "window": own.window, "sinks": own.sink_tokens})

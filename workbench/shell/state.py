@@ -15,6 +15,8 @@ import streamlit as st
 VERSION = "1"
 _VERSION_KEY = "v"
 _RESTORED = "_restored_from_url"
+ORIGIN = "_origin_of_settings"
+"""Key of where settings came from that the user has not seen yet: "link" or "session file", see `asking`."""
 OWN = "_values_of_the_routers"
 """Key of the values that `follow` saw last."""
 _MAX_LENGTH = 300
@@ -111,6 +113,7 @@ def restore() -> None:
                 st.session_state[name] = st.session_state[name]
         return
     st.session_state[_RESTORED] = True
+    st.session_state[ORIGIN] = "link"
     readable = st.query_params.get(_VERSION_KEY, VERSION) == VERSION
     if not readable:
         st.toast("This link is of another version of the workbench: default settings are used.")

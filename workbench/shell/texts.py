@@ -9,6 +9,7 @@ from focus_core.errors import FocusError
 from focus_core.reading import read_json
 from focus_core.resources import data_dir
 from focus_core.text import decode_text, find_texts, read_text
+from workbench.engine.access import allowed, allowed_files
 
 MAX_UPLOAD_MB = 5
 """Largest accepted file, far larger than the longest text of a page."""
@@ -58,12 +59,24 @@ def in_folder(folder: str) -> dict[str, Path]:
     """The text files of a folder and those below it, by their path in it.
 
     Raises:
-        FocusError: there is no such folder, or no text in it.
+        FocusError: there is no such folder, no text in it, or it may not be opened.
     """
-    root = Path(folder).expanduser()
+    root = allowed(folder)
     if not root.is_dir():
         raise FocusError(f"There is no folder {folder}: check the path, on the machine that runs the workbench.")
-    return {path.relative_to(root).as_posix(): path for path in find_texts([root])}
+    return {path.relative_to(root).as_posix(): path for path in found_at(folder)}
+
+
+def found_at(place: str) -> list[Path]:
+    """The text files at a place of this machine, a file or a folder; without links out of the allowed folders.
+
+    Raises:
+        FocusError: nothing is there, no text is, or it may not be opened.
+    """
+    files = allowed_files(find_texts([allowed(place)]))
+    if not files:
+        raise FocusError(f"The texts in {place} are links to places that this workbench may not open.")
+    return files
 
 
 def parts(text: str) -> list[str]:

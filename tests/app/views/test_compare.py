@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from opening import TEXT, open_page, paste, shown
+from opening import TEXT, agreed, open_page, paste, shown
 from synthetic import synthetic_trace
 
 from focus_core.analysis.matching import agreement_within
@@ -75,7 +75,7 @@ def test_without_a_text_the_page_teaches():
 
 @real_model
 def test_wrong_routers_of_b_are_refused_with_a_sentence():
-    app = paste("compare", TEXT, differs="routers", b_routers="no/such/routers")
+    app = agreed(open_page("compare", source="sample", sample="news", differs="routers", b_routers="no/such/routers"))
     assert not app.exception
     assert "no saved routers" in app.error[0].value
 

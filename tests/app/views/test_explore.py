@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from opening import agreed
 from streamlit.testing.v1 import AppTest
 
 from focus_core import FocusConfig, analyze, retrofit
@@ -150,7 +151,7 @@ def test_routers_of_another_model_are_refused(tmp_path):
         hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=64
     )
     retrofit(LlamaForCausalLM(config), FocusConfig(), seed=0).save_pretrained(tmp_path / "other")
-    app = start(v="1", source="sample", sample="news", routers=str(tmp_path / "other"))
+    app = agreed(start(v="1", source="sample", sample="news", routers=str(tmp_path / "other")))
     assert not app.exception
     assert len(app.error) == 1
 

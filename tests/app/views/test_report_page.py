@@ -14,6 +14,7 @@ from opening import TEXT, open_page
 from focus_core.models import default_model
 from focus_core.report.bundle import Session, read_bundle, write_bundle
 from focus_core.report.html import summary
+from workbench.engine import service
 from workbench.engine.service import Settings, analysis
 from workbench.shell import sessions
 from workbench.views.report.build import report_of
@@ -145,6 +146,17 @@ def test_a_session_file_brings_text_settings_and_notes_back():
     assert plain(summary(made(HOSTILE, 1).only([3, 4], ["tokens"]))) in shown(app)
     app.run()
     assert not app.success  # said once
+
+
+def test_a_session_file_that_names_a_model_asks_first(monkeypatch):
+    started = open_page("report", source="paste")
+    monkeypatch.setattr(service, "load_base", lambda model: pytest.fail(f"loaded {model}"))
+    app = opened(started, session_file(settings={"routers": "untrained", "model": "evil/model"}))
+    assert not app.exception and "This session file opens" in app.warning[0].value
+    assert "evil/model" in app.warning[0].value.replace("\\", "")
+    monkeypatch.undo()
+    app.button(key="leave_named").click().run()
+    assert app.selectbox(key="model").value == "default" and app.text_area(key="paste").value == HOSTILE
 
 
 def test_another_session_sees_nothing_of_it():

@@ -1,6 +1,7 @@
 """Training through Trainer: modes, resuming, several processes, streamed data."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -180,7 +181,30 @@ def test_two_processes_equal_one(tiny_llama, tmp_path):
     assert not (tmp_path / "two" / "checkpoints").exists()
 
 
-@pytest.mark.parametrize("damage", ["text", "optimizer.pt", "trainer_state.json", "routers.safetensors", "old", "none"])
+def damage_optimizer(path: Path, damage: str) -> None:
+    content = bytearray(path.read_bytes())
+    state = torch.load(path, weights_only=True)
+    moments = state["state"][0]["exp_avg"]
+    if damage == "gone":
+        path.unlink()
+    elif damage == "changed":
+        place = content.find(moments.numpy().tobytes())
+        assert place > 0
+        content[place] ^= 1  # one bit of the disk
+        path.write_bytes(content)
+    else:
+        moments.view(-1)[0] = math.nan
+        state["state"][0]["exp_avg"] = moments if damage == "not finite" else moments.nan_to_num()[:1]
+        torch.save([1] if damage == "another kind" else state, path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *("text", "optimizer.pt", "trainer_state.json", "routers.safetensors", "old", "none"),
+        *("changed", "gone", "not finite", "another shape", "another kind"),
+    ],
+)
 def test_a_checkpoint_of_another_run_or_a_damaged_one_is_refused(tiny_llama, stream, tmp_path, damage):
     phase = phases("centroid-only", "mass", 8, 8)[0]
 
@@ -200,6 +224,8 @@ def test_a_checkpoint_of_another_run_or_a_damaged_one_is_refused(tiny_llama, str
     elif damage == "old":
         (checkpoints / "run.json").write_text(json.dumps({"phase": {}, "settings": {}}))
         words = "older version"
+    elif damage in ("changed", "gone", "not finite", "another shape", "another kind"):
+        damage_optimizer(checkpoints / "checkpoint-3" / "optimizer.pt", damage)
     elif damage != "none":
         path = checkpoints / "checkpoint-3" / damage
         path.write_bytes(path.read_bytes()[:-40])

@@ -12,7 +12,6 @@ from focus_core.models import default_model
 from focus_core.results import text_records
 from focus_core.routing.routers import ROUTERS
 from focus_core.shipped import shipped_routers
-from focus_core.text import find_texts
 from focus_core.training.objectives import OBJECTIVES
 from workbench.engine import service
 from workbench.runs import jobs
@@ -210,7 +209,7 @@ def _start(source: str, given: Any, name: str, request: TrainRequest) -> Job:
     contents: list[tuple[str, bytes]] = []
     files: list[Path] = []
     if source == "path":
-        files = [path.resolve() for path in find_texts([Path(given).expanduser()])]
+        files = [path.resolve() for path in texts.found_at(given)]
         records = text_records(files)
     else:
         if source == "paste":

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from focus_core.analysis.linguistics import tagging
 from focus_core.analysis.linguistics.conllu import read_conllu
 from focus_core.analysis.linguistics.tagging import english_share, tag_text
 from focus_core.analysis.linguistics.words import COARSE, UPOS, TaggedText, Tagger, align_words, tag_codes
@@ -137,3 +143,60 @@ def test_spacy_agrees_with_the_gold_tags_of_the_treebank(shared_data):
         right += sum(a == b for a, b in both)
     assert compared > 0.95 * sum(len(document.tags) for document in documents[:30])
     assert right / compared > 0.9
+
+
+@pytest.fixture
+def fresh_tagger(monkeypatch):
+    monkeypatch.setattr(tagging, "MODELS", (tagging.REPUBLISHED,))
+    tagging.load_tagger.cache_clear()
+    yield
+    tagging.load_tagger.cache_clear()
+
+
+def republished(tmp_path, monkeypatch) -> Path:
+    """A copy of the republished model, found in place of the installed one; its code must not run."""
+    spec = importlib.util.find_spec(tagging.REPUBLISHED)
+    if spec is None or spec.origin is None:
+        pytest.skip("the republished model is not installed")
+    package = tmp_path / tagging.REPUBLISHED
+    shutil.copytree(Path(spec.origin).parent, package)
+    (package / "__init__.py").write_text("raise SystemExit('code of the package was run')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, tagging.REPUBLISHED, raising=False)
+    return package / tagging.REPUBLISHED_FOLDER
+
+
+@pytest.mark.parametrize("change", ["none", "weights", "more", "less", "renamed"])
+def test_the_republished_model_is_compared_with_its_hash_before_it_is_loaded(
+    tmp_path, monkeypatch, fresh_tagger, change
+):
+    folder = republished(tmp_path, monkeypatch)
+    weights = folder / "tagger" / "model"
+    if change == "weights":
+        weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    elif change == "more":
+        (folder / "more.py").write_text("")
+    elif change == "less":
+        (folder / "LICENSE").unlink()
+    elif change == "renamed":
+        weights.rename(folder / "tagger" / "model2")
+    if change == "none":
+        pipeline, tagger = tagging.load_tagger()
+        assert tagger == Tagger(tagging.REPUBLISHED, "3.8.0") and pipeline("It runs.")[1].pos_ == "VERB"
+        return
+    with pytest.raises(FocusError, match="not those that were published"):
+        tagging.load_tagger()
+
+
+def test_the_official_model_comes_first(tmp_path, monkeypatch):
+    assert tagging.MODELS == ("en_core_web_sm", tagging.REPUBLISHED)
+    (tmp_path / "en_core_web_sm.py").write_text(
+        "import spacy\n\ndef load(exclude):\n    made = spacy.blank('en')\n    made.meta['version'] = '9'\n    return made\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    tagging.load_tagger.cache_clear()
+    try:
+        assert tagging.load_tagger()[1] == Tagger("en_core_web_sm", "9")
+    finally:
+        tagging.load_tagger.cache_clear()
+        sys.modules.pop("en_core_web_sm", None)
