@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,15 +27,16 @@ def windows(monkeypatch):
 
 def test_every_command_loads_without_the_modules_that_windows_lacks():
     code = """
-import sys
-import filelock, psutil, streamlit, torch, typer.testing  # which use other modules there
-from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer
-for name in ("resource", "fcntl", "termios", "pwd", "grp", "tty", "pty"):
-    sys.modules[name] = None
-import signal
-for name in ("SIGKILL", "SIGHUP", "SIGALRM", "SIGUSR1"):
-    if hasattr(signal, name):
-        delattr(signal, name)
+import builtins
+usual = builtins.__import__
+
+def strict(name, globals=None, *others, **named):
+    absent = name.split(".")[0] in ("resource", "fcntl", "termios", "pwd", "grp", "tty", "pty")
+    if absent and (globals or {}).get("__name__", "").split(".")[0] in ("focus_core", "workbench"):
+        raise ModuleNotFoundError(name)
+    return usual(name, globals, *others, **named)
+
+builtins.__import__ = strict
 import importlib, pkgutil, focus_core, workbench.runs.jobs, workbench.runs.worker, workbench.shell.server
 for module in pkgutil.walk_packages(focus_core.__path__, "focus_core."):
     if ".reproduce." not in module.name and not module.name.endswith("__main__"):
@@ -48,6 +50,15 @@ peak_memory()
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_no_call_is_used_that_windows_lacks():
+    lacking = re.compile(
+        r"\bsignal\.SIG(?!INT|TERM|BREAK)|\bos\.(kill|killpg|fork|get[eg]?uid|setsid|uname|mkfifo|nice)\b"
+    )
+    for folder in ("focus_core", "workbench", "pages"):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert not lacking.search(path.read_text(encoding="utf-8")), path
 
 
 @pytest.mark.parametrize(("system", "unit"), [("darwin", 1), ("linux", 1024)])

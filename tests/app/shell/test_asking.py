@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import pytest
-import streamlit as st
 from opening import TEXT, agreed, open_page, shown
 
 from focus_core.models import default_model
 from workbench.engine import service
 from workbench.engine.access import ROOTS, SERVED_AT
-from workbench.shell import sessions, state
+from workbench.shell import asking, sessions, state
 
 pytestmark = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
 
 
 @pytest.fixture(autouse=True)
 def nothing_known():
-    st.cache_resource.clear()
+    asking._known.clear()
 
 
 def asked(app) -> str:
