@@ -1,11 +1,16 @@
-"""Names in the Host header, one by one; tests/browser/test_server.py asks the running server."""
+"""Names in the Host header, one by one; tests/browser/test_hosts.py asks the running server."""
 
 from __future__ import annotations
+
+import asyncio
+import queue
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.engine import access
+from workbench.shell import server
 from workbench.shell.server import LOOPBACK, host_allowed
 
 
@@ -35,3 +40,31 @@ def test_patterns():
 def test_whatever_is_allowed_ends_in_an_allowed_name(host):
     if host_allowed(host, LOOPBACK):
         assert host.strip().lower().split(":")[0].rstrip(".") in ("localhost", "127.0.0.1", "[")
+
+
+@pytest.mark.parametrize(
+    ("options", "url"),
+    [
+        ({"server.address": "127.0.0.1", "server.port": 8501}, "http://127.0.0.1:8501/"),
+        ({"server.address": "::1", "server.port": 1, "server.baseUrlPath": "/focus/"}, "http://[::1]:1/focus"),
+        ({"server.address": "0.0.0.0", "server.port": 2}, "http://localhost:2/"),
+        ({"server.address": None, "server.port": 2, "server.sslCertFile": "x.pem"}, "https://localhost:2/"),
+        ({"server.address": "127.0.0.1", "server.headless": True}, None),
+    ],
+)
+def test_the_start_opens_the_browser_and_records_whom_it_serves(monkeypatch, options, url):
+    opened: queue.Queue[str] = queue.Queue()
+    monkeypatch.setattr(server.st, "get_option", lambda name: options.get(name, "" if "Url" in name else None))
+    monkeypatch.setattr(server.webbrowser, "open", opened.put)
+    monkeypatch.setenv(access.SERVED_AT, "unknown")
+
+    async def start() -> None:
+        async with server.serving(None):
+            assert (access.roots() is None) is (options["server.address"] in ("127.0.0.1", "::1"))
+
+    monkeypatch.delenv(access.ROOTS, raising=False)
+    asyncio.run(start())
+    if url is None:
+        assert opened.empty()
+    else:
+        assert opened.get(timeout=10) == url

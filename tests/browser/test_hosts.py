@@ -72,3 +72,17 @@ def test_a_configured_name_is_answered(tmp_path):
         assert port is not None
         assert page(port, "lab.example") == 200 and websocket(port, "lab.example", "http://lab.example") == 101
         assert page(port, "evil.example") == websocket(port, "evil.example", "http://evil.example") == 403
+
+
+@pytest.mark.browser
+def test_served_to_others_a_link_opens_no_folder_of_this_machine(tmp_path, browser):
+    (tmp_path / "secret.txt").write_text("A secret text. " * 30)
+    with running_app(tmp_path / "log.txt", "--server.address=0.0.0.0", FOCUS_ALLOWED_ROOTS="") as (url, _):
+        page = browser.new_page()
+        page.set_default_timeout(120_000)
+        page.goto(f"{url}/?v=1&routers=untrained&source=folder&folder={tmp_path}")
+        page.get_by_text("This link opens on the machine of the workbench").wait_for()
+        page.get_by_role("button", name="Open them").click()
+        page.get_by_text("Paths are off").first.wait_for()
+        assert "secret" not in page.inner_text("body")
+        page.close()
