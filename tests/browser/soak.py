@@ -32,7 +32,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 PAGES = ("Layers", "Balance", "Explore")
 """Where every session goes in turn after it has seen its own text."""
 
-PATIENCE_S = 180
+PATIENCE_S = 600
 SAMPLE_S = 5.0
 WARM_S = 180.0
 """Memory is said to be flat, or not, after this time: caches have filled by then."""
@@ -60,7 +60,7 @@ def soak(
     report: dict[str, Any] = {"rounds": 0, "texts": 0, "errors": [], "foreign": [], "slowest_s": 0.0, "memory": []}
     try:
         for page in pages:
-            page.set_default_timeout(180_000)
+            page.set_default_timeout(PATIENCE_S * 1000)
             page.goto(f"{url}/?v=1&source=paste" + (f"&routers={routers}" if routers else ""))
             page.locator("textarea").wait_for()
         started = time.monotonic()
