@@ -15,6 +15,7 @@ from focus_core.commands.align import align
 from focus_core.commands.analyze import analyze
 from focus_core.commands.app import app as app_command
 from focus_core.commands.bench import bench
+from focus_core.commands.effects import effects
 from focus_core.commands.evaluate import evaluate
 from focus_core.commands.fetch import fetch
 from focus_core.commands.fit import fit
@@ -111,6 +112,7 @@ app.command("eval")(evaluate)
 app.command("generate")(generate)
 app.command("analyze")(analyze)
 app.command("align")(align)
+app.command("effects")(effects)
 app.add_typer(bench, name="bench")
 app.command("harness")(harness)
 app.command("plan")(plan)
