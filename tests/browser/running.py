@@ -50,10 +50,10 @@ def running_app(log: Path, *more: str, **variables: str) -> Iterator[tuple[str, 
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "streamlit", "run", "workbench/app.py"]
     options = ["--server.headless=true", f"--server.port={port}", *more]
+    # Notes and runs of the tests, not the user's.
+    environment = {"FOCUS_RUNS": str(log.parent / "runs"), **os.environ, **variables}
     with log.open("wb") as output:
-        server = subprocess.Popen(
-            command + options, cwd=ROOT, env={**os.environ, **variables}, stdout=output, stderr=subprocess.STDOUT
-        )
+        server = subprocess.Popen(command + options, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
     url = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + 60

@@ -1,6 +1,6 @@
 """A session as a file and back: settings, text, choices of the report, and notes.
 
-All of it is in Streamlit's session state, which belongs to one browser session.
+Notes are on disk. All else is in Streamlit's session state, which belongs to one browser session.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 import streamlit as st
 
-from focus_core.report.bundle import MAX_NOTE, Session
+from focus_core.report.bundle import Session
 from focus_core.report.model import SECTIONS
 from workbench.engine.service import Analysis
+from workbench.runs import notes as on_disk
 from workbench.shell import state, texts
 
-NOTES = "report_notes"
 CHOICES = {
     "layers": "report_layers",
     "sections": "report_sections",
@@ -29,19 +29,18 @@ MAX_EXAMPLES = 20
 
 
 def notes(routers_hash: str) -> dict[tuple[int, int], str]:
-    """This session's notes on the groups of some routers, by layer and group."""
-    found = st.session_state.get(NOTES, {}).get(routers_hash, {})
-    return {
-        (int(layer), int(group)): note for (layer, _, group), note in ((p.partition("/"), n) for p, n in found.items())
-    }
+    """The user's notes on the groups of some routers, by layer and group."""
+    places = ((place.split("/"), note) for place, note in on_disk.read(routers_hash).items())
+    return {(int(place[0]), int(place[1])): note for place, note in places if len(place) == 2}
 
 
 def take_note(routers_hash: str, layer: int, group: int, note: str) -> None:
-    """Keep a note; an empty one is forgotten."""
-    own = st.session_state.setdefault(NOTES, {}).setdefault(routers_hash, {})
-    own.pop(f"{layer}/{group}", None)
-    if note.strip():
-        own[f"{layer}/{group}"] = note[:MAX_NOTE]
+    """Keep a note; an empty one is forgotten.
+
+    Raises:
+        FocusError: it cannot be written.
+    """
+    on_disk.keep(routers_hash, {f"{layer}/{group}": note})
 
 
 def capture(analysis: Analysis) -> Session:
@@ -51,20 +50,25 @@ def capture(analysis: Analysis) -> Session:
     Its text is in the file, so the folder that it came from is left out.
     """
     settings = {name: st.session_state.get(name) for name in state.SETTINGS if name not in ("folder", "file", "part")}
+    routers_hash = analysis.trace.provenance.routers_hash
     return Session(
         settings={name: _portable(str(value)) for name, value in settings.items() if value not in (None, "", -1)},
         choices={name: st.session_state[key] for name, key in CHOICES.items() if key in st.session_state},
-        notes={routers: dict(own) for routers, own in st.session_state.get(NOTES, {}).items()},
+        notes={routers_hash: own} if (own := on_disk.read(routers_hash)) else {},
         text=analysis.trace.text,
         text_name=analysis.text_name,
-        routers_hash=analysis.trace.provenance.routers_hash,
+        routers_hash=routers_hash,
     )
 
 
 def apply(session: Session) -> None:
     """Replace this session by one from a file; call it from a callback, before any widget is drawn.
 
-    Values are checked as those of a link are; unusable ones become defaults.
+    Values are checked as those of a link are; unusable ones become defaults. Notes of the file replace those on the
+    same groups; others stay.
+
+    Raises:
+        FocusError: the notes cannot be written.
     """
     st.session_state[state.ORIGIN] = "session file"
     st.session_state.pop(state.OWN, None)  # its values are chosen ones, even where they equal the last routers' own
@@ -81,7 +85,8 @@ def apply(session: Session) -> None:
     state.forget_followed()
     for name, value in _usable(session.choices).items():
         st.session_state[CHOICES[name]] = value
-    st.session_state[NOTES] = {routers: dict(own) for routers, own in session.notes.items()}
+    for routers, own in session.notes.items():
+        on_disk.keep(routers, own)
     for key in [key for key in st.session_state if str(key).startswith("note_")]:
         del st.session_state[key]  # the boxes show the new notes
 

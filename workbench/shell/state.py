@@ -74,6 +74,7 @@ SETTINGS: dict[str, Setting] = {
     "part": Setting(1, _whole_number),
     "layer": Setting(-1, _whole_number),
     "other": Setting(-1, _whole_number),
+    "group": Setting(-1, _whole_number),
     "computed": Setting("", _words),
     "differs": Setting("", _words),
     "b_source": Setting("sample", _words),

@@ -159,11 +159,11 @@ def test_a_session_file_that_names_a_model_asks_first(monkeypatch):
     assert app.selectbox(key="model").value == "default" and app.text_area(key="paste").value == HOSTILE
 
 
-def test_another_session_sees_nothing_of_it():
+def test_another_session_sees_its_notes_and_never_its_text():
     opened(open_page("report", source="paste"), session_file())
     other = pasted(TEXT, layer="3")
-    assert "remember me" not in preview(other) and "old man" not in preview(other)
-    assert sessions.NOTES not in other.session_state
+    assert "remember me" in preview(other)  # notes are the user's own, kept on this machine
+    assert "old man" not in preview(other) and "old man" not in str(other.session_state.filtered_state)
 
 
 def test_a_session_file_without_text_keeps_the_text():
@@ -216,15 +216,20 @@ def test_what_is_captured_comes_back(monkeypatch):
     first |= {"k": 3, "layer": 4, "source": "paste", "routers": "untrained", "report_layers": [4], "report_seed": 7}
     first |= {"report_sections": ["tokens"], "report_examples": 1, "model": str(Path.home() / "models" / "mine")}
     monkeypatch.setattr(sessions.st, "session_state", first)
-    sessions.take_note("abc", 4, 1, "a note")
-    sessions.take_note("abc", 4, 2, "  ")
     found = analysis(Settings("default", "untrained", 8, 3, 64, 4), HOSTILE)
+    routers = found.trace.provenance.routers_hash
+    sessions.take_note(routers, 4, 1, "a note")
+    sessions.take_note(routers, 4, 2, "  ")
+    sessions.take_note("others", 4, 2, "stays here")
     data = write_bundle(made(HOSTILE, 3), sessions.capture(dataclasses.replace(found, text_name="mine")))
     assert b"~/models/mine" not in data and read_bundle(data).settings["model"] == "~/models/mine"
+    assert read_bundle(data).notes == {routers: {"4/1": "a note"}}
     second: dict = {"note_abc_4_1": "old"}
     monkeypatch.setattr(sessions.st, "session_state", second)
+    sessions.take_note(routers, 4, 1, "changed")
+    sessions.take_note(routers, 5, 1, "mine")
     sessions.apply(read_bundle(data))
-    assert second["paste"] == HOSTILE and sessions.notes("abc") == {(4, 1): "a note"}
+    assert second["paste"] == HOSTILE and sessions.notes(routers) == {(4, 1): "a note", (5, 1): "mine"}
     assert Path(second["model"]).expanduser() == Path(first["model"])
     assert {key: second[key] for key in first if key != "model"} == {k: v for k, v in first.items() if k != "model"}
     assert "note_abc_4_1" not in second

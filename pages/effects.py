@@ -1,0 +1,294 @@
+"""Effects: does a group matter for what the model predicts?"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from focus_core.analysis.interventions.experiment import MAX_TOKENS
+from focus_core.analysis.interventions.groups import EffectSettings
+from focus_core.analysis.interventions.run import LARGEST, SCHEMA, effects_of_points
+from focus_core.errors import FocusError
+from workbench.charts.theme import is_dark
+from workbench.engine import service
+from workbench.engine.service import Analysis
+from workbench.shell import state
+from workbench.shell.frame import open_page
+from workbench.views.effects.cached import Asked, eligible_sizes, group_point, known
+from workbench.views.effects.charts import effect_chart, of_groups, of_kinds
+from workbench.views.effects.tables import floor_sentence, kind_table, most_changed, shown_table, verdict
+from workbench.widgets.export import chart, downloads
+from workbench.widgets.guard import guarded
+from workbench.widgets.layer import layer_slider
+
+QUESTION = (
+    "A group is only a name until something depends on it. This page removes the distant links of a group, or forces "
+    "them, runs the text again, and compares every prediction. Chance is the same done to as many random tokens of the "
+    "same layer and head."
+)
+WHAT = {"knock-out": "Remove its distant links", "force": "Make every later token read it"}
+BEFORE = {
+    "knock-out": "If no token could read a group from afar any more, would the model predict anything else? "
+    "Press Run to see, beside as many random tokens.",
+    "force": "If every later token read a group, would the model predict anything else? "
+    "Press Run to see, beside as many random tokens.",
+}
+"""The page's sentence while nothing has run."""
+CHANCES = {"keys": "as many random tokens", "links": "as many random links"}
+DRAWS, TOKENS = (19, 39, 99, 199, 399), (256, 384, 512, MAX_TOKENS)
+WHICH = {"largest": f"The {LARGEST} largest", "chosen": "Choose"}
+RUNNING = "effects_running"
+_THREE = st.column_config.NumberColumn(format="%.3f")
+
+
+def main() -> None:
+    """Draw the page."""
+    analysis = open_page("Effects: does a group matter?", QUESTION)
+    if analysis is None:
+        _empty_state()
+        return
+    _effects(analysis)
+
+
+@st.fragment
+def _effects(analysis: Analysis) -> None:
+    with guarded():
+        row = layer_slider(analysis.trace, "The layer whose groups are tested.")
+        asked, groups = _choices(analysis, row)
+        state.publish()
+        if not groups:
+            st.info(
+                f"No token of the first {asked.tokens:,} is read from beyond the window of "
+                f"{analysis.trace.config.window} tokens. Choose a longer text or other groups.",
+                icon=":material/info:",
+            )
+            return
+        points = known(analysis, asked, groups)
+        missing = [group for group in groups if group not in {point["group"] for point in points}]
+        running = bool(missing) and st.session_state.get(RUNNING) == (asked, tuple(groups))
+        left, right = st.columns([1, 5], gap="medium", vertical_alignment="center")
+        left.button(
+            "Stop" if running else "Run the rest" if points and missing else "Run",
+            key="run_effects",
+            type="primary",
+            icon=":material/stop:" if running else ":material/play_arrow:",
+            disabled=not missing,
+            on_click=_stop if running else partial(_start, asked, groups),
+            help="Runs the text once for each group and each random set. A change of the settings stops it. Groups "
+            "that are done are kept.",
+        )
+        place = right.empty()
+        floor = floor_sentence(len(groups), asked.effect.draws)
+        if floor:
+            st.caption(floor)
+        if points:
+            _results(analysis, asked, points)
+        else:
+            st.markdown(f"#### {BEFORE[asked.effect.kind]}")
+        if running:  # one group at a time, so that its result is shown while the next one runs
+            _run_one(analysis, asked, missing[0], len(points), len(groups), place)
+            st.rerun()
+
+
+def _start(asked: Asked, groups: list[int]) -> None:
+    st.session_state[RUNNING] = (asked, tuple(groups))
+
+
+def _stop() -> None:
+    st.session_state.pop(RUNNING, None)
+
+
+def _run_one(analysis: Analysis, asked: Asked, group: int, done: int, count: int, place: DeltaGenerator) -> None:
+    bar = place.progress(done / count, text="Starting …")
+
+    def report(message: str, share: float) -> None:
+        bar.progress((done + share) / count, text=f"Group {group} ({done + 1} of {count}): {message} …")
+
+    try:
+        group_point(analysis, asked, group, st.session_state["model"], st.session_state["routers"], report)
+    except FocusError:
+        _stop()  # else the next run would fail in the same way
+        raise
+
+
+def _choices(analysis: Analysis, row: int) -> tuple[Asked, list[int]]:
+    trace = analysis.trace
+    left, middle, right = st.columns(3, gap="medium")
+    with left:
+        kind = st.selectbox(
+            "What is done to a group",
+            list(WHAT),
+            format_func=lambda name: WHAT[name],
+            key="effect_kind",
+            help="Removed: no token reads the group from beyond its window, neither exactly nor by a summary. Forced: "
+            "every token reads it exactly. All other links stay as they are.",
+        )
+        chances = list(CHANCES) if kind == "knock-out" else ["keys"]
+        chance = st.selectbox(
+            "Compared with the same for",
+            chances,
+            format_func=lambda name: CHANCES[name],
+            key="effect_chance",
+            help="Random tokens of the same layer and head that can be read from afar; or random links that are read.",
+        )
+    with middle:
+        tokens = st.select_slider(
+            "Tokens from the beginning of the text",
+            TOKENS,
+            value=384,
+            key="effect_tokens",
+            help="More tokens show smaller effects and take longer.",
+        )
+        draws = st.select_slider(
+            "Random sets, at most",
+            DRAWS,
+            value=199,
+            key="effect_draws",
+            help="More give smaller p-values. Drawing stops early where chance does as much as the group.",
+        )
+    sizes = eligible_sizes(trace, row, tokens)
+    order = [int(group) for group in np.argsort(-sizes, kind="stable") if sizes[group]]
+    with right:
+        head = trace.head
+        if head is None:
+            heads = service.load_base(st.session_state["model"]).model.config.get_text_config().num_key_value_heads
+            head = int(
+                st.selectbox(
+                    "Key/value head",
+                    range(heads),
+                    key="effect_head",
+                    help="The groups are those of the whole layer; the links of this head are changed.",
+                )
+            )
+        _take_group_of_link(order)
+        which = st.segmented_control(
+            "Groups", list(WHICH), format_func=lambda name: WHICH[name], key="effect_which", default="largest"
+        )
+        groups = order[:LARGEST]
+        if which == "chosen":
+            groups = st.multiselect(
+                "Chosen groups",
+                order,
+                default=order[:1],
+                format_func=lambda group: f"{group} ({sizes[group]} tokens)",
+                key=f"effect_groups_{trace.layers[row]}_{head}_{tokens}",
+                help="Fewer groups need fewer random sets for the same p-value.",
+            )
+    effect = EffectSettings(kind=kind, chance=chance, draws=draws)
+    return Asked(trace.layers[row], head, min(tokens, len(trace.tokens)), effect), list(groups)
+
+
+def _take_group_of_link(order: list[int]) -> None:
+    """Start with the group that a link names."""
+    group = st.session_state.get("group", -1)
+    if group in order and "effect_which" not in st.session_state:
+        st.session_state["effect_which"] = "chosen"
+        order.remove(group)
+        order.insert(0, group)
+
+
+def _results(analysis: Analysis, asked: Asked, points: list[dict[str, Any]]) -> None:
+    table = effects_of_points(points)
+    st.markdown(f"#### {verdict(table, asked.effect.kind, layer=asked.layer, head=asked.head, tokens=asked.tokens)}")
+    origin = analysis.origin | {
+        "schema": SCHEMA,
+        "layer": asked.layer,
+        "head": asked.head,
+        "tokens": asked.tokens,
+        "intervention": asked.effect.kind,
+        "chance": asked.effect.chance,
+        "seed": asked.effect.seed,
+    }
+    chart(
+        effect_chart(
+            of_groups(table),
+            title=f"Effect of each group of layer {asked.layer}, head {asked.head}, on the predictions",
+            axis="",
+            dark=is_dark(),
+        ),
+        table,
+        origin,
+        name="effects",
+        file=f"effects-layer-{asked.layer}-head-{asked.head}",
+        alt=f"Effect of {len(table)} groups on the predictions beside the range of chance.",
+    )
+    st.dataframe(
+        shown_table(table),
+        hide_index=True,
+        key="effects_table",
+        column_config={
+            "keys": st.column_config.NumberColumn(help="Tokens of the group that can be read from beyond the window."),
+            "KL": st.column_config.NumberColumn(
+                format="%.3g",
+                help="How far predictions move: KL(without || with), thousandths of a nat per token.",
+            ),
+            "chance": st.column_config.TextColumn(help="The middle 95% of random sets."),
+            "p": st.column_config.NumberColumn(format="%.3f", help="Permutation, by Holm's method over these groups."),
+            "loss": st.column_config.NumberColumn(
+                format="%.3g", help="Change of the loss, thousandths of a nat per token: above 0 it predicts worse."
+            ),
+            "p, loss": _THREE,
+            "from untouched": st.column_config.NumberColumn(
+                format="%.3g", help="Change of KL(untouched || routed): above 0 it leads away from the untouched model."
+            ),
+        },
+    )
+    st.caption(
+        f"{asked.tokens:,} tokens of one text: the p-values are about this text. Layers after the change run again, "
+        "those before it do not change. Nothing before the first changed link can move."
+    )
+    _details(analysis, asked, points, origin)
+
+
+def _details(analysis: Analysis, asked: Asked, points: list[dict[str, Any]], origin: dict[str, Any]) -> None:
+    box = st.expander("One group: which predictions change", key="effect_details", on_change="rerun")
+    if not box.open:
+        return
+    with box:
+        largest = max(range(len(points)), key=lambda place: points[place]["kl"]["value"])
+        place = st.selectbox(
+            "Group",
+            range(len(points)),
+            index=largest,
+            format_func=lambda place: f"group {points[place]['group']}",
+            key=f"effect_one_{len(points)}",
+        )
+        point = points[place]
+        names = list(point["kinds"])
+        for name, tab in zip(names, st.tabs([name.capitalize() for name in names])):
+            with tab:
+                table = kind_table(point, name)
+                if table.empty:
+                    st.caption("Too few predictions of any kind.")
+                    continue
+                chart(
+                    effect_chart(of_kinds(table), title=f"Group {point['group']}, by {name}", axis="", dark=is_dark()),
+                    table,
+                    origin | {"group": point["group"], "kinds": name},
+                    name=f"effects-{name.replace(' ', '-')}",
+                    alt=f"Effect of group {point['group']} by {name} beside the range of chance.",
+                )
+        changed = most_changed(point, analysis.trace)
+        st.markdown("**The predictions that change most**")
+        st.dataframe(
+            changed, hide_index=True, key="effects_changed", column_config={"change of loss": _THREE, "KL": _THREE}
+        )
+        downloads(changed, origin | {"group": point["group"]}, name="effects-predictions")
+
+
+def _empty_state() -> None:
+    st.info("**Paste or upload a text in the sidebar**, or choose a sample.", icon=":material/edit_note:")
+    st.markdown(
+        "You will see:\n"
+        "1. **The answer**: the groups whose removal changes predictions more than chance.\n"
+        "2. **Every group** beside the range of as many random tokens.\n"
+        "3. **One group**: the kinds of predictions it changes, and the tokens it changes most."
+    )
+
+
+with guarded():
+    main()

@@ -1,0 +1,295 @@
+"""Group: what is this group for?"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import streamlit as st
+
+from focus_core.analysis.interventions.groups import EffectSettings
+from focus_core.analysis.interventions.run import effects_of_points
+from focus_core.report.bundle import MAX_NOTE
+from focus_core.report.model import Card
+from workbench.charts.theme import is_dark
+from workbench.engine.service import Analysis
+from workbench.shell import sessions, state
+from workbench.shell.frame import open_page
+from workbench.views.effects.cached import Asked, group_point, known
+from workbench.views.effects.tables import floor_sentence, most_changed, shown_table, verdict
+from workbench.views.group import cached
+from workbench.views.group.charts import tag_chart
+from workbench.views.group.labels import as_note, guess, named, notes_key
+from workbench.views.group.tables import (
+    context_rows,
+    matched_rows,
+    neighbour_rows,
+    reading_rows,
+    size_sentence,
+    tag_rows,
+    token_rows,
+)
+from workbench.views.report.build import report_of
+from workbench.widgets.export import chart, downloads
+from workbench.widgets.guard import guarded
+from workbench.widgets.layer import layer_slider
+from workbench.widgets.markup import plain
+
+QUESTION = (
+    "Everything about one group: a guess at what it holds, its tokens and their contexts, what reads it, its "
+    "neighbours, and on demand its effect on the predictions. Its address names the group."
+)
+EFFECT = EffectSettings(draws=99)
+TOKENS = 384
+NAME = 80
+PERCENT = st.column_config.NumberColumn(format="percent")
+TWO = st.column_config.NumberColumn(format="%.2f")
+
+
+def main() -> None:
+    """Draw the page."""
+    analysis = open_page("Group: what is it for?", QUESTION)
+    if analysis is None:
+        _empty_state()
+        return
+    _group(analysis)
+
+
+@st.fragment
+def _group(analysis: Analysis) -> None:
+    with guarded():
+        trace = analysis.trace
+        with st.spinner("Counting, sampling and tagging …", show_time=True):
+            report = report_of(analysis, model=st.session_state["model"], examples=5, seed=0)
+        left, right = st.columns(2, gap="medium")
+        with left:
+            row = layer_slider(trace, "The layer of the group.")
+        layer = trace.layers[row]
+        own = sessions.notes(notes_key(trace))
+        cards = {card.group: card for card in report.of_layer(layer)}
+        by_size = sorted(cards, key=lambda group: (-cards[group].count, group))
+        state.choose("group", by_size)
+        group = right.selectbox(
+            "Group, by size",
+            by_size,
+            format_func=lambda number: _called(cards[number], own.get((layer, number), "")),
+            key="group",
+            help="Type a number, a token or your own name of a group to find it.",
+            persist_state="session",
+        )
+        state.publish()
+        card = cards[group]
+        _head(analysis, card, own.get((layer, group), ""))
+        _own_words(analysis, layer, group, own.get((layer, group), ""))
+        left, right = st.columns(2, gap="medium")
+        with left:
+            _tokens(analysis, card)
+        with right:
+            _tags(analysis, card, report.intervals)
+        _contexts(card)
+        _others(analysis, row, group, {number: _called(each, "") for number, each in cards.items()})
+        _effect(analysis, layer, group)
+
+
+def _called(card: Card, note: str) -> str:
+    """A group in a list: its number, the user's name or the guess, and its size."""
+    name = named(note)[0] or guess(card).label
+    return f"{card.group}{f': {name}' if name else ''} ({card.share.value:.1%})"
+
+
+def _head(analysis: Analysis, card: Card, note: str) -> None:
+    trace, found = analysis.trace, guess(card)
+    name, _ = named(note)
+    head = "" if trace.head is None else f", key/value head {trace.head}"
+    where = f"Group {card.group} of layer {card.layer}{head}"
+    if name:
+        st.markdown(f"#### {where}: {plain(name)}")
+    elif found.label:
+        st.markdown(f"#### {where} seems to hold {plain(found.label)}.")
+    else:
+        st.markdown(f"#### {where}: nothing in this text says what it holds.")
+    by = "A guess from this text" if found.label else "No guess"
+    guessed = f" (guess: {plain(found.label)})" if name and found.label else ""
+    st.markdown(f"{by}{guessed}: {plain(found.evidence)} {plain(size_sentence(card, trace.config.num_groups))}")
+
+
+def _own_words(analysis: Analysis, layer: int, group: int, note: str) -> None:
+    routers = notes_key(analysis.trace)
+    name, text = named(note)
+    key = f"own_{routers}_{layer}_{group}"
+    left, right = st.columns([1, 2], gap="medium")
+    with left:
+        st.text_input(
+            "Your name of it",
+            name,
+            max_chars=NAME,
+            key=f"{key}_name",
+            on_change=partial(_keep, key, routers, layer, group),
+            placeholder="such as: names of people",
+            help="Kept on this machine, for these routers. It travels in session files.",
+        )
+    with right:
+        st.text_area(
+            "Your note",
+            text,
+            max_chars=MAX_NOTE - NAME - 3,
+            height=80,
+            key=f"{key}_text",
+            on_change=partial(_keep, key, routers, layer, group),
+            help="Kept on this machine, for these routers. Reports and session files hold it.",
+        )
+
+
+def _keep(key: str, routers: str, layer: int, group: int) -> None:
+    note = as_note(st.session_state[f"{key}_name"], st.session_state[f"{key}_text"])
+    with guarded():
+        sessions.take_note(routers, layer, group, note)
+
+
+def _tokens(analysis: Analysis, card: Card) -> None:
+    table = token_rows(card)
+    st.markdown("**Its tokens**")
+    if table.empty:
+        st.caption("None in this text.")
+        return
+    st.dataframe(table, hide_index=True, key="group_tokens", height=330, column_config={"PMI (bits)": TWO})
+    downloads(table, analysis.origin, name="group-tokens", file=f"tokens-layer-{card.layer}-group-{card.group}")
+
+
+def _tags(analysis: Analysis, card: Card, intervals: str) -> None:
+    table = tag_rows(card)
+    if table.empty:
+        st.markdown("**Parts of speech**")
+        st.caption("No tagged word of this group.")
+        return
+    chart(
+        tag_chart(table, card.group, dark=is_dark()),
+        table,
+        analysis.origin,
+        name="group-tags",
+        file=f"tags-layer-{card.layer}-group-{card.group}",
+        alt=f"Parts of speech of group {card.group}, with intervals, beside the whole text.",
+        column_config={name: PERCENT for name in ("share", "low", "high", "in the text")},
+    )
+    st.caption(plain(intervals))
+
+
+def _contexts(card: Card) -> None:
+    st.markdown("**In context**")
+    random, strongest = st.tabs(["Drawn at random", "Strongest"])
+    for tab, examples, name in ((random, card.random, "random"), (strongest, card.strongest, "strongest")):
+        with tab:
+            table = context_rows(examples)
+            if table.empty:
+                st.caption("No token of this text is in the group.")
+            else:
+                st.dataframe(
+                    table,
+                    hide_index=True,
+                    key=f"contexts_{name}",
+                    column_config={"before": st.column_config.TextColumn(alignment="right")},
+                )
+
+
+def _others(analysis: Analysis, row: int, group: int, names: dict[int, str]) -> None:
+    trace = analysis.trace
+    read, pairs = cached.reading(analysis, row)
+    readers = reading_rows(read, pairs, group, of="readers")
+    reads = reading_rows(read, pairs, group, of="read")
+    columns = st.columns(2, gap="medium")
+    said = {
+        "What reads it": (
+            readers,
+            "group_readers",
+            "Of the distant pairs of a reader's group and this one.",
+        ),
+        "What it reads": (reads, "group_reads", "Of the distant pairs of this group and another."),
+    }
+    for column, (title, (table, key, hint)) in zip(columns, said.items()):
+        with column:
+            st.markdown(f"**{title}**", help=hint)
+            if table.empty:
+                st.caption("The text is too short: too few pairs lie beyond the window.")
+                continue
+            st.dataframe(
+                table.assign(group=[names[number] for number in table["group"]]),
+                hide_index=True,
+                key=key,
+                column_config={"read": PERCENT, "times the mean": TWO},
+            )
+    with columns[0]:
+        st.markdown(
+            "**In the layers beside it**",
+            help="The groups of two layers are paired so that most tokens stay together.",
+        )
+        st.dataframe(
+            matched_rows(trace, row, group),
+            hide_index=True,
+            key="group_matched",
+            column_config={"of this group": PERCENT, "by chance": PERCENT},
+        )
+    with columns[1]:
+        st.markdown("**Nearest groups**", help="By the cosine of their centroids, which the routers hold.")
+        near = neighbour_rows(
+            cached.centroids(analysis, st.session_state["model"], st.session_state["routers"])[trace.layers[row]], group
+        )
+        st.dataframe(
+            near.assign(group=[names[number] for number in near["group"]]),
+            hide_index=True,
+            key="group_near",
+            column_config={"cosine of centroids": TWO},
+        )
+
+
+def _effect(analysis: Analysis, layer: int, group: int) -> None:
+    trace = analysis.trace
+    st.markdown("**Does it matter?**")
+    if trace.head is None:
+        st.caption("All heads of a layer share these groups; the Effects page tests one head at a time.")
+    asked = Asked(layer, trace.head or 0, min(TOKENS, len(trace.tokens)), EFFECT)
+    points = known(analysis, asked, [group])
+    place = st.empty()
+    if not points:
+        pressed = place.button(
+            "Remove its links and measure",
+            icon=":material/science:",
+            key="measure_effect",
+            help=f"Runs the first {asked.tokens} tokens without the group's distant links, and without as many random "
+            f"ones, up to {EFFECT.draws} times. The Effects page has more choices.",
+        )
+        if not pressed:
+            return
+        bar = place.progress(0.0, text="Starting …")
+        points = [
+            group_point(
+                analysis,
+                asked,
+                group,
+                st.session_state["model"],
+                st.session_state["routers"],
+                lambda message, share: bar.progress(share, text=f"{message} …"),
+            )
+        ]
+        place.empty()
+    table = effects_of_points(points)
+    st.markdown(verdict(table, EFFECT.kind, layer=layer, head=asked.head, tokens=asked.tokens))
+    st.dataframe(shown_table(table), hide_index=True, key="group_effect", column_config={"p": TWO, "p, loss": TWO})
+    floor = floor_sentence(1, EFFECT.draws)
+    st.caption(f"KL and loss in thousandths of a nat per token; chance is as many random tokens. {floor}")
+    changed = most_changed(points[0], trace)
+    if len(changed):
+        st.markdown("The predictions that change most:")
+        st.dataframe(changed, hide_index=True, key="group_changed", column_config={"KL": TWO, "change of loss": TWO})
+
+
+def _empty_state() -> None:
+    st.info("**Paste or upload a text in the sidebar**, or choose a sample.", icon=":material/edit_note:")
+    st.markdown(
+        "You will see, for any group:\n"
+        "1. **A guess** at what it holds, with its evidence, and your own name and note.\n"
+        "2. **Its tokens** in context, its parts of speech, its neighbours, and who reads it.\n"
+        "3. **Its effect** on the predictions, if you ask for it."
+    )
+
+
+with guarded():
+    main()

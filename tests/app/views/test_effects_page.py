@@ -1,0 +1,106 @@
+"""The Effects page on the real model, and its view models."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from opening import TEXT, open_page, paste, shown
+from synthetic import synthetic_trace
+
+from focus_core.models import default_model
+from workbench.views.effects.cached import eligible_sizes
+from workbench.views.effects.charts import effect_chart, of_groups, of_kinds
+from workbench.views.effects.tables import floor_sentence, kind_table, most_changed, shown_table, verdict
+
+real_model = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
+
+
+def effects(p_values: list[float]) -> pd.DataFrame:
+    rows = [
+        {
+            "group": number,
+            "keys": 5,
+            "links": 9,
+            **{name: 0.002 * (number + 1) for name in ("kl", "loss")},
+            **{f"{name} {end}": 0.001 for name in ("kl", "loss") for end in ("low", "high")},
+            **{f"{name} {p}": value for name in ("kl", "loss") for p in ("p", "p (Holm)")},
+            "untouched kl": None,
+            "draws": 99,
+        }
+        for number, value in enumerate(p_values)
+    ]
+    return pd.DataFrame(rows)
+
+
+@real_model
+def test_the_page_runs_a_group_and_says_whether_it_matters():
+    app = paste("effects", TEXT, layer="20", window="16")
+    said = shown(app)
+    assert "matters" not in said and app.button(key="run_effects").label == "Run"
+    app.session_state["effect_which"] = "chosen"
+    app.select_slider(key="effect_draws").set_value(19)
+    app = app.run()
+    app.button(key="run_effects").click()
+    said = shown(app.run())
+    assert "of layer 20, head 0 changes the model's predictions" in said
+    assert "the p-values are about this text" in said
+    assert app.button(key="run_effects").disabled
+    assert len(app.dataframe[0].value) == 1
+    app.session_state["effect_details"] = True
+    assert "The predictions that change most" in shown(app.run())
+
+
+@real_model
+def test_a_text_inside_the_window_has_nothing_to_remove():
+    assert "is read from beyond the window" in shown(paste("effects", "One two three."))
+
+
+@real_model
+def test_without_a_text_the_page_teaches():
+    assert "You will see" in shown(open_page("effects", source="paste"))
+
+
+def test_the_verdict_names_the_groups_that_matter():
+    where = {"layer": 3, "head": 1, "tokens": 384}
+    assert "None of these 2 groups of layer 3, head 1 matters more" in verdict(
+        effects([0.2, 0.9]), "knock-out", **where
+    )
+    one = verdict(effects([0.2, 0.01]), "knock-out", **where)
+    assert one.startswith("Group 1 of layer 3, head 1 matters: removing it")
+    assert verdict(effects([0.01, 0.01, 0.4]), "knock-out", **where).startswith(
+        "Groups 1 and 0 of layer 3, head 1 matter"
+    )
+    assert "changes the model's predictions no more than" in verdict(effects([0.5]), "force", **where)
+
+
+def test_too_few_random_sets_are_said():
+    assert floor_sentence(8, 399) == "" and floor_sentence(1, 99) == ""
+    assert "below 0.2" in floor_sentence(8, 39)
+
+
+def test_sizes_are_of_the_tokens_that_can_be_read_from_afar():
+    trace = synthetic_trace("w " * 30 + "w")
+    sizes = eligible_sizes(trace, 1, 20)
+    assert sizes.tolist() == trace.membership[1, 1 : 20 - 1 - 2].sum(0).tolist()
+    assert not eligible_sizes(trace, 1, 3).any()
+
+
+def test_tables_hold_the_numbers():
+    table = shown_table(effects([0.01, 0.3]))
+    assert table["KL"].tolist() == pytest.approx([2, 4]) and table["chance"][0] == "1 to 1"
+    trace = synthetic_trace("one two three four")
+    point = {"token_kl": [0.0, 0.4, 0.1], "token_loss": [0.0, -0.2, 0.1], "kinds": {}}
+    changed = most_changed(point, trace)
+    assert changed["token"].tolist() == [2, 3] and changed["predicted"].tolist() == [" three", " four"]
+    assert kind_table(point, "distance").empty
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_charts_have_titles(dark):
+    kinds = pd.DataFrame(
+        {"kind": ["a"], "effect": [0.1], "low": [np.nan], "high": [np.nan], "p": [1.0], "p (Holm)": [1.0]}
+    )
+    for table in (of_groups(effects([0.01, 0.5])), of_kinds(kinds)):
+        figure = effect_chart(table, title="Effects", axis="", dark=dark)
+        assert figure.layout.title.text and figure.layout.xaxis.title.text

@@ -1,0 +1,80 @@
+"""The Group page on the real model, and its view models."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from opening import TEXT, open_page, paste, shown
+from synthetic import synthetic_trace
+
+from focus_core.models import default_model
+from focus_core.report.model import Card, Interval, TagShare, TokenCount
+from focus_core.resources import runs_dir
+from workbench.runs import notes
+from workbench.views.group.labels import as_note, guess, named
+from workbench.views.group.tables import matched_rows, neighbour_rows, reading_counts, reading_rows
+
+real_model = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
+
+
+def card(count: int = 20, top: int = 2, tags: tuple[TagShare, ...] = ()) -> Card:
+    tokens = (TokenCount(" sea", 1, top, 30, 2.0), TokenCount(" sky", 2, 1, 4, 1.0))
+    return Card(3, 5, count, Interval(0.1), count, 0.9, frequent=tokens, typical=tokens, tags=tags)
+
+
+@real_model
+def test_the_page_shows_a_group_and_keeps_its_name():
+    app = paste("group", TEXT, layer="4", group="3", window="16")
+    said = shown(app)
+    assert "Group 3 of layer 4" in said and "an even split is 12.5%" in said
+    for part in ("Its tokens", "In context", "What reads it", "In the layers beside it", "Nearest groups"):
+        assert part in said
+    assert app.query_params["group"] == "3"
+    name = next(box for box in app.text_input if box.label == "Your name of it")
+    name.set_value("sea words")
+    assert "Group 3 of layer 4: sea words" in shown(app.run()).replace("\\", "")
+    assert "# sea words" in (runs_dir() / notes.NOTES).read_text()
+    again = paste("group", TEXT, layer="4", group="3", window="16")
+    assert "Group 3 of layer 4: sea words" in shown(again).replace("\\", "")
+
+
+@real_model
+def test_without_a_text_the_page_teaches():
+    assert "You will see" in shown(open_page("group", source="paste"))
+
+
+def test_a_guess_comes_with_its_evidence():
+    assert guess(card(count=3)).label == ""
+    one = guess(card(top=15))
+    assert "sea" in one.label and "15 of its 20 tokens" in one.evidence
+    tag = TagShare("PROPN", 12, Interval(0.8, 0.6, 0.9), 0.1)
+    found = guess(card(tags=(tag,)))
+    assert found.label.startswith("names, such as") and "80% of its words are tagged PROPN" in found.evidence
+    weak = TagShare("PROPN", 12, Interval(0.8, 0.12, 0.9), 0.1)
+    assert guess(card(tags=(weak,))).label.startswith("tokens such as")
+
+
+@pytest.mark.parametrize("note", [("", ""), ("", "a\nb"), ("ships", ""), ("ships", "they sail\n\nfar")])
+def test_names_and_notes_share_one_text(note):
+    assert named(as_note(*note)) == note
+
+
+def test_reading_is_counted_over_distant_pairs():
+    trace = synthetic_trace("w " * 40 + "w", top_k=1)
+    read, pairs = reading_counts(trace, 1)
+    distant = [(q, k) for q in range(41) for k in range(1, q - 2)]
+    assert pairs.sum() == len(distant)
+    groups = trace.groups[1]
+    assert read.sum() == sum(groups[q] == groups[k] for q, k in distant)
+    assert np.array_equal(read, np.diag(np.diag(read))) and (read <= pairs).all()
+    table = reading_rows(read * 10, pairs * 10, 2, of="readers")
+    assert table["group"][0] == 2 and table["read"][0] == 1
+
+
+def test_partners_and_neighbours():
+    trace = synthetic_trace("w " * 60 + "w", num_layers=3)
+    assert matched_rows(trace, 0, 1)["layer"].tolist() == [1]
+    found = matched_rows(trace, 1, 1)
+    assert found["layer"].tolist() == [0, 2] and found["of this group"].between(0, 1).all()
+    centroids = np.array([[1.0, 0], [0.9, 0.1], [0, 1]])
+    assert neighbour_rows(centroids, 0)["group"].tolist() == [1, 2]
