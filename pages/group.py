@@ -259,16 +259,11 @@ def _effect(analysis: Analysis, layer: int, group: int) -> None:
         if not pressed:
             return
         bar = place.progress(0.0, text="Starting …")
-        points = [
-            group_point(
-                analysis,
-                asked,
-                group,
-                st.session_state["model"],
-                st.session_state["routers"],
-                lambda message, share: bar.progress(share, text=f"{message} …"),
-            )
-        ]
+
+        def report(message: str, share: float) -> None:
+            bar.progress(share, text=f"{message} …")
+
+        points = [group_point(analysis, asked, group, st.session_state["model"], st.session_state["routers"], report)]
         place.empty()
     table = effects_of_points(points)
     st.markdown(verdict(table, EFFECT.kind, layer=layer, head=asked.head, tokens=asked.tokens))

@@ -38,6 +38,7 @@ def draw() -> None:
             st.Page(pages / "linguistics.py", title="Linguistics", icon=":material/translate:"),
             st.Page(pages / "group.py", title="Group", icon=":material/workspaces:"),
             st.Page(pages / "effects.py", title="Effects", icon=":material/science:"),
+            st.Page(pages / "attention.py", title="Attention", icon=":material/join_inner:"),
             st.Page(pages / "speed.py", title="Speed", icon=":material/speed:"),
             st.Page(pages / "quality.py", title="Quality", icon=":material/query_stats:"),
             st.Page(pages / "train.py", title="Train", icon=":material/model_training:"),

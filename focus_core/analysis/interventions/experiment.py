@@ -74,11 +74,7 @@ def _attending(
     focus: FocusModel, layer: int, head: int, links_of: Callable[[Site], tuple[Site, Links]]
 ) -> Iterator[None]:
     """Attend in one head by the links that a function gives for its site."""
-    current = focus.current
-    if layer not in focus.layers:
-        raise FocusError(f"Layer {layer} has no router: choose one of {min(focus.layers)} to {max(focus.layers)}.")
-    if current.mode != "hard":
-        raise FocusError("Interventions change the links of hard routing: use them inside focus.routing('hard').")
+    check_layer(focus, layer)
 
     def attend(call: AttentionCall) -> AttentionOutput:
         whole = attend_hard(call)
@@ -89,11 +85,36 @@ def _attending(
         output[places], logsumexp[places] = found.output, found.logsumexp.to(logsumexp.dtype)
         return AttentionOutput(output, logsumexp)
 
-    config = current.config
+    with attending(focus, Rule(attend, hard_groups)):
+        yield
+
+
+def check_layer(focus: FocusModel, layer: int) -> None:
+    """Refuse a layer without a router.
+
+    Raises:
+        FocusError: it is one.
+    """
+    if layer not in focus.layers:
+        raise FocusError(f"Layer {layer} has no router: choose one of {min(focus.layers)} to {max(focus.layers)}.")
+
+
+@contextmanager
+def attending(focus: FocusModel, rule: Rule) -> Iterator[None]:
+    """Attend by another rule, under the settings in force.
+
+    Raises:
+        FocusError: routing is not hard.
+    """
+    current = focus.current
+    if current.mode != "hard":
+        raise FocusError("Interventions change the links of hard routing: use them inside focus.routing('hard').")
     changes = {
-        field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name not in _OF_ROUTERS
+        field.name: getattr(current.config, field.name)
+        for field in dataclasses.fields(current.config)
+        if field.name not in _OF_ROUTERS
     }
-    with focus.routing("hard", backend=current.backend, rule=Rule(attend, hard_groups), **changes):
+    with focus.routing("hard", backend=current.backend, rule=rule, **changes):
         yield
 
 

@@ -97,27 +97,36 @@ class Site:
         """T."""
         return len(self.key)
 
-    def distant(self) -> Bool[Tensor, "T T"]:
-        """Causal pairs beyond the window whose key is no sink: the pairs that groups decide about."""
+    def distant(self, queries: Tensor | None = None) -> Bool[Tensor, "Tq T"]:
+        """Causal pairs beyond the window whose key is no sink: the pairs that groups decide about.
+
+        Args:
+            queries: (Tq,) places of queries; all when None.
+        """
         index = torch.arange(self.length, device=self.key.device)
-        apart = index[:, None] - index
+        apart = (index if queries is None else queries)[:, None] - index
         found = (apart > self.reading.window) & (index >= self.reading.sink_tokens)
         return found if self.sliding_window is None else found & (apart < self.sliding_window)
 
-    def links(self) -> Links:
-        """The links that routing gives."""
+    def links(self, queries: Tensor | None = None) -> Links:
+        """The links that routing gives, (G, Tq, T).
+
+        Args:
+            queries: (Tq,) places of queries; all when None.
+        """
         index = torch.arange(self.length, device=self.key.device)
-        causal = index[:, None] >= index
+        asking = index if queries is None else queries
+        causal = asking[:, None] >= index
         if self.readers is not None:
-            shared = self.readers.float() @ self.members.float().mT > 0
+            shared = self.readers[asking].float() @ self.members.float().mT > 0
             if self.sliding_window is not None:
-                causal = causal & (index[:, None] - index < self.sliding_window)
-            exact = (causal & (shared | ~self.distant())).expand(len(self.query), -1, -1)
+                causal = causal & (asking[:, None] - index < self.sliding_window)
+            exact = (causal & (shared | ~self.distant(asking))).expand(len(self.query), -1, -1)
             return Links(exact, torch.zeros_like(exact))
         pages, reads = self._pages()
-        border = torch.tensor([self.reading.border(place) for place in range(self.length)], device=self.key.device)
+        border = torch.tensor([self.reading.border(place) for place in asking.tolist()], device=self.key.device)
         beyond = (index < border[:, None]) & (index >= self.reading.sink_tokens)
-        read = reads[:, :, pages]
+        read = reads[:, asking][:, :, pages]
         return Links(causal & (~beyond | read), beyond & ~read)
 
     def pages(self) -> Int[Tensor, " T"]:

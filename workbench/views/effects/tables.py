@@ -29,7 +29,7 @@ def verdict(table: pd.DataFrame, kind: str, *, layer: int, head: int, tokens: in
         tokens: length of the text.
     """
     where = f"layer {layer}, head {head}"
-    beyond = table[table["kl p (Holm)"] < LEVEL].sort_values("kl", ascending=False)
+    beyond = table.loc[table["kl p (Holm)"].lt(LEVEL)].sort_values(by="kl", ascending=False)
     act = DONE[kind]
     if len(table) == 1:
         group = int(table["group"].iloc[0])

@@ -21,7 +21,7 @@ def tag_chart(table: pd.DataFrame, group: int, *, dark: bool = False) -> go.Figu
     part = table.head(MOST)
     main, other = ("#0072B2", "#FFFFFF") if dark else ("#56B4E9", "#000000")
     error = None  # below a few words there are no intervals
-    if part["low"].notna().all() and len(part):
+    if len(part) and not part["low"].isna().to_numpy().any():
         error = {"type": "data", "array": part["high"] - part["share"], "arrayminus": part["share"] - part["low"]}
     figure = go.Figure()
     figure.add_bar(

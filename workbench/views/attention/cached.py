@@ -1,0 +1,35 @@
+"""The attention of one token, cached between reruns."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import streamlit as st
+
+from focus_core.analysis.interventions.attention import TokenAttention, token_attention
+from workbench.engine import service
+from workbench.engine.cached import setting_key
+from workbench.engine.service import Analysis, Settings
+
+
+def attention_of(analysis: Analysis, layer: int, head: int, token: int, model: str, routers: str) -> TokenAttention:
+    """What a token of the routed model reads, whatever hidden states the page routes.
+
+    Args:
+        analysis: of the text.
+        layer: number of the layer.
+        head: key/value head.
+        token: place of the query.
+        model: as in `service.Settings`.
+        routers: likewise.
+    """
+    settings = dataclasses.replace(service.settings_of(analysis, model, routers), states="routed")
+    return _attention(setting_key(analysis), layer, head, token, settings, analysis)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _attention(key: str, layer: int, head: int, token: int, _settings: Settings, _analysis: Analysis) -> TokenAttention:
+    base, ids = service.load_base(_settings.model), np.array(_analysis.trace.input_ids)
+    with base.lock:
+        return service.routed(base, _settings, lambda focus: token_attention(focus, ids, layer, head, token))

@@ -1,0 +1,52 @@
+"""The keys of one token, under full attention and under routing."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from workbench.charts.theme import style
+from workbench.views.attention.tables import KINDS
+
+_LIGHT = dict(zip(KINDS, ("#0072B2", "#6B7280", "#D55E00", "#CC79A7", "#B8BDC7")))
+_DARK = dict(zip(KINDS, ("#56B4E9", "#9CA3AF", "#E69F00", "#CC79A7", "#4B5563")))
+
+
+def weights_chart(table: pd.DataFrame, column: str, *, title: str, most: float, dark: bool = False) -> go.Figure:
+    """Weights of all keys along the text, coloured by how each is read.
+
+    Args:
+        table: from `key_table`.
+        column: "full" or "routed".
+        title: of the chart.
+        most: end of the axis, the same for charts side by side.
+        dark: for a dark page.
+    """
+    colors = _DARK if dark else _LIGHT
+    figure = go.Figure()
+    for kind in KINDS:
+        part = table[(table["how"] == kind) & (table[column] > 0)]
+        if part.empty:
+            continue
+        x, y = [], []
+        for place, value in zip(part["token"], part[column]):
+            x += [place, place, None]
+            y += [0, value, None]
+        figure.add_scatter(
+            x=x, y=y, mode="lines", line={"color": colors[kind], "width": 2}, hoverinfo="skip", showlegend=False
+        )
+        figure.add_scatter(
+            x=part["token"],
+            y=part[column],
+            mode="markers",
+            name=kind,
+            marker={"size": 6, "color": colors[kind]},
+            customdata=part[["text", "distance"]],
+            hovertemplate="%{customdata[0]}<br>token %{x}, %{customdata[1]} before<br>weight %{y:.2%}"
+            f"<extra>{kind}</extra>",
+        )
+    figure.update_layout(title=title, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
+    figure.update_xaxes(title="token read", zeroline=False, showgrid=False)
+    figure.update_yaxes(title="weight", tickformat=".0%", range=[0, 1.08 * most], zeroline=False)
+    style(figure, dark=dark, height=340)
+    return figure.update_layout(margin={"t": 96})
