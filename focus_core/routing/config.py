@@ -15,7 +15,7 @@ from focus_core.reading import parse_json
 from focus_core.routing.balance import BALANCES
 from focus_core.routing.gate import GATES
 from focus_core.routing.routers import ROUTERS, SCORES, Router
-from focus_core.schema import Wrong, array, maybe, number, table, text, whole
+from focus_core.schema import Wrong, array, flag, maybe, number, table, text, whole
 
 MOST_GROUPS, MOST_LAYERS, MOST_TOKENS = 4096, 10_000, 2**31 - 1
 """Largest settings that are accepted: far beyond any model, and small enough for every computation with them."""
@@ -41,6 +41,7 @@ RANGES = table(
         "read_share": maybe(number(0, 1)),
         "count_weight": number(-1e6, 1e6),
         "page_size": maybe(whole(1, MOST_TOKENS)),
+        "shares_by_need": flag,
     }
 )
 """The range of every setting, by its name."""
@@ -79,6 +80,7 @@ class FocusConfig:
             `top_k` for one call replaces it.
         count_weight: weight of the log of a narrow group's size in its score; see docs/method.md.
         page_size: P, keys of a page of a narrow group; with a `read_share` queries read pages. None for whole groups.
+        shares_by_need: each query head reads a share of its own, as `focus fit` measured; `read_share` is their mean.
     """
 
     router: str = "layer"
@@ -100,6 +102,7 @@ class FocusConfig:
     read_share: float | None = None
     count_weight: float = 0.0
     page_size: int | None = 16
+    shares_by_need: bool = False
 
     def __post_init__(self) -> None:
         for name in ("layers", "layer_top_k"):
@@ -121,6 +124,8 @@ class FocusConfig:
             raise FocusError(f"layer_top_k holds {wrong[0]}: every layer takes 0 to {self.num_groups} groups a token.")
         if self.read_share is not None and not ROUTERS[self.router].from_keys:
             raise FocusError(f"read_share needs router='narrow', and this is router={self.router!r}: set top_k.")
+        if self.shares_by_need and not ROUTERS[self.router].from_keys:
+            raise FocusError(f"shares_by_need needs router='narrow', and this is router={self.router!r}.")
 
     @classmethod
     def paper(cls, **changes: Any) -> FocusConfig:
@@ -167,14 +172,18 @@ class FocusConfig:
         """The head that a record of one head names; None where all heads of a layer share the groups."""
         return head if ROUTERS[self.router].per_head else None
 
-    def new_router(self, hidden_size: int, num_kv_heads: int, generator: torch.Generator) -> Router:
+    def new_router(
+        self, hidden_size: int, num_kv_heads: int, generator: torch.Generator, num_heads: int | None = None
+    ) -> Router:
         """An untrained router of this kind for one layer.
 
         Args:
             hidden_size: d, width of the hidden states that enter the attention block; of a key where `from_keys`.
             num_kv_heads: key/value heads of the layer.
             generator: source of the initial values (CPU).
+            num_heads: query heads of the layer; needed with `shares_by_need` alone.
         """
+        own = {"num_heads": num_heads} if self.shares_by_need else {}
         return ROUTERS[self.router](
             hidden_size,
             num_kv_heads,
@@ -182,6 +191,7 @@ class FocusConfig:
             route_dim=self.route_dim,
             score=self.score,
             generator=generator,
+            **own,
         )
 
     def to_json(self) -> str:

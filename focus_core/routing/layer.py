@@ -130,9 +130,15 @@ class LayerRouting:
             chunk=config.chunk,
             top_k=self.top_k if top_k is None else top_k,
             share=config.read_share if top_k is None else None,
+            head_shares=self._head_shares(config) if top_k is None else None,
             count_weight=config.count_weight,
             page_size=config.page_size,
         )
+
+    def _head_shares(self, config: FocusConfig) -> tuple[float, ...] | None:
+        if config.read_share is None or not config.shares_by_need:
+            return None
+        return self.router.head_shares(config.read_share)
 
     def pair_counts(self, config: FocusConfig | None = None, top_k: int | None = None) -> PairCounts:
         """Pairs that hard routing keeps inside the model's own window, one count for each of the N rows.
@@ -165,9 +171,10 @@ class LayerRouting:
         text, head = divmod(row, heads)
         groups = self.key_groups[row][None, None]
         query = vectors.query[text].unflatten(0, (heads, -1))[head][None]
+        reading = self.reading().of_row(row, query.shape[1])
         key = vectors.key[text, head][None, None]
         settings = {"scale": vectors.scale, "softcap": vectors.softcap}
-        parts, reads = narrow_reads(query, key, groups, self.key_weights.shape[-1], self.reading(), **settings)
+        parts, reads = narrow_reads(query, key, groups, self.key_weights.shape[-1], reading, **settings)
         return parts[0, 0], reads[0]
 
     def _narrow_pairs(self, reading: Reading) -> PairCounts:

@@ -93,7 +93,9 @@ class FocusModel(nn.Module):
         width = text.hidden_size
         if ROUTERS[config.router].from_keys:
             width = getattr(text, "head_dim", None) or width // text.num_attention_heads
-        self.routers = nn.ModuleDict({str(i): config.new_router(width, num_kv_heads, generator) for i in chosen})
+        self.routers = nn.ModuleDict(
+            {str(i): config.new_router(width, num_kv_heads, generator, text.num_attention_heads) for i in chosen}
+        )
         for i in chosen:
             device = next(modules[i].parameters()).device
             if device.type != "cpu":
@@ -104,7 +106,8 @@ class FocusModel(nn.Module):
         self._observer: Observer | None = None
         self._routing = Routing("hard", config)
         self.sliding_windows = tuple(own_window(modules[i]) for i in chosen)
-        self._attach({i: modules[i] for i in chosen})
+        self.attention_modules = {i: modules[i] for i in chosen}
+        self._attach(self.attention_modules)
 
     def _attach(self, modules: dict[int, nn.Module]) -> None:
         for parameter, _ in self._base_flags:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from focus_core.errors import FocusError
 from focus_core.locks import claims_folder
 from focus_core.models import LoadedModel, load_model
 from focus_core.progress import Progress, silent
@@ -19,14 +21,16 @@ from focus_core.training.run import RECORD
 
 SCHEMA = "focus-fit/1"
 LENGTH = 1024
-"""Tokens of a block."""
+"""Tokens of a block on which groups are fitted."""
+NEED_LENGTH = 2048
+"""Tokens of a block on which the need of heads is measured, where the model has as many positions."""
 
 
 def narrow_config(**changes: Any) -> FocusConfig:
     """The default settings of narrow routers: 64 groups, pages of 16 keys, 15% of the keys beyond the window."""
     usual: dict[str, Any] = {
         "router": "narrow", "num_groups": 64, "top_k": 1, "window": 128, "read_share": 0.15, "score": "dot",
-        "count_weight": 1.0, "chunk": 16,
+        "count_weight": 1.0, "chunk": 16, "shares_by_need": True,
     }  # fmt: skip
     return FocusConfig(**{**usual, **changes})
 
@@ -66,7 +70,8 @@ def fit_routers(
     each = max(1, round(tokens / LENGTH / len(files)))
     pools = [token_blocks(loaded.tokenizer, [read_text(path)], LENGTH, max_blocks=each) for path in files]
     blocks = np.concatenate(pools)
-    focus = fit_narrow(loaded.model, blocks, config, seed=seed, progress=progress)
+    need = _need_blocks(loaded, files) if config.shares_by_need else None
+    focus = fit_narrow(loaded.model, blocks, config, need=need, seed=seed, progress=progress)
     try:
         focus.save_pretrained(out)
     finally:
@@ -74,7 +79,19 @@ def fit_routers(
     report = {
         "schema": SCHEMA,
         "model": {"name": loaded.info.name, "revision": loaded.info.revision},
-        "settings": {"config": config, "length": LENGTH, "blocks": len(blocks), "seed": seed},
+        "settings": {"config": config, "length": LENGTH, "blocks": len(blocks), "seed": seed}
+        | ({} if need is None else {"need_length": need.shape[1], "need_blocks": len(need)}),
         "data": text_records(files),
     }
     return record_run(out / RECORD, report)
+
+
+def _need_blocks(loaded: LoadedModel, files: Sequence[Path]) -> np.ndarray | None:
+    """One block of each file that has `NEED_LENGTH` tokens, or as many as the model has positions; None without any."""
+    positions = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None) or NEED_LENGTH
+    found = []
+    for path in files:
+        with suppress(FocusError):  # shorter than a block
+            length = min(NEED_LENGTH, positions)
+            found.append(token_blocks(loaded.tokenizer, [read_text(path)], length, max_blocks=1))
+    return np.concatenate(found) if found else None

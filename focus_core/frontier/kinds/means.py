@@ -28,7 +28,7 @@ class MeanRow:
         kind: "untouched", "routers", "baseline" or "oracle".
         source: paper of a baseline; for routers, their origin.
         length: T in tokens.
-        wanted_share: share of distant pairs that a baseline was asked to keep.
+        wanted_share: share of distant pairs that a baseline, or routers that read a share, were asked to keep.
         kept_share: share of distant pairs kept, mean over kinds; None for estimates.
         causal_kept_share: share of all causal pairs computed, likewise.
         kl: mean KL(untouched || this) over kinds in nats per token, with its interval; None for the untouched model.
@@ -170,7 +170,8 @@ def _row(
         by_kind={} if off else {name: each["kl"] for name, each in found.items()},
         points=found,
         complete=complete,
-        ours=point["method"] == ours["method"] and point["top_k"] == ours["top_k"],
+        ours=(point["method"], point["top_k"], point["wanted_share"])
+        == (ours["method"], ours["top_k"], ours.get("share")),
     )
 
 

@@ -112,7 +112,7 @@ class Method:
         kind: "untouched", "routers" or "baseline".
         routers: attached while it is measured; baselines may read their groups.
         top_k: k of routers; None as planned.
-        share: of distant pairs, for a baseline whose share can be set.
+        share: of distant pairs, for a baseline whose share can be set, and for routers that read a share.
     """
 
     name: str
@@ -209,7 +209,7 @@ def measure_protocol(
         },
         "training_text": training_text,
     }
-    ours = {"method": methods[0].name, "top_k": methods[0].top_k}
+    ours = {"method": methods[0].name, "top_k": methods[0].top_k, "share": methods[0].share}
     record = resumed(out, report, {"kinds": entries, "routers": routers, "ours": ours})
     points = [point_of(point) for point in record["points"]]
     fit_length = min(LONG, _positions(loaded) or LONG)
@@ -266,7 +266,7 @@ def _positions(loaded: LoadedModel) -> int | None:
 
 
 def _routed_methods(loaded: LoadedModel, settings: ProtocolSettings) -> tuple[list[Method], dict[str, Any]]:
-    """The routers at each k, and what identifies them; each is attached once to read it."""
+    """The routers at each k, or share, and what identifies them; each is attached once to read it."""
     methods: list[Method] = []
     found: dict[str, Any] = {}
     for folder in settings.routers:
@@ -279,8 +279,11 @@ def _routed_methods(loaded: LoadedModel, settings: ProtocolSettings) -> tuple[li
         if found.get(name, entry)["hash"] != entry["hash"]:
             raise FocusError(f"Two folders of routers are called {name}: rename one of them.")
         found[name] = entry | {"trained_on": _training_text(folder if folder is not None else name)}
-        for top_k in (None,) if config.one_top_k is None else settings.top_k:
-            methods.append(Method(name, "routers", folder, top_k))
+        if config.read_share is not None:
+            methods += [Method(name, "routers", folder, share=share) for share in settings.shares]
+        else:
+            planned = config.one_top_k is None
+            methods += [Method(name, "routers", folder, top_k) for top_k in ((None,) if planned else settings.top_k)]
     return methods, found
 
 
@@ -384,6 +387,8 @@ class _Run:
             )
         changes: dict[str, Any] = {"window": settings.window, "sink_tokens": settings.sink_tokens}
         config = focus.config
+        if method.share is not None:
+            changes["read_share"] = method.share
         row = evaluate(
             focus,
             states.blocks,
@@ -393,6 +398,8 @@ class _Run:
             untouched=states,
             **changes,
         )
-        label = f"{method.name}, {config.budget if method.top_k is None else f'k={method.top_k}'}"
+        budget = config.budget if method.top_k is None else f"k={method.top_k}"
+        label = method.name if method.share is not None else f"{method.name}, {budget}"
         planned = config.layer_top_k or None
-        return routed_point(method.name, label, "trained", row, config.router, config.num_groups, planned)
+        point = routed_point(method.name, label, "trained", row, config.router, config.num_groups, planned)
+        return replace(point, wanted_share=method.share)

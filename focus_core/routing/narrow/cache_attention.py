@@ -89,7 +89,7 @@ def _compiled(query: Tensor, pages: PageStore, near: Near, reading: Reading, sca
         near.sinks,
         near.first,
         near.first + near.length - near.border,
-        _budgets(near.length - query.shape[1], near.length, pages.length, reading),
+        _budgets(near.length - query.shape[1], near.length, pages.length, reading, len(query)),
         np.float32(reading.count_weight),
         np.float32(scale),
         output.numpy(),
@@ -109,13 +109,12 @@ def _array(part: Tensor) -> np.ndarray:
     return (part.view(torch.int16) if part.dtype == torch.bfloat16 else part).numpy()
 
 
-def _budgets(first: int, stop: int, distant: int, reading: Reading) -> np.ndarray:
-    """(n,) float32: keys of pages that the queries from `first` to `stop` may read, rounded as in `Reading.choose`."""
-    assert reading.share is not None
+def _budgets(first: int, stop: int, distant: int, reading: Reading, heads: int) -> np.ndarray:
+    """(Hq, n) float32: keys of pages that the queries from `first` to `stop` may read; see `Reading.choose`."""
     border = reading.border(first)
     beyond = np.arange(first, stop) - (reading.window + border)
     already = (np.maximum(beyond, 0) + min(border, reading.sink_tokens)).astype(np.float32)
-    return np.float32(reading.share) * (np.float32(distant) + already) - already
+    return reading.shares(heads).numpy()[:, None] * (np.float32(distant) + already) - already
 
 
 def attend_masked(

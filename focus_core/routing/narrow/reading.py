@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,6 +27,7 @@ class Reading:
         top_k: groups that a query reads; None where `share` decides.
         share: share of the keys beyond a query's window that it attends exactly, 0 to 1, before `top_k`; None where
             `top_k` decides.
+        head_shares: of each query head, in place of `share`; None for one share.
         count_weight: weight of the log of a part's size in its score: 1 ranks parts by their estimated mass, 0 by
             mass per key.
         page_size: P, keys of a page: with a `share`, pages of groups are summarised and read in place of whole groups;
@@ -40,6 +42,7 @@ class Reading:
     chunk: int = 64
     top_k: int | None = None
     share: float | None = None
+    head_shares: tuple[float, ...] | None = None
     count_weight: float = 0.0
     page_size: int | None = None
 
@@ -48,14 +51,32 @@ class Reading:
             raise FocusError(f"chunk is {self.chunk}: it must be at least 1 token.")
         if self.page_size is not None and self.page_size < 1:
             raise FocusError(f"page_size is {self.page_size}: a page holds at least 1 key.")
-        if self.share is not None and not 0 <= self.share <= 1:
-            raise FocusError(f"The share of distant keys to read is {self.share}: choose one from 0 to 1.")
+        shares = () if self.share is None else (self.share, *(self.head_shares or ()))
+        wrong = [share for share in shares if not 0 <= share <= 1]
+        if wrong:
+            raise FocusError(f"The share of distant keys to read is {wrong[0]}: choose one from 0 to 1.")
         if self.top_k is None and self.share is None:
             raise FocusError("A reading needs the number of groups or the share of keys to read: give one of them.")
 
     def border(self, query: int) -> int:
         """First key of the window of a query, extended to a border: keys before it are distant, or sinks."""
         return max(0, query // self.chunk * self.chunk - self.window) // self.chunk * self.chunk
+
+    def of_row(self, row: int, repeats: int) -> Reading:
+        """The settings of the `repeats` query heads of one row, where key/value heads are rows of the batch."""
+        if self.head_shares is None:
+            return self
+        first = row * repeats % len(self.head_shares)
+        return replace(self, head_shares=self.head_shares[first : first + repeats])
+
+    def shares(self, rows: int) -> Float[Tensor, rows]:
+        """The share of every query head, float32, for rows of one text after another.
+
+        Args:
+            rows: a multiple of the heads.
+        """
+        shares = (self.share or 0.0,) if self.head_shares is None else self.head_shares
+        return torch.tensor(shares, dtype=torch.float32).repeat(rows // len(shares))
 
     def parts(self, groups: Int[Tensor, "B Hkv T"], num_groups: int) -> Pages:
         """The parts of the keys that are summarised and read: pages of groups, or the groups themselves."""
@@ -85,7 +106,8 @@ class Reading:
         for all keys beyond the window.
 
         Args:
-            scores: (..., K), compared within a query; of equal scores the first group wins.
+            scores: (..., N, K), compared within a query; of equal scores the first group wins. The dimensions before N
+                are the query heads.
             counts: (..., K) distant keys of each part, broadcastable to the scores.
             already: of each query, see `already`; broadcastable to the scores without their last dimension.
 
@@ -95,8 +117,11 @@ class Reading:
         ranked = scores.masked_fill(counts == 0, float("-inf")).sort(dim=-1, descending=True, stable=True).indices
         sizes = counts.expand_as(scores).gather(-1, ranked)
         if self.share is not None:
-            attended = already[..., None]
-            budget = self.share * (sizes.sum(-1, keepdim=True) + attended) - attended
+            heads = scores.shape[:-2]
+            share = self.shares(math.prod(heads)).to(scores.device).view(*heads, 1, 1)
+            # In float32 whatever the scores are in, so that every backend rounds alike.
+            attended = already[..., None].float()
+            budget = share * (sizes.sum(-1, keepdim=True).float() + attended) - attended
             within = sizes.cumsum(-1) - sizes / 2 <= budget
         else:
             within = torch.arange(scores.shape[-1], device=scores.device) < (self.top_k or 0)

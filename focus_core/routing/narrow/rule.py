@@ -28,6 +28,7 @@ def attend_narrow(call: AttentionCall) -> AttentionOutput:
     for row, places in enumerate(real):
         if bool(places.any()):
             query, key, value, group = (part[row : row + 1, :, places] for part in tensors)
-            found = narrow_attention(query, key, value, group, num_groups, reading, **settings)
+            own = reading.of_row(row, query.shape[1] // key.shape[1])
+            found = narrow_attention(query, key, value, group, num_groups, own, **settings)
             output[row][:, places], logsumexp[row][:, places] = found.output[0], found.logsumexp[0]
     return AttentionOutput(output, logsumexp)

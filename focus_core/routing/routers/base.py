@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from focus_core.errors import FocusError
+
 if TYPE_CHECKING:
     from jaxtyping import Float
 
@@ -102,6 +104,14 @@ class Router(nn.Module):
     ) -> Float[Tensor, "N T K"]:
         """Weight of each group for each token as a query; `key_weights` where tokens read the groups they are in."""
         return key_weights
+
+    def head_shares(self, mean: float) -> tuple[float, ...]:
+        """The share of its distant keys that each query head reads, where the mean over all layers is `mean`.
+
+        Raises:
+            FocusError: no such shares were measured.
+        """
+        raise FocusError("These routers have no shares by need: set shares_by_need=False, or fit them with focus fit.")
 
     @classmethod
     def key_top_k(cls, top_k: int) -> int:

@@ -5,8 +5,9 @@ Nothing of a query is stored: it ranks groups by the mean keys of the text so fa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -17,12 +18,20 @@ from focus_core.routing.routers.base import Router
 if TYPE_CHECKING:
     from jaxtyping import Float
 
+MEANS = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
+"""Mean shares for which the shares of heads are stored."""
+
 
 class NarrowRouter(Router):
     """Scores keys against the centroids (H, K, D) of every key/value head; `fit_narrow` sets them.
 
-    A model with L layers has L H K (D + 1) values.
+    A model with L layers has L H K (D + 1) values, and L Hq M more with shares by need.
+
+    Attributes:
+        shares: (M, Hq), the share of each query head for each of the `MEANS`; None without shares by need.
     """
+
+    shares: Tensor | None
 
     reads_own_groups: ClassVar[bool] = False
     per_head: ClassVar[bool] = True
@@ -30,6 +39,17 @@ class NarrowRouter(Router):
     trained_by_gate: ClassVar[bool] = False
     stored_dtype: ClassVar[torch.dtype] = torch.float16
     label: ClassVar[str] = "per head, narrow groups with summaries"
+
+    def __init__(self, hidden_size: int, num_kv_heads: int, *, num_heads: int | None = None, **settings: Any) -> None:
+        super().__init__(hidden_size, num_kv_heads, **settings)
+        even = None if num_heads is None else torch.tensor(MEANS)[:, None].repeat(1, num_heads)
+        self.register_buffer("shares", even)
+
+    def head_shares(self, mean: float) -> tuple[float, ...]:
+        """See `Router.head_shares`; between two of the `MEANS` on the line through both."""
+        if self.shares is None:
+            return super().head_shares(mean)
+        return tuple(float(np.interp(mean, MEANS, column)) for column in self.shares.float().T.tolist())
 
     def forward(self, hidden_states: Float[Tensor, "B H T D"]) -> Float[Tensor, "N T K"]:
         """Scores of keys before position encoding, float32: cosines, or "dot" for the nearest centroid.

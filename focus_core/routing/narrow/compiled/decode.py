@@ -161,7 +161,7 @@ def attend_pages(
         sinks: number of sinks.
         first: place of the first key of the window.
         stop: place after the key of the last query.
-        budgets: (n,) float32 keys that each query may read.
+        budgets: (Hq, n) float32 keys that each query may read.
         count_weight: weight of the log of a page's size in its score.
         scale: factor of the dot products.
         output: (Hq, n, Dv), written.
@@ -188,7 +188,7 @@ def attend_pages(
             scaled[:] = query[row, place] * scale
             _dots(scaled, sums, mean_logits)
             _scores(mean_logits, sizes, logs, count_weight, scores)
-            read = choose_pages(scores, sizes, order, used, float(FEW * size), float(budgets[place]), chosen)
+            read = choose_pages(scores, sizes, order, used, float(FEW * size), float(budgets[row, place]), chosen)
             own = stop - num_queries + place + 1
             # Logits: sinks, window, pages that are read, summaries.
             begin = min(sinks, own)

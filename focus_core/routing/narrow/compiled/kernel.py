@@ -24,7 +24,6 @@ class Settings(NamedTuple):
         sink_tokens: first keys that all read.
         chunk: C.
         page_size: P.
-        share: of the keys beyond the window.
         count_weight: weight of the log of a page's size in its score.
     """
 
@@ -32,7 +31,6 @@ class Settings(NamedTuple):
     sink_tokens: int
     chunk: int
     page_size: int
-    share: float
     count_weight: float
 
 
@@ -96,7 +94,14 @@ class _Choice(NamedTuple):
 
 @njit(nogil=True, cache=True)
 def attend(
-    head: Head, settings: Settings, start: int, stop: int, span: int, output: np.ndarray, logsumexp: np.ndarray
+    head: Head,
+    settings: Settings,
+    shares: np.ndarray,
+    start: int,
+    stop: int,
+    span: int,
+    output: np.ndarray,
+    logsumexp: np.ndarray,
 ) -> np.ndarray:
     """Attention of the queries from `start` to `stop`.
 
@@ -106,6 +111,7 @@ def attend(
     Args:
         head: keys, values and queries.
         settings: of the reading.
+        shares: (G,) float32, of the keys beyond the window, for each query head.
         start: first token, a multiple of the chunk.
         stop: behind the last one.
         span: tokens, a multiple of the chunk.
@@ -130,7 +136,7 @@ def attend(
                 pages = _sum_up(head, summed, border, pages, sums)
                 summed = border
             if pages > 0:
-                _attend_far(head, settings, begin, first, last, border, pages, rows, sums, choice)
+                _attend_far(head, settings, shares, begin, first, last, border, pages, rows, sums, choice)
                 for page in range(pages):
                     if choice.counts[page] > 0 and sums.sizes[page] < settings.page_size:
                         _read(head, page, int(sums.sizes[page]), rows, choice)
@@ -278,6 +284,7 @@ def _add_rows(vectors: np.ndarray, page: np.ndarray, sums: np.ndarray) -> None:
 def _attend_far(
     head: Head,
     settings: Settings,
+    shares: np.ndarray,
     begin: int,
     first: int,
     last: int,
@@ -305,7 +312,7 @@ def _attend_far(
             choice.scores[page] = own[page] + np.float32(settings.count_weight) * sums.log_sizes[page]
             own[page] += sums.log_sizes[page]
         already = min(border, settings.sink_tokens) + max(0, token - settings.window - border)
-        budget = settings.share * (distant + already) - already
+        budget = shares[row % rows.group] * np.float32(distant + already) - np.float32(already)
         few = FEW_PAGES * settings.page_size
         number = choose_pages(choice.scores, sums.sizes, head.order, pages, few, budget, choice.chosen)
         for page in choice.chosen[:number]:

@@ -98,9 +98,9 @@ def prefill(
         reading.sink_tokens,
         reading.chunk,
         page_size,
-        float(reading.share or 0),
         float(reading.count_weight),
     )
+    shares = reading.shares(total * group).reshape(total, group).numpy()
     span = max(1, SPAN_ROWS // group // reading.chunk) * reading.chunk
     part = -(-length // (PARTS * span)) * span
 
@@ -110,7 +110,7 @@ def prefill(
     def attend_part(task: tuple[int, int]) -> np.ndarray:
         start, n = task
         stop = min(start + part, length)
-        return attend(laid[n], settings, start, stop, span, output[n], logsumexp[n])
+        return attend(laid[n], settings, shares[n], start, stop, span, output[n], logsumexp[n])
 
     # The last parts have the most keys before them, so they come first.
     tasks = [(start, n) for start in reversed(range(0, length, part)) for n in range(total)]

@@ -27,22 +27,25 @@ def problem(length, kv_heads=2, repeats=2, num_groups=4, seed=0, batch=2, value_
     return (query, key, value, groups, num_groups), {"scale": 0.4}
 
 
+def shares(heads):
+    return st.lists(st.floats(0, 1), min_size=heads, max_size=heads).map(tuple)
+
+
 @st.composite
 def cases(draw):
-    num_groups = draw(st.integers(1, 9))
-    by_share = draw(st.booleans())
+    num_groups, kv_heads, repeats = draw(st.integers(1, 9)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    by_share, heads = draw(st.booleans()), kv_heads * repeats
     reading = Reading(
         window=draw(st.integers(0, 30)),
         sink_tokens=draw(st.integers(0, 9)),
         chunk=draw(st.integers(1, 24)),
         top_k=None if by_share else draw(st.integers(0, num_groups)),
         share=draw(st.floats(0, 1)) if by_share else None,
+        head_shares=draw(st.none() | shares(heads)) if by_share else None,
         count_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
         page_size=draw(st.none() | st.integers(1, 20)),
     )
-    arguments = problem(
-        draw(st.integers(1, 70)), draw(st.integers(1, 3)), draw(st.integers(1, 3)), num_groups, draw(st.integers(0, 99))
-    )
+    arguments = problem(draw(st.integers(1, 70)), kv_heads, repeats, num_groups, draw(st.integers(0, 99)))
     return *arguments, reading, draw(st.sampled_from([None, 3.0]))
 
 

@@ -44,19 +44,22 @@ def agree(tensors, reading, scale=0.4, atol=2e-5):
 
 @st.composite
 def cases(draw):
+    kv_heads, repeats = draw(st.integers(1, 3)), draw(st.integers(1, 5))
+    heads = kv_heads * repeats
     reading = Reading(
         window=draw(st.integers(0, 40)),
         sink_tokens=draw(st.sampled_from([0, 1, 4, 16, 19, 40])),
         chunk=draw(st.sampled_from([16, 32, 48])),
         # Not a simple fraction, which can end a budget exactly between two pages.
         share=draw(st.floats(0, 1)),
+        head_shares=draw(st.none() | st.lists(st.floats(0, 1), min_size=heads, max_size=heads).map(tuple)),
         count_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
         page_size=draw(st.integers(1, 16)),
     )
     tensors = problem(
         draw(st.integers(1, 150)),
-        kv_heads=draw(st.integers(1, 3)),
-        repeats=draw(st.integers(1, 5)),
+        kv_heads=kv_heads,
+        repeats=repeats,
         num_groups=draw(st.integers(1, 9)),
         width=draw(st.sampled_from([2, 8, 14])),
         value_width=draw(st.sampled_from([16, 48])),
