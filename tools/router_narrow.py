@@ -19,12 +19,14 @@ def narrow_card() -> str:
         ("groups", f"{config['num_groups']} for each key/value head, read in pages of {config['page_size']} keys"),
         ("share read", f"{config['read_share']:.0%} of the keys beyond the window of {config['window']}"),
         ("fitted on", f"{settings['blocks']} blocks of {settings['length']:,} tokens, one forward pass"),
+        ("shares of heads measured on", f"{settings['need_blocks']} blocks of {settings['need_length']:,} tokens"),
         ("seed", str(settings["seed"])),
     ]
     return f"""# Routers {NARROW}
 
 The default. Groups of keys are fitted to the model, and nothing is trained. A query reads the pages of keys that it
-ranks highest, and a summary of each other page. [docs/method.md](../../../docs/method.md) has the formulas.
+ranks highest, and a summary of each other page. Each query head reads the share that it was measured to need; the mean
+over heads is 15%. [docs/method.md](../../../docs/method.md) has the formulas.
 `python tools/router_card.py` writes this page from the recorded runs.
 
 {facts(*rows)}
@@ -71,7 +73,7 @@ def narrow_table(record: dict[str, Any]) -> str:
     before = {(p["text"], p["length"]): p["perplexity"] for p in record["points"] if p["kind"] == "untouched"}
     rows: list[Row] = []
     for point in sorted(record["points"], key=lambda point: (point["length"], point["text"])):
-        if point["method"] != name:
+        if point["method"] != name or point["wanted_share"] != record["ours"].get("share"):
             continue
         change = point["perplexity"] / before[point["text"], point["length"]] - 1
         rows.append(

@@ -209,7 +209,9 @@ def measure_protocol(
         },
         "training_text": training_text,
     }
-    ours = {"method": methods[0].name, "top_k": methods[0].top_k, "share": methods[0].share}
+    ours: dict[str, Any] = {"method": methods[0].name, "top_k": methods[0].top_k}
+    if methods[0].share is not None:
+        ours["share"] = methods[0].share
     record = resumed(out, report, {"kinds": entries, "routers": routers, "ours": ours})
     points = [point_of(point) for point in record["points"]]
     fit_length = min(LONG, _positions(loaded) or LONG)

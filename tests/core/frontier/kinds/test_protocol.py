@@ -85,6 +85,23 @@ def test_cells_come_by_length_then_by_method_then_by_kind(measure, folder):
     assert {point["wanted_share"] for point in record["points"] if point["kind"] == "baseline"} == {0.15}
 
 
+def test_routers_that_read_a_share_are_measured_at_each_share(measure, folder, tiny_llama):
+    config = FocusConfig(
+        router="narrow", num_groups=4, top_k=1, window=4, sink_tokens=2, chunk=4, page_size=4, read_share=0.5
+    )
+    focus = retrofit(tiny_llama.model, config, seed=1)
+    focus.save_pretrained(folder / "narrow")
+    focus.detach()
+    both = {"routers": (str(folder / "narrow"), str(folder / "mine")), "shares": (0.2, 0.6)}
+    record, _ = measure(lengths=(64,), baselines=("streaming",), **both)
+    assert record["ours"] == {"method": "narrow", "top_k": None, "share": 0.2}
+    found = {(p["method"], p["wanted_share"], p["text"]): p for p in record["points"] if p["kind"] == "routers"}
+    assert [key[1] for key in found] == [0.2, 0.2, 0.6, 0.6, None, None]
+    assert found["narrow", 0.2, "prose"]["kept_share"] < found["narrow", 0.6, "prose"]["kept_share"]
+    (shown,) = (each for each in mean_rows(record, 64) if each.ours)
+    assert shown.label == "narrow, 20%"
+
+
 def test_a_cell_is_what_a_direct_evaluation_gives(measure, folder, tiny_llama):
     record, _ = measure(lengths=(64,), baselines=("streaming",))
     blocks = cut(tiny_llama.tokenizer, sorted((folder / "kinds" / "prose").iterdir()), 64, 2).blocks
