@@ -69,8 +69,8 @@ class Reading:
         first = row * repeats % len(self.head_shares)
         return replace(self, head_shares=self.head_shares[first : first + repeats])
 
-    def shares(self, rows: int) -> Float[Tensor, rows]:
-        """The share of every query head, float32, for rows of one text after another.
+    def shares(self, rows: int) -> Tensor:
+        """(rows,) float32: the share of every query head, for rows of one text after another.
 
         Args:
             rows: a multiple of the heads.
