@@ -56,7 +56,7 @@ def running_app(log: Path, *more: str, **variables: str) -> Iterator[tuple[str, 
         server = subprocess.Popen(command + options, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
     url = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while True:
             try:
                 with urllib.request.urlopen(f"{url}/_stcore/health", timeout=2):
