@@ -33,6 +33,7 @@ from focus_core.routing.storage import saved_config, saved_heads
 from focus_core.shipped import routers_folder, shipped_routers
 from focus_core.text import Encoding, encode
 from workbench.engine import access
+from workbench.engine.garbage import return_freed
 from workbench.runs import jobs
 
 UNTRAINED = "untrained"
@@ -279,6 +280,7 @@ def _analysis(settings: Settings, routers_hash: str, text_sha256: str, _text: st
         trace = routed(
             base, settings, lambda focus: analyze(focus, base.tokenizer, _text, head=settings.head, encoding=tokens)
         )
+    return_freed()
     # The model's usual name, not the folder of the cache it was loaded from.
     provenance = dataclasses.replace(trace.provenance, model=base.info.name)
     trace = dataclasses.replace(trace, provenance=provenance)
