@@ -16,6 +16,7 @@ from workbench.views.attention.cached import attention_of
 from workbench.views.attention.charts import weights_chart
 from workbench.views.attention.tables import head_table, key_table, verdict
 from workbench.widgets.export import chart, downloads
+from workbench.widgets.group_link import group_link
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.strip import strip_data, token_strip
@@ -60,7 +61,8 @@ def _attention(analysis: Analysis) -> None:
         st.markdown(f"#### {verdict(trace, found, query_head, token)}")
         st.text(context(trace, token, 70))
         table = key_table(trace, found, query_head)
-        most = float(max(found.full[query_head].max(), found.weights[query_head].max()))
+        beyond = slice(trace.config.sink_tokens, None)  # sinks often hold so much that nothing else could be seen
+        most = float(max(each[query_head, beyond].max(initial=0.0) for each in (found.full, found.weights))) or 1.0
         titles = {"full": "Full attention", "routed": "Really read"}
         origin = analysis.origin | {"layer": trace.layers[row], "token": token, "head": head, "query_head": query_head}
         for column, (name, title) in zip(st.columns(2, gap="medium"), titles.items()):
@@ -90,6 +92,7 @@ def _attention(analysis: Analysis) -> None:
             "Shares are of full attention from the same queries and keys. The output changed by the length of the "
             "difference over the length of the full output, before the heads are mixed. The layers before are routed."
         )
+        group_link(trace, row, key="attention_group_page")
         state.publish()
 
 

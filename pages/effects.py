@@ -22,6 +22,7 @@ from workbench.views.effects.cached import Asked, eligible_sizes, group_point, k
 from workbench.views.effects.charts import effect_chart, of_groups, of_kinds
 from workbench.views.effects.tables import floor_sentence, kind_table, most_changed, shown_table, verdict
 from workbench.widgets.export import chart, downloads
+from workbench.widgets.group_link import group_link
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 
@@ -31,13 +32,13 @@ QUESTION = (
     "same layer and head."
 )
 WHAT = {"knock-out": "Remove its distant links", "force": "Make every later token read it"}
+# The page's sentence while nothing has run. (Streamlit would write a string that stands alone into the page.)
 BEFORE = {
     "knock-out": "If no token could read a group from afar any more, would the model predict anything else? "
     "Press Run to see, beside as many random tokens.",
     "force": "If every later token read a group, would the model predict anything else? "
     "Press Run to see, beside as many random tokens.",
 }
-"""The page's sentence while nothing has run."""
 CHANCES = {"keys": "as many random tokens", "links": "as many random links"}
 DRAWS, TOKENS = (19, 39, 99, 199, 399), (256, 384, 512, MAX_TOKENS)
 WHICH = {"largest": f"The {LARGEST} largest", "chosen": "Choose"}
@@ -89,6 +90,7 @@ def _effects(analysis: Analysis) -> None:
             _results(analysis, asked, points)
         else:
             st.markdown(f"#### {BEFORE[asked.effect.kind]}")
+        group_link(analysis.trace, row, key="effects_group_page")
         if running:  # one group at a time, so that its result is shown while the next one runs
             _run_one(analysis, asked, missing[0], len(points), len(groups), place)
             st.rerun()

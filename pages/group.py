@@ -10,6 +10,7 @@ from focus_core.analysis.interventions.groups import EffectSettings
 from focus_core.analysis.interventions.run import effects_of_points
 from focus_core.report.bundle import MAX_NOTE
 from focus_core.report.model import Card
+from focus_core.resources import pages_dir
 from workbench.charts.theme import is_dark
 from workbench.engine.service import Analysis
 from workbench.shell import sessions, state
@@ -265,6 +266,7 @@ def _effect(analysis: Analysis, layer: int, group: int) -> None:
 
         points = [group_point(analysis, asked, group, st.session_state["model"], st.session_state["routers"], report)]
         place.empty()
+    st.page_link(pages_dir() / "effects.py", label="Other groups, texts and comparisons: the page Effects")
     table = effects_of_points(points)
     st.markdown(verdict(table, EFFECT.kind, layer=layer, head=asked.head, tokens=asked.tokens))
     st.dataframe(shown_table(table), hide_index=True, key="group_effect", column_config={"p": TWO, "p, loss": TWO})

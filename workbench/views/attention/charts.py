@@ -19,7 +19,7 @@ def weights_chart(table: pd.DataFrame, column: str, *, title: str, most: float, 
         table: from `key_table`.
         column: "full" or "routed".
         title: of the chart.
-        most: end of the axis, the same for charts side by side.
+        most: end of the axis, the same for charts side by side; larger weights are named above their place.
         dark: for a dark page.
     """
     colors = _DARK if dark else _LIGHT
@@ -45,8 +45,19 @@ def weights_chart(table: pd.DataFrame, column: str, *, title: str, most: float, 
             hovertemplate="%{customdata[0]}<br>token %{x}, %{customdata[1]} before<br>weight %{y:.2%}"
             f"<extra>{kind}</extra>",
         )
-    figure.update_layout(title=title, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
+    beyond = table[table[column] > most]
+    notes = [
+        {
+            "x": place,
+            "y": most,
+            "text": f"{text} {value:.0%} ↑",
+            "showarrow": False,
+            "xanchor": "left",
+            "yanchor": "bottom",
+        }
+        for place, text, value in zip(beyond["token"], beyond["text"], beyond[column])
+    ]
+    figure.update_layout(title=title, annotations=notes, legend={"orientation": "h", "y": -0.25, "yanchor": "top"})
     figure.update_xaxes(title="token read", zeroline=False, showgrid=False)
-    figure.update_yaxes(title="weight", tickformat=".0%", range=[0, 1.08 * most], zeroline=False)
-    style(figure, dark=dark, height=340)
-    return figure.update_layout(margin={"t": 96})
+    figure.update_yaxes(title="weight", tickformat=".1%", range=[0, 1.08 * most], zeroline=False)
+    return style(figure, dark=dark, height=360)
