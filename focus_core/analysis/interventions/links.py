@@ -86,7 +86,7 @@ class Site:
             members=call.groups.keys[row],
             readers=None if router.from_keys else call.groups.queries[row],
             own_groups=router.reads_own_groups,
-            reading=routing.reading(call.config),
+            reading=routing.reading(call.config).of_row(row, call.query.shape[1] // call.key.shape[1]),
             sliding_window=call.geometry.sliding_window,
             scale=call.geometry.scale,
             softcap=call.geometry.softcap,
