@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,14 +46,17 @@ class Written:
 class _Stream(TextStreamer):
     """Passes text on as soon as it is whole, and notes when each token came."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, on_text: Callable[[str], None]) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, on_text: Callable[[str], None], on_token: Callable[[int], None]
+    ) -> None:
         super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)  # pyright: ignore[reportArgumentType]
-        self.on_text, self.times = on_text, [time.perf_counter()]
+        self.on_text, self.on_token, self.times = on_text, on_token, [time.perf_counter()]
 
     def put(self, value: Tensor) -> None:
         # The first call has the prompt.
         if not self.next_tokens_are_prompt:
             self.times.append(time.perf_counter())
+            self.on_token(int(value.reshape(-1)[0]))
         super().put(value)
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
@@ -110,6 +113,8 @@ def write(
     temperature: float = 0.0,
     seed: int = 0,
     on_text: Callable[[str], None] = lambda _: None,
+    on_token: Callable[[int], None] = lambda _: None,
+    changes: Mapping[str, Any] | None = None,
 ) -> Written:
     """Continue a prompt with a cache.
 
@@ -121,7 +126,9 @@ def write(
         max_new_tokens: tokens at most; the model may end earlier.
         temperature: 0 takes the most likely token each time.
         seed: of sampling.
-        on_text: called with each new piece of text.
+        on_text: called with each new piece of text, once it is whole.
+        on_token: called with the id of each new token, as soon as it is chosen. An exception ends the writing.
+        changes: settings of hard routing to change, as in `FocusModel.routing`.
 
     Raises:
         FocusError: settings that cannot be used.
@@ -130,12 +137,12 @@ def write(
         raise FocusError(f"The number of new tokens is {max_new_tokens}: ask for at least 1.")
     if not 0 <= temperature < float("inf"):
         raise FocusError(f"The temperature is {temperature}: choose 0 for the likeliest token, or a number above it.")
-    stream = _Stream(tokenizer, on_text)
+    stream = _Stream(tokenizer, on_text, on_token)
     sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
     # Settings of the checkpoint for sampling (top_p, top_k) would silently change what is asked for.
     sampling |= {} if not temperature else {"top_k": 0, "top_p": 1.0}
     torch.manual_seed(seed)
-    with focus.routing(mode):
+    with focus.routing(mode, **(changes or {})):
         budget = "all" if mode == "off" else focus.current.config.budget
         found = focus.generate(
             input_ids=input_ids,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from focus_core.analysis.group_balance import Balancing
 from workbench.charts.group_sizes import layer_sizes, size_table
 from workbench.charts.theme import is_dark
 from workbench.engine import cached
@@ -21,7 +22,9 @@ from workbench.views.balance.tables import (
     round_table,
     verdict,
 )
+from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart
+from workbench.widgets.folded import folded
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 
@@ -35,6 +38,8 @@ NARROW = (
     "once to make groups even over broad text, and then frozen. Narrow groups have no Sinkhorn rounds: nothing is "
     "balanced over your text, so no group depends on later tokens."
 )
+MORE = "Sinkhorn rounds, tokens that balancing moves, and groups that depend on later tokens"
+MORE_NARROW = "Sizes of the groups of this layer, and tokens that the potentials move"
 SHARE = st.column_config.NumberColumn(format="percent")
 THREE = st.column_config.NumberColumn(format="%.3f")
 
@@ -65,7 +70,6 @@ def _balance(analysis: Analysis) -> None:
             else "The layer of the sentence below, and of the bars.",
         )
         st.markdown(layer_sentence(trace, row))
-        layer = trace.layers[row]
         shares = {"largest group": SHARE, "smallest group": SHARE, "entropy": THREE, "effective groups": THREE}
         left, right = st.columns(2, gap="medium")
         with left:
@@ -90,49 +94,55 @@ def _balance(analysis: Analysis) -> None:
                 st.caption(NARROW)
             else:
                 _routings_caption(analysis, has_potentials(trace, balancing))
-        st.divider()
-        if balancing is None:
-            _narrow(analysis, row)
-            state.publish()
-            return
-        left, right = st.columns(2, gap="medium")
-        with left:
-            chart(
-                round_lines(balancing.errors, row, layer, dark=dark),
-                lambda: round_table(trace, balancing),
-                analysis.origin,
-                name="sinkhorn-rounds",
-                alt=f"Marginal error after each of {trace.config.sinkhorn_rounds} Sinkhorn rounds.",
-                column_config={"marginal error": st.column_config.NumberColumn(format="%.2e")},
-            )
-            st.caption(
-                f"Computed from the scores at temperature {trace.config.temperature:g}. The error is that of soft "
-                "assignments, which Sinkhorn balances; counts of first groups stay less even."
-            )
-        with right:
-            flips = flip_table(trace, balancing)
-            chart(
-                flip_lines(flips, dark=dark),
-                flips,
-                analysis.origin,
-                name="flips",
-                alt="Share of tokens whose first group changes between raw, sequence-balanced and calibrated routing.",
-                column_config={name: SHARE for name in flips.columns if name != "layer"},
-            )
-        st.divider()
-        future = future_table(analysis, row)
-        st.markdown(future_sentence(trace, row, future))
-        if len(future) > 1:
-            chart(
-                future_line(future, layer, dark=dark),
-                future,
-                analysis.origin,
-                name="future",
-                file=f"future-layer-{layer}",
-                alt=f"Share of tokens of a prefix whose group in layer {layer} depends on the rest of the text.",
-                column_config={"changed by later tokens": SHARE},
-            )
         state.publish()
+        more = folded(MORE_NARROW if balancing is None else MORE, "balance_more")
+        if more is not None:
+            with more:
+                if balancing is None:
+                    _narrow(analysis, row)
+                else:
+                    _rounds(analysis, balancing, row)
+
+
+def _rounds(analysis: Analysis, balancing: Balancing, row: int) -> None:
+    """Rounds of Sinkhorn, tokens that balancing moves, and groups that depend on later tokens."""
+    trace, dark, layer = analysis.trace, is_dark(), analysis.trace.layers[row]
+    left, right = st.columns(2, gap="medium")
+    with left:
+        chart(
+            round_lines(balancing.errors, row, layer, dark=dark),
+            lambda: round_table(trace, balancing),
+            analysis.origin,
+            name="sinkhorn-rounds",
+            alt=f"Marginal error after each of {trace.config.sinkhorn_rounds} Sinkhorn rounds.",
+            column_config={"marginal error": st.column_config.NumberColumn(format="%.2e")},
+        )
+        st.caption(
+            f"Computed from the scores at temperature {trace.config.temperature:g}. The error is that of soft "
+            "assignments, which Sinkhorn balances; counts of first groups stay less even."
+        )
+    with right:
+        flips = flip_table(trace, balancing)
+        chart(
+            flip_lines(flips, dark=dark),
+            flips,
+            analysis.origin,
+            name="flips",
+            alt="Share of tokens whose first group changes between raw, sequence-balanced and calibrated routing.",
+            column_config={name: SHARE for name in flips.columns if name != "layer"},
+        )
+    future = future_table(analysis, row)
+    st.markdown(future_sentence(trace, row, future))
+    if len(future) > 1:
+        chart(
+            future_line(future, layer, dark=dark),
+            future,
+            analysis.origin,
+            name="future",
+            file=f"future-layer-{layer}",
+            alt=f"Share of tokens of a prefix whose group in layer {layer} depends on the rest of the text.",
+            column_config={"changed by later tokens": SHARE},
+        )
 
 
 def _narrow(analysis: Analysis, row: int) -> None:
@@ -185,8 +195,7 @@ def _routings_caption(analysis: Analysis, has_own_potentials: bool) -> None:
 
 
 def _empty_state() -> None:
-    st.info("**Paste or upload a text in the sidebar**, or choose a sample.", icon=":material/edit_note:")
-    st.markdown(
+    empty_state(
         "You will see:\n"
         "1. **Group sizes**: the share of tokens in each group of every layer, beside the even split.\n"
         "2. **Sinkhorn rounds**: the error after each round.\n"

@@ -35,6 +35,7 @@ from workbench.views.compare.tables import (
 )
 from workbench.views.explore.verdicts import layer_verdict
 from workbench.views.layers.charts import overlap_map
+from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
@@ -184,12 +185,12 @@ def _different_texts(a: Side, b: Side, answer: DeltaGenerator) -> None:
 
 
 def _empty_state() -> None:
-    st.info("**Paste or upload a text in the sidebar**, or choose a sample: that is A.", icon=":material/edit_note:")
-    st.markdown(
+    empty_state(
         "Then choose how B differs:\n"
         "1. **Same text, other routers, layer or k**: matched groups, their agreement with an interval, both texts "
         "coloured, and the tokens that differ most.\n"
-        "2. **Another text**: group sizes and kept share of both, side by side."
+        "2. **Another text**: group sizes and kept share of both, side by side.",
+        first="**Paste or upload a text in the sidebar**, or choose a sample: that is A.",
     )
 
 

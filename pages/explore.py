@@ -14,11 +14,14 @@ from workbench.charts.theme import is_dark
 from workbench.engine.service import Analysis
 from workbench.shell import state
 from workbench.shell.frame import open_page
+from workbench.shell.sidebar import Inputs
+from workbench.tokens import previews
 from workbench.tokens.reads import PairShares, class_names, pair_shares, partners, relations, repeated_words
 from workbench.tokens.tables import ambiguous, groups_by_layer, token_table
 from workbench.views.explore.pairs import pair_bar
 from workbench.views.explore.token_map import token_map
 from workbench.views.explore.verdicts import layer_verdict, repeats_sentence, token_sentence
+from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
@@ -42,11 +45,22 @@ WEIGHT = st.column_config.NumberColumn(format="%.3f")
 
 def main() -> None:
     """Draw the page."""
-    analysis = open_page("Explore: which group is each token in?", QUESTION)
+    analysis = open_page("Explore: which group is each token in?", QUESTION, _meanwhile)
     if analysis is None:
         _empty_state()
         return
     _explore(analysis)
+
+
+def _meanwhile(inputs: Inputs) -> None:
+    """The groups of a sample as they ship, until the model has routed it."""
+    found = None if inputs.text is None else previews.find(inputs.settings, inputs.text)
+    if found is None:
+        return
+    data = previews.preview_strip(found, st.session_state.get("layer", -1))
+    st.caption(f"Groups of layer {data['layer']} as they ship. The model is loading; details follow.")
+    with st.container(height=640, border=True):
+        token_strip(data, key="preview")
 
 
 @st.fragment
@@ -73,6 +87,7 @@ def _explore(analysis: Analysis) -> None:
 def _keep_token_in_range(analysis: Analysis) -> None:
     if st.session_state.get("token", -1) >= len(analysis.trace.tokens):
         st.session_state["token"] = -1
+        state.refuse("token", "no token")
 
 
 def _selected() -> int | None:
@@ -133,8 +148,7 @@ def _token_detail(analysis: Analysis, row: int, shares: PairShares) -> None:
         key="pairs",
         config={"displayModeBar": False},
     )
-    if "token_box" not in st.session_state:
-        st.session_state["token_box"] = _selected()
+    st.session_state["token_box"] = _selected()  # also after Back
     st.number_input(
         "Selected token",
         0,
@@ -162,7 +176,7 @@ def _token_detail(analysis: Analysis, row: int, shares: PairShares) -> None:
             hide_index=True,
             key="partners",
             column_config={
-                "which": st.column_config.TextColumn(width=65),
+                "in context": st.column_config.TextColumn(width=245),
                 "distance": st.column_config.NumberColumn(width=65),
                 "affinity": st.column_config.NumberColumn(format="%.3f", width=60),
                 "shared groups": st.column_config.TextColumn(
@@ -173,7 +187,7 @@ def _token_detail(analysis: Analysis, row: int, shares: PairShares) -> None:
                     else "Groups both are in.",
                 ),
             },
-            column_order=["which", "distance", "affinity", "shared groups", "in context", "token"],
+            column_order=["in context", "distance", "shared groups", "affinity", "which", "token"],
         )
     with st.expander("Its groups in every layer"):
         st.dataframe(
@@ -310,18 +324,14 @@ def _select_row(table: str, tokens: list[int]) -> None:
 
 
 def _empty_state() -> None:
-    st.info(
-        "**Paste or upload a text in the sidebar**, or choose a sample.",
-        icon=":material/edit_note:",
-    )
-    st.markdown(
+    empty_state(
         "You will see:\n"
         "1. **The text**, every token coloured and numbered by its group in one layer.\n"
         "2. **One token**: click it to see the earlier tokens it reads, near and far.\n"
         "3. **Words that return**: does the last mention of a name read the first?\n"
-        "4. **All layers at once**, group sizes beside the even split, and tokens with close weights."
+        "4. **All layers at once**, group sizes beside the even split, and tokens with close weights.",
+        caption="A link holds the settings but never a text. A link to somebody's pasted text opens here.",
     )
-    st.caption("A link holds the settings but never a text. A link to somebody's pasted text opens here.")
 
 
 with guarded():

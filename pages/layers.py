@@ -14,6 +14,7 @@ from workbench.shell import state
 from workbench.shell.frame import open_page
 from workbench.views.layers.charts import agreement_map, churn_line, flow_map
 from workbench.views.layers.tables import (
+    FEW_TOKENS,
     agreement_table,
     churn_order,
     flow_sentence,
@@ -22,6 +23,7 @@ from workbench.views.layers.tables import (
     token_churn,
     verdict,
 )
+from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
@@ -51,7 +53,7 @@ def _layers(analysis: Analysis) -> None:
         with st.spinner("Comparing every layer with every other …", show_time=True):
             agreement, churn = cached.layer_agreement(analysis), cached.churn(analysis)
         st.markdown(f"#### {verdict(trace, churn, agreement)}")
-        if len(trace.layers) > 1:
+        if len(trace.layers) > 1 and len(trace.tokens) >= FEW_TOKENS:
             row, other = _two_layers(trace)
             band = chance_band(trace.groups[row], trace.groups[other], trace.config.num_groups)
             st.markdown(flow_sentence(trace, row, other, band, float(agreement[row, other])))
@@ -138,8 +140,7 @@ def _tokens(analysis: Analysis, churn: Churn, row: int) -> None:
 
 
 def _empty_state() -> None:
-    st.info("**Paste or upload a text in the sidebar**, or choose a sample.", icon=":material/edit_note:")
-    st.markdown(
+    empty_state(
         "You will see:\n"
         "1. **Agreement of layers**: every layer against every other, beside chance.\n"
         "2. **Flow**: the groups of one layer in another, groups matched.\n"

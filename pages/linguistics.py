@@ -20,10 +20,12 @@ from workbench.shell.frame import open_page
 from workbench.views.linguistics import cached as kept
 from workbench.views.linguistics.charts import MOST_GROUPS, ami_by_layer, residual_map
 from workbench.views.linguistics.tables import largest_first, layer_table, residual_table, word_lists
+from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart, downloads
+from workbench.widgets.folded import folded
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
-from workbench.widgets.markup import plain
+from workbench.widgets.markup import counted, plain
 
 QUESTION = (
     "Groups that look like parts of speech may follow spelling only, or agree by chance. This page compares the groups "
@@ -32,6 +34,7 @@ QUESTION = (
 SETS = {"upos": "Universal tags (17)", "coarse": "Five classes"}
 RULES = {"last": "last subword", "first": "first subword", "all": "every subword"}
 READY = "linguistics_clusterings"
+FEW_WORDS = 30  # below this many no agreement is shown
 THREE = st.column_config.NumberColumn(format="%.3f")
 PERCENT = st.column_config.NumberColumn(format="percent", width=66)
 
@@ -51,6 +54,13 @@ def _linguistics(analysis: Analysis) -> None:
         tag_set, rule, compare = _choices()
         with st.spinner("Tagging words …", show_time=True):
             words = kept.sample(analysis, st.session_state["model"], rule)
+        if words.num_words < FEW_WORDS:
+            st.markdown(
+                f"#### Too short to tell: over {counted(words.num_words, 'word')} any groups follow any tags.\n\n"
+                f"Take a text of {FEW_WORDS} words or more; intervals need {MIN_WORDS}."
+            )
+            state.publish()
+            return
         wanted = (cached.groups_key(analysis), rule)
         ready = compare and st.session_state.get(READY) == wanted
         waiting = st.empty()
@@ -63,18 +73,25 @@ def _linguistics(analysis: Analysis) -> None:
         )
         st.markdown(f"**{layer_sentence(found, row)}**{_lift(words, row, tag_set)}")
         _layers(analysis, found, row)
-        left, right = st.columns(2, gap="medium")
-        with left:
-            _residuals(analysis, words, row, tag_set)
-        with right:
-            _purity(analysis, words, row, found)
-        _words(analysis, words, row)
-        _measures(analysis, found)
+        _residuals(analysis, words, row, tag_set)
+        _more(analysis, words, row, found)
         state.publish()
         if compare and not ready:  # the page above can be read meanwhile; then it is drawn again with two more lines
             _clusterings(analysis, words, waiting)
             st.session_state[READY] = wanted
             st.rerun()
+
+
+def _more(analysis: Analysis, words: WordSample, row: int, found: Alignment) -> None:
+    groups = folded("Each group of this layer: its word class and its words", "linguistics_groups")
+    if groups is not None:
+        with groups:
+            _purity(analysis, words, row, found)
+            _words(analysis, words, row)
+    measures = folded("All measures of every layer", "linguistics_measures")
+    if measures is not None:
+        with measures:
+            _measures(analysis, found)
 
 
 def _choices() -> tuple[str, str, bool]:
@@ -242,29 +259,28 @@ def _words(analysis: Analysis, words: WordSample, row: int) -> None:
 
 def _measures(analysis: Analysis, found: Alignment) -> None:
     table = layer_table(found)
-    with st.expander("All measures of every layer"):
-        st.markdown(
-            "Only AMI and ARI are corrected for chance. Homogeneity, V and many-to-one accuracy grow with K, so "
-            "compare them between layers only."
-        )
-        names = ["layer", "AMI", "ARI", "homogeneity", "completeness", "V", "many-to-one", "one-to-one", "selectivity"]
-        shown = table[names]
-        st.dataframe(
-            shown, hide_index=True, key="measures", column_config={name: THREE for name in names if name != "layer"}
-        )
-        downloads(table, analysis.origin | {"tags": found.tag_set}, name="measures", file=f"measures-{found.tag_set}")
+    st.markdown(
+        "Only AMI and ARI are corrected for chance. Homogeneity, V and many-to-one accuracy grow with K, so "
+        "compare them between layers only."
+    )
+    names = ["layer", "AMI", "ARI", "homogeneity", "completeness", "V", "many-to-one", "one-to-one", "selectivity"]
+    shown = table[names]
+    st.dataframe(
+        shown, hide_index=True, key="measures", column_config={name: THREE for name in names if name != "layer"}
+    )
+    downloads(table, analysis.origin | {"tags": found.tag_set}, name="measures", file=f"measures-{found.tag_set}")
 
 
 def _empty_state() -> None:
-    st.info("**Paste or upload an English text in the sidebar**, or choose a sample.", icon=":material/edit_note:")
-    st.markdown(
+    empty_state(
         "You will see:\n"
         "1. **The answer**: the layers whose groups follow parts of speech beyond chance, beyond balance, and beyond "
         "spelling.\n"
         "2. **Every layer** beside its references, with intervals.\n"
         "3. **One layer's groups**: the tags and words that each holds more of than by chance.\n\n"
         f"Intervals and tests need at least {MIN_WORDS} words. For a corpus, or a treebank with gold tags, run "
-        "`focus align`."
+        "`focus align`.",
+        first="**Paste or upload an English text in the sidebar**, or choose a sample.",
     )
 
 

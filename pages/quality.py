@@ -34,6 +34,14 @@ QUESTION = (
     "untouched model. Beside each stand the share of pairs kept and the largest group."
 )
 PERPLEXITY = "perplexity"
+PERPLEXITY_QUESTION = "Perplexity of recorded routings beside the share of pairs they keep"
+_GROUP = "evidence_group"
+# Kinds of evidence by what they are held against; the page opens on the first.
+GROUPS = {
+    "Other methods": ["kinds", "frontier", "adapted"],
+    "Settings and texts": [PERPLEXITY, "k-sweep", "lengths", "domains", "leak", "benchmarks", "alignment"],
+    "Training": ["retrofit", "recipes", "ablation", "stability", "scale", "finetune", "lora", "adapters"],
+}
 SHARES = (
     *("distant kept", "largest group", "largest group, worst layer", "stability", "distant pairs", "removed"),
     *("kept share, difference", "exposure"),
@@ -65,15 +73,8 @@ def main() -> None:
     left, right = st.columns(2)
     with right:
         files = _files()
-    state.choose("evidence", [PERPLEXITY, *VIEWS])
-    chosen = left.selectbox(
-        "Evidence",
-        [PERPLEXITY, *VIEWS],
-        format_func=lambda name: VIEWS[name].label if name in VIEWS else "Perplexity and kept pairs",
-        key="evidence",
-        help="The kind of recorded run. One command makes each kind; the page names it where there is no record.",
-        persist_state="session",
-    )
+    with left:
+        chosen = _evidence_choice()
     found = find_results(files)
     if chosen in VIEWS:
         _evidence(chosen, find_records([*files, *run_files()]))
@@ -83,6 +84,38 @@ def main() -> None:
         _empty_state()
     state.publish()
     _missing(found, files)
+
+
+def _evidence_choice() -> str:
+    """Kind of evidence, grouped by its question; the sentence under it says what it is."""
+    state.choose("evidence", [kind for kinds in GROUPS.values() for kind in kinds])
+    at = st.session_state["evidence"]
+    st.session_state[_GROUP] = next(group for group, kinds in GROUPS.items() if at in kinds)
+    group = st.segmented_control(
+        "Question",
+        list(GROUPS),
+        key=_GROUP,
+        required=True,
+        on_change=_take_group,
+        width="stretch",
+        help="Evidence of three kinds: against other methods, on the cost of a setting, and on training.",
+    )
+    chosen = st.selectbox(
+        "Evidence",
+        GROUPS[group or next(iter(GROUPS))],
+        format_func=lambda name: VIEWS[name].label if name in VIEWS else "Perplexity and kept pairs",
+        key="evidence",
+        help="The kind of recorded run. One command makes each kind; the page names it where there is no record.",
+        persist_state="session",
+    )
+    st.caption(f"{VIEWS[chosen].question if chosen in VIEWS else PERPLEXITY_QUESTION}.")
+    return chosen
+
+
+def _take_group() -> None:
+    group = st.session_state.get(_GROUP)
+    if group in GROUPS:
+        st.session_state["evidence"] = GROUPS[group][0]
 
 
 def _files() -> list[Path]:
@@ -176,7 +209,7 @@ def _evidence(kind: str, records: list[Record]) -> None:
             column_config={column: PERCENT for column in table.columns if column in SHARES}
             | {column: TIMES for column in table.columns if column in SPEEDS},
         )
-    st.caption(f"{view.question}. {plain(_origin(record))} Made by `{view.command}`; see docs/reproduction.md.")
+    st.caption(f"{plain(_origin(record))} Made by `{view.command}`; see docs/reproduction.md.")
     missing = record.content.get("missing")
     if missing:
         st.caption(f"Not measured in this run: {plain(', '.join(map(str, missing)))}.")
@@ -185,7 +218,7 @@ def _evidence(kind: str, records: list[Record]) -> None:
 def _kinds(record: Record, table: pd.DataFrame) -> None:
     """Several kinds of text: a length to choose, the means over kinds, and KL of each method on each kind."""
     content, lengths = record.content, kinds_lengths(record.content)
-    state.choose("kinds_length", lengths)
+    state.choose("kinds_length", [lengths[-1], *lengths])
     length = st.segmented_control(
         "Length",
         lengths,
@@ -195,7 +228,7 @@ def _kinds(record: Record, table: pd.DataFrame) -> None:
         help="Context length T. Quality, kept share and speed of a table are all of this length.",
         persist_state="session",
     )
-    length = length or lengths[0]
+    length = length or lengths[-1]
     st.markdown(f"#### {plain(kinds_verdict(content, length))}")
     st.dataframe(
         table.loc[table["T"] == length].dropna(axis="columns", how="all").drop(columns="T"),

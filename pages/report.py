@@ -18,6 +18,7 @@ from workbench.engine.service import Analysis
 from workbench.shell import sessions, state
 from workbench.shell.frame import open_page
 from workbench.views.report.build import report_of
+from workbench.widgets.empty import empty_state
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.markup import plain
@@ -146,7 +147,7 @@ def _notes(routers: str, report: Report, layer: int) -> None:
                 max_chars=MAX_NOTE,
                 height=80,
                 on_change=partial(_note_changed, key, routers, card.layer, card.group),
-                help="Your note on this group. The report and the session file hold it.",
+                help="Your note on this group. It is kept on this machine; the report and the session file hold it.",
                 placeholder="Your note on this group",
             )
 
@@ -235,7 +236,7 @@ def _session_box() -> None:
             key="session_file",
             max_upload_size=MAX_FILE // 2**20,
             on_change=_open_session,
-            help="A ZIP file from this page or from focus report. It replaces the text, settings and notes of now.",
+            help="A ZIP file from this page or from focus report. It replaces text and settings; its notes join yours.",
         )
         refused = st.session_state.pop(REFUSED, None)
         if refused:
@@ -248,10 +249,10 @@ def _open_session() -> None:
         return
     try:
         session = read_bundle(file.getvalue())
+        sessions.apply(session)
     except FocusError as error:
         st.session_state[REFUSED] = str(error)
         return
-    sessions.apply(session)
     st.session_state[RESTORED] = session
 
 
@@ -275,17 +276,16 @@ def _restored(analysis: Analysis) -> None:
 
 
 def _empty_state() -> None:
-    st.info("**Paste or upload a text in the sidebar**, or choose a sample.", icon=":material/edit_note:")
-    st.markdown(
+    empty_state(
         "You will get:\n"
         "1. **A card for every group**: its size, the router's confidence, its most frequent and most typical tokens.\n"
         "2. **Examples in context**: random ones, which are representative, beside the strongest ones.\n"
         "3. **Parts of speech** with intervals, and whether the group's tokens share a group in other layers.\n"
         "4. **Your notes**, saved with the report.\n"
         "5. **Files**: an HTML page that opens without a network, tables, and a session file to continue later."
+        "\n\nFor a whole corpus, use the command line. It streams, and resumes after an interruption:",
+        command="focus report my-books/ --out runs/my-report",
     )
-    st.markdown("For a whole corpus, use the command line. It streams, and resumes after an interruption:")
-    st.code("focus report my-books/ --out runs/my-report", language="bash")
 
 
 with guarded():

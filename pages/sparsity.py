@@ -28,6 +28,7 @@ from workbench.views.sparsity.tables import (
     mask_table,
     verdict,
 )
+from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
@@ -184,8 +185,7 @@ def _frontier(analysis: Analysis, swept: Swept, pairs_kept: np.ndarray | None) -
 
 
 def _empty_state() -> None:
-    st.info("**Paste or upload a text in the sidebar**, or choose a sample.", icon=":material/edit_note:")
-    st.markdown(
+    empty_state(
         "You will see:\n"
         "1. **The pattern** of one layer: pairs that are local, sinks, in a shared group, or never computed.\n"
         "2. **Every layer**: the kept share, its bound on the speed-up, and the share that random groups would keep.\n"

@@ -62,8 +62,7 @@ ATTENTION_COLUMNS = COLUMNS | {
     "speedup": st.column_config.NumberColumn("attention only", format="%.2f"),
     "speedup with routing": st.column_config.NumberColumn("choosing included", format="%.2f"),
 }
-POSITIONS = 8192
-"""Of the default model, beside whose quality a speed may stand."""
+POSITIONS = 8192  # of the default model, beside whose quality a speed may stand
 
 
 def main() -> None:

@@ -19,13 +19,14 @@ from workbench.views.train.verdicts import training_verdict
 from workbench.widgets.export import chart
 from workbench.widgets.guard import guarded
 from workbench.widgets.markup import plain
+from workbench.widgets.scroll import scroll_here
 
 QUESTION = (
     "Training changes the routers only; the model's own parameters stay as they are. A run works in the background and "
     "continues when the page or the app is closed."
 )
 POLL_SECONDS = 1.5
-NEXT = "_next_run"
+NEXT, SHOW = "_next_run", "_started_run"
 PERCENT = st.column_config.NumberColumn(format="percent")
 RESULT_COLUMNS = {
     "perplexity": st.column_config.NumberColumn(format="%.2f"),
@@ -36,12 +37,13 @@ RESULT_COLUMNS = {
 
 def main() -> None:
     """Draw the page."""
-    inputs = open_bare_page("Train: can routers learn your text?", QUESTION)
+    inputs = open_bare_page("Train: can routers learn your text?", QUESTION, ("model",))
     if NEXT in st.session_state:
-        st.session_state["run"] = st.session_state.pop(NEXT)
+        st.session_state["run"] = st.session_state[SHOW] = st.session_state.pop(NEXT)
     runs = jobs.jobs("train")
     if runs:
         job = _choose(runs)
+        scroll_here(st.session_state.pop(SHOW, ""), key="started")
         run_every = POLL_SECONDS if job.is_alive else None
         st.fragment(_watch, run_every=run_every)(job.name, job.state)
     else:

@@ -43,18 +43,21 @@ class Shot:
         query: the settings in the link it shows.
         ready: what has to be there.
         height: the most pixels of it that are shown.
+        press: name of a button to press first.
     """
 
     page: str
     query: str = ""
     ready: str = "[data-testid=stPlotlyChart] .main-svg"
     height: int = HEIGHTS[1]
+    press: str = ""
 
 
 SHOTS = {
-    "explore": Shot("", "sample=story&layer=12&view=repeats&token=2605", ".cell"),
-    "explore-map": Shot("", "sample=news&layer=12&view=map", ".cell"),
-    "explore-scripts": Shot("", "sample=multilingual&layer=12&view=sizes", ".cell"),
+    "home": Shot("", "", "[data-testid=stMain] .passage"),
+    "explore": Shot("explore", "sample=story&layer=12&view=repeats&token=2605", ".cell"),
+    "explore-map": Shot("explore", "sample=news&layer=12&view=map", ".cell"),
+    "explore-scripts": Shot("explore", "sample=multilingual&layer=12&view=sizes", ".cell"),
     "layers": Shot("layers", "sample=story&layer=12&other=13"),
     "balance": Shot("balance", "sample=story&layer=12"),
     "sparsity": Shot("sparsity", "sample=story&layer=12&computed=mask"),
@@ -62,6 +65,7 @@ SHOTS = {
     "linguistics": Shot("linguistics", "sample=story&layer=12"),
     "speed": Shot("speed"),
     "quality": Shot("quality"),
+    "write": Shot("write", "", press="Write"),
     "train": Shot("train", f"run={RUN}"),
     "compare": Shot("compare", "sample=story&layer=12&differs=routers&b_routers=untrained", ".cell"),
     "report": Shot("report", "sample=story&layer=12", "iframe", 1500),
@@ -76,7 +80,9 @@ def take(browser: Browser, url: str, shot: Shot, name: str, theme: str) -> Path:
     try:
         page = context.new_page()
         page.set_default_timeout(PATIENCE_MS)
-        page.goto(f"{url}/{shot.page}?v=1&{shot.query}")
+        page.goto(f"{url}/{shot.page}?v=1&{shot.query}" if shot.page else url)
+        if shot.press:
+            page.get_by_role("button", name=shot.press, exact=True).click()
         page.locator(shot.ready).first.wait_for()
         at_rest(page)
         content = page.evaluate("document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight")

@@ -23,29 +23,46 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from focus_core.resources import pages_dir  # noqa: E402
 from workbench.shell.server import HostGuard, serving  # noqa: E402
+from workbench.shell.state import is_link  # noqa: E402
+
+# Fingers cannot hover, so there Plotly's buttons would always lie on the titles of charts. (Streamlit writes a string
+# that stands alone in this file into the page, so this is a comment.)
+TOUCH = "<style>@media (hover: none) { .modebar-container { display: none !important } }</style>"
 
 
 def draw() -> None:
     """Draw the page that the session has chosen."""
-    pages = pages_dir()
     st.set_page_config(page_title="Focus workbench", page_icon="🔆", layout="wide", initial_sidebar_state=340)
+    st.html(TOUCH)
+    home, explore = _page("home", "Home", "home", default=True), _page("explore", "Explore", "search")
     page = st.navigation(
-        [
-            st.Page(pages / "explore.py", title="Explore", icon=":material/search:", default=True),
-            st.Page(pages / "layers.py", title="Layers", icon=":material/layers:"),
-            st.Page(pages / "balance.py", title="Balance", icon=":material/balance:"),
-            st.Page(pages / "sparsity.py", title="Sparsity", icon=":material/grid_on:"),
-            st.Page(pages / "linguistics.py", title="Linguistics", icon=":material/translate:"),
-            st.Page(pages / "group.py", title="Group", icon=":material/workspaces:"),
-            st.Page(pages / "effects.py", title="Effects", icon=":material/science:"),
-            st.Page(pages / "attention.py", title="Attention", icon=":material/join_inner:"),
-            st.Page(pages / "speed.py", title="Speed", icon=":material/speed:"),
-            st.Page(pages / "quality.py", title="Quality", icon=":material/query_stats:"),
-            st.Page(pages / "train.py", title="Train", icon=":material/model_training:"),
-            st.Page(pages / "compare.py", title="Compare", icon=":material/compare_arrows:"),
-            st.Page(pages / "report.py", title="Report", icon=":material/description:"),
-        ]
+        {
+            "": [home],
+            "Look": [
+                explore,
+                _page("group", "Group", "workspaces"),
+                _page("attention", "Attention", "join_inner"),
+                _page("layers", "Layers", "layers"),
+                _page("sparsity", "Sparsity", "grid_on"),
+                _page("compare", "Compare", "compare_arrows"),
+            ],
+            "Evidence": [
+                _page("quality", "Quality", "query_stats"),
+                _page("speed", "Speed", "speed"),
+                _page("effects", "Effects", "science"),
+                _page("balance", "Balance", "balance"),
+                _page("linguistics", "Linguistics", "translate"),
+            ],
+            "Make": [
+                _page("write", "Write", "edit"),
+                _page("train", "Train", "model_training"),
+                _page("report", "Report", "description"),
+            ],
+        },
+        expanded=True,
     )
+    if page is home and is_link():  # Explore was the first page once, and Home has no settings of its own
+        st.switch_page(explore, query_params=st.query_params.to_dict())
     if not hasattr(sys.modules.get("workbench.shell.frame"), "open_page"):
         with st.spinner("Starting: loading PyTorch and Transformers …", show_time=True):
             import workbench.shell.frame  # noqa: F401
@@ -53,6 +70,10 @@ def draw() -> None:
 
             freeze_loaded()
     page.run()
+
+
+def _page(name: str, title: str, icon: str, *, default: bool = False) -> st.Page:
+    return st.Page(pages_dir() / f"{name}.py", title=title, icon=f":material/{icon}:", default=default)
 
 
 if __name__ == "__main__":

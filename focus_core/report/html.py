@@ -57,8 +57,8 @@ def summary(report: Report) -> str:
     even = 1 / max(1, report.origin["num_groups"])
     layers = f"{len(report.layers)} {'layer' if len(report.layers) == 1 else 'layers'}"
     start = (
-        f"{len(report.cards):,} groups in {layers} hold {small:.1%} to {large:.1%} of {report.num_tokens:,} tokens "
-        f"each. An even split is {even:.1%}."
+        f"{len(report.cards):,} groups in {layers} hold {small:.1%} to {large:.1%} of {report.num_tokens:,} "
+        f"{'token' if report.num_tokens == 1 else 'tokens'} each. An even split is {even:.1%}."
     )
     enough = max(20, report.num_tokens // 100)  # a few tokens share a group easily
     known = [card for card in filled if card.persistence and card.count >= enough]

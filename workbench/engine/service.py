@@ -48,7 +48,7 @@ always with narrow groups, whose queries choose by the text before them.
 MAX_TOKENS = 16_384
 """Longest text the workbench takes, if the model's own positions allow it."""
 
-_MAX_CHARACTERS_PER_TOKEN = 40
+_USUAL_CHARACTERS_PER_TOKEN, _MAX_CHARACTERS_PER_TOKEN = 8, 40
 _fetching = threading.Lock()
 Result = TypeVar("Result")
 
@@ -202,6 +202,13 @@ def load_base(model: str) -> Base:
     return Base(loaded.model, loaded.tokenizer, loaded.info, threading.Lock())
 
 
+@st.cache_resource(show_spinner=False)
+def warm_up() -> None:
+    """Load the default model behind the pages, once, unless it has to be fetched first."""
+    if not needs_fetch("default"):
+        threading.Thread(target=load_base, args=("default",), daemon=True).start()
+
+
 def encoding(model: str, text: str) -> Encoding:
     """The tokens of a text with the tokenizer's own opening, computed once for all pages, routers and sessions.
 
@@ -218,6 +225,22 @@ def encoding(model: str, text: str) -> Encoding:
             f"The text has {len(text):,} characters, far more than the {limit:,} tokens that fit: shorten or split it."
         )
     return _encoding(model, text_hash(text), text)
+
+
+def beginning(model: str, text: str) -> str | None:
+    """The beginning of a text that is too long, with as many tokens as fit; None if the text fits or has no tokens."""
+    base = load_base(model)
+    for per_token in (_USUAL_CHARACTERS_PER_TOKEN, _MAX_CHARACTERS_PER_TOKEN):  # never the whole of a huge text
+        part = text[: base.max_tokens * per_token]
+        try:
+            tokens = encode(base.tokenizer, part, opening=True)
+        except FocusError:
+            return None
+        if len(tokens.input_ids) > base.max_tokens:
+            return text[: int(tokens.offsets[base.max_tokens - 1, 1])]
+        if len(part) == len(text):
+            return None
+    return part
 
 
 def analysis(settings: Settings, text: str) -> Analysis:

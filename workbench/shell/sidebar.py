@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -11,7 +12,7 @@ from streamlit.delta_generator import DeltaGenerator
 from focus_core.analysis import Trace
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.routers import ROUTERS
-from focus_core.shipped import shipped_routers
+from focus_core.shipped import DEFAULT, PUBLISHED, shipped_routers
 from focus_core.text import read_text
 from workbench.engine import access, service
 from workbench.engine.plans import plan_in_words, shares
@@ -19,6 +20,11 @@ from workbench.runs import jobs
 from workbench.shell import state, texts
 
 _K_FROM = {"plan": "As planned", "one": "One k for all"}
+FORMS = {"best": "Best", "published": "As published"}
+"""The visible switch between the default routers and those of the paper's form."""
+_FORM, _FORM_OF = "form", {"best": DEFAULT, "published": PUBLISHED}
+PARTS = ("text", "routers", "analysis", "model")
+"""Parts of the sidebar: the text; the routers and their budget; what of them is analysed; and the model alone."""
 _SOURCES = {"sample": "Sample", "paste": "Paste", "upload": "File", "folder": "Folder"}
 
 
@@ -39,17 +45,31 @@ class Inputs:
     below_head: DeltaGenerator
 
 
-def draw() -> Inputs:
+def draw(parts: Collection[str] = PARTS) -> Inputs:
     """Draw the sidebar and return the choices.
+
+    Args:
+        parts: what acts on the page, of `PARTS`; the rest is kept as it is and not drawn.
 
     Raises:
         FocusError: routers that are not there or an unreadable file.
     """
+    text, text_name = None, ""
     with st.sidebar:
-        text, text_name = _text()
-        st.divider()
-        settings, below_head = _settings()
+        if "text" in parts:
+            text, text_name = _text()
+            st.divider()
+        if "routers" in parts:
+            settings, below_head = _settings("analysis" in parts)
+        else:
+            settings, below_head = _kept("model" in parts), st.container()
     return Inputs(settings, text, text_name, below_head)
+
+
+def _kept(with_model: bool) -> service.Settings:
+    """The settings of a page on which none of them acts but, if wanted, the model."""
+    model = _model() if with_model else st.session_state["model"]
+    return service.Settings(model, st.session_state["routers"] or shipped_routers()[0], 8, 1, 0, 0)
 
 
 def _text() -> tuple[str | None, str]:
@@ -97,7 +117,9 @@ def _pasted() -> tuple[str | None, str]:
             help=f"At most {service.MAX_TOKENS:,} tokens, and at most the model's positions. Ctrl+Enter also works.",
             persist_state="session",
         )
-        st.form_submit_button("Show groups", type="primary", width="stretch", help="Route this text.")
+        asked = st.form_submit_button("Show groups", type="primary", width="stretch", help="Route this text.")
+    if asked and not st.session_state.get("paste"):
+        st.warning("There is no text yet. Type or paste one above.", icon=":material/edit_note:")
     return st.session_state.get("paste") or None, "pasted text"
 
 
@@ -149,7 +171,7 @@ def _in_folder() -> tuple[str | None, str]:
     return parts[int(number) - 1], name if len(parts) == 1 else f"{name}, part {number} of {len(parts):,}"
 
 
-def _settings() -> tuple[service.Settings, DeltaGenerator]:
+def _model() -> str:
     model = st.selectbox(
         "Model",
         list(dict.fromkeys(["default", st.session_state["model"]])),
@@ -160,12 +182,17 @@ def _settings() -> tuple[service.Settings, DeltaGenerator]:
         persist_state="session",
     )
     access.check_model(model)
+    return model
+
+
+def _settings(analysed: bool) -> tuple[service.Settings, DeltaGenerator]:
+    model = _model()
     routers = _routers()
     own = service.router_config(routers, _untrained_groups() if routers == service.UNTRAINED else 8)
     state.follow({"k": own.top_k, "window": own.window, "sinks": own.sink_tokens})
     share = None if own.read_share is None else share_of_pairs(st, "share", own.read_share)
     top_k, plan = _groups_per_token(own) if share is None else (own.top_k, None)
-    head = _head(routers)
+    head = _head(routers) if analysed else 0
     below_head = st.container()
     left, right = st.columns(2)
     state.clamp("window", 0, 100_000, own.window)
@@ -187,8 +214,15 @@ def _settings() -> tuple[service.Settings, DeltaGenerator]:
         help="First tokens of the text, which every later token reads. 0 is the published method.",
         persist_state="session",
     )
+    states = _states() if analysed else "routed"
+    chosen = service.Settings(model, routers, own.num_groups, top_k, int(window), int(sinks), states, plan, head, share)
+    return chosen, below_head
+
+
+def _states() -> str:
+    """Whose hidden states are routed."""
     state.choose("states", list(service.STATES))
-    states = st.radio(
+    return st.radio(
         "Hidden states of the",
         list(service.STATES),
         format_func=lambda name: service.STATES[name],
@@ -198,8 +232,6 @@ def _settings() -> tuple[service.Settings, DeltaGenerator]:
         "kept, so every change runs the model again.",
         persist_state="session",
     )
-    chosen = service.Settings(model, routers, own.num_groups, top_k, int(window), int(sinks), states, plan, head, share)
-    return chosen, below_head
 
 
 def share_of_pairs(
@@ -309,6 +341,18 @@ def _routers() -> str:
     current = st.session_state["routers"]
     if not current:
         st.session_state["routers"] = current = options[0]
+    if st.session_state["model"] == "default":
+        st.session_state[_FORM] = {name: form for form, name in _FORM_OF.items()}.get(current)
+        st.segmented_control(
+            "Form",
+            list(_FORM_OF),
+            format_func=lambda form: FORMS[form],
+            key=_FORM,
+            width="stretch",
+            on_change=_take_form,
+            help="Best: narrow groups of keys, cut into pages that each query chooses. As published: one router for "
+            "each layer, and a token reads the groups it is in. Nothing is chosen where other routers are.",
+        )
     return st.selectbox(
         "Routers",
         list(dict.fromkeys([*options, current])),
@@ -319,6 +363,12 @@ def _routers() -> str:
         "untrained routers for comparison, or type the path of a folder that focus train wrote.",
         persist_state="session",
     )
+
+
+def _take_form() -> None:
+    chosen = st.session_state.get(_FORM)
+    if chosen in _FORM_OF:
+        st.session_state["routers"] = _FORM_OF[chosen]
 
 
 def _untrained_groups() -> int:

@@ -1,4 +1,4 @@
-"""Settings in the URL: restored once per session, published after every change. The text is never one of them.
+"""Settings in the URL: restored from a link and by Back and Forward, published after every change. Never the text.
 
 The URL holds every setting, defaults included, and a version number. So a link means the same after a default has
 changed.
@@ -12,11 +12,15 @@ from typing import Any
 
 import streamlit as st
 
+from workbench.widgets.markup import plain
+
 VERSION = "1"
 _VERSION_KEY = "v"
 _RESTORED = "_restored_from_url"
 ORIGIN = "_origin_of_settings"
 """Key of where settings came from that the user has not seen yet: "link" or "session file", see `asking`."""
+_PUBLISHED = "_published"
+_FROM_LINK = "_asked_for_by_link"
 OWN = "_values_of_the_routers"
 """Key of the values that `follow` saw last."""
 _MAX_LENGTH = 300
@@ -104,11 +108,12 @@ An empty word or -1 means "not chosen yet": the page of the setting chooses a va
 
 
 def restore() -> None:
-    """Fill the session state from the URL, once per session; anything unreadable falls back to the default.
+    """Fill the session state from the URL: at the start of a session, and when the browser went back or forward.
 
-    A page calls this before it draws a widget.
+    Anything unreadable falls back to the default, with a message. A page calls this before it draws a widget.
     """
-    if _RESTORED in st.session_state:
+    started = _RESTORED in st.session_state
+    if started and not _went_elsewhere():
         for name in (*SETTINGS, "paste"):  # written anew, or a page that draws a widget first resets it to its minimum
             if name in st.session_state:
                 st.session_state[name] = st.session_state[name]
@@ -116,27 +121,66 @@ def restore() -> None:
     st.session_state[_RESTORED] = True
     st.session_state[ORIGIN] = "link"
     readable = st.query_params.get(_VERSION_KEY, VERSION) == VERSION
+    partial = started and "model" not in st.query_params  # a link inside the app: what it does not name stays
     if not readable:
         st.toast("This link is of another version of the workbench: default settings are used.")
+    asked: dict[str, str] = {}
     for name, setting in SETTINGS.items():
-        value = setting.default
+        value = st.session_state[name] if partial else setting.default
         if readable and name in st.query_params:
             try:
                 value = setting.parse(st.query_params[name])
+                asked[name] = st.query_params[name]
             except ValueError:
-                st.toast(f"The link's value of '{name}' cannot be read: the default is used.")
+                st.toast(f"The link's value of '{name}' cannot be read: the default is used.", duration="long")
         st.session_state[name] = value
+    st.session_state[_FROM_LINK] = asked
+
+
+def _went_elsewhere() -> bool:
+    """Whether the browser shows another URL than the published one, and no setting has changed since.
+
+    Then Back, Forward or a link was pressed. After a change of a widget the settings differ from the published ones;
+    the URL may then lag behind, and means nothing. A new page begins without settings in its URL.
+    """
+    published, here = st.session_state.get(_PUBLISHED), st.query_params.to_dict()
+    return _VERSION_KEY in here and (published is None or (here != published and _chosen() == published))
+
+
+def is_link() -> bool:
+    """Whether the URL holds settings."""
+    return any(name in SETTINGS for name in st.query_params)
 
 
 def publish() -> None:
     """Write the settings of this session into the URL."""
+    chosen = _chosen()
+    if st.query_params.to_dict() != chosen:
+        st.query_params.from_dict(chosen)
+    st.session_state[_PUBLISHED] = chosen
+
+
+def _chosen() -> dict[str, str]:
+    """The settings of this session as a link has them."""
     chosen = {_VERSION_KEY: VERSION}
     for name in SETTINGS:
         value = st.session_state.get(name)
         if value not in (None, "", -1):
             chosen[name] = f"{value:g}" if isinstance(value, float) else str(value)
-    if st.query_params.to_dict() != chosen:
-        st.query_params.from_dict(chosen)
+    return chosen
+
+
+def refuse(name: str, taken: object) -> None:
+    """Say that the value of a setting in the link cannot be used here; once, and nothing if no link asked for it.
+
+    Args:
+        name: of the setting.
+        taken: the value that is used, as the page calls it.
+    """
+    given = st.session_state.get(_FROM_LINK, {}).pop(name, None)
+    if given is not None:
+        message = f"The link asks for {name.replace('_', ' ')} {given}, which is not here. Shown instead: {taken}."
+        st.toast(plain(message), duration="long", icon=":material/link_off:")
 
 
 def clamp(name: str, low: int, high: int, default: int) -> None:
@@ -151,6 +195,7 @@ def clamp(name: str, low: int, high: int, default: int) -> None:
     value = st.session_state.get(name)
     if not isinstance(value, int) or not low <= value <= high:
         st.session_state[name] = default
+        refuse(name, default)
 
 
 def follow(own: Mapping[str, Any]) -> None:
@@ -175,3 +220,4 @@ def choose(name: str, options: Sequence[Any]) -> None:
     """Bring a choice in the session state into the options, the first one by default."""
     if st.session_state.get(name) not in options:
         st.session_state[name] = options[0]
+        refuse(name, options[0])

@@ -6,7 +6,7 @@ import streamlit as st
 
 from focus_core.analysis import Trace
 from workbench.engine.plans import k_name, plan_in_words
-from workbench.widgets.markup import plain
+from workbench.widgets.markup import counted, plain
 
 
 def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
@@ -52,7 +52,7 @@ def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
             f"and the model whose hidden states the routers read.{plan}",
         )
         st.badge(
-            f"{plain(text_name)} · {len(trace.tokens):,} tokens",
+            f"{plain(text_name)} · {counted(len(trace.tokens), 'token')}",
             icon=":material/article:",
             color="gray",
             help="The analysed text.",

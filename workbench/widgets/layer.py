@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from focus_core.analysis import Trace
+from workbench.shell import state
 
 
 def layer_slider(
@@ -42,5 +43,6 @@ def layer_slider(
         return trace.layers.index(layers[0])
     if st.session_state.get(key) not in layers:
         st.session_state[key] = layers[len(layers) // 2 if default is None else default]
+        state.refuse(key, f"layer {st.session_state[key]}")
     chosen = st.select_slider(label, layers, key=key, format_func=named, help=hint, persist_state="session")
     return trace.layers.index(chosen)

@@ -77,7 +77,7 @@ def strip_data(
     }
 
 
-def token_strip(data: dict[str, Any], *, key: str, on_pick: Callable[[int], None]) -> None:
+def token_strip(data: dict[str, Any], *, key: str, on_pick: Callable[[int], None] = lambda _: None) -> None:
     """Draw the strip; a click, or Enter on the focused token, calls `on_pick` with the token's index."""
 
     def picked() -> None:

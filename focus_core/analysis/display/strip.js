@@ -71,7 +71,7 @@ function describe(tip, cell, data) {
     if (index < data.sinks) tip.append(element("div", "", "a sink token: every later token reads it"));
   });
   if (cell.k.length > 1) tip.prepend(element("div", "", `${cell.k.length} tokens make this one character`));
-  if (!cell.k.length) tip.append("no token covers these characters");
+  if (!cell.k.length) tip.append(cell.g ? `group ${cell.g[0]}` : "no token covers these characters");
   if (cell.r) tip.append(element("hr"), element("div", "", cell.r));
 }
 
@@ -165,7 +165,7 @@ function drawStrip(root, data, { pick, host } = {}) {
       if (cell.g.length > 1) node.style.setProperty("--stripe", data.groups[cell.g[1]].fill);
       node.dataset.group = cell.g[0];
       node.setAttribute("role", pick ? "button" : "img");
-      node.setAttribute("aria-label", `${cell.t.trim() || "blank"}, token ${cell.k.at(-1)[0]}, group ${cell.g.join(" and ")}`);
+      node.setAttribute("aria-label", `${cell.t.trim() || "blank"}, ${cell.k.length ? `token ${cell.k.at(-1)[0]}, ` : ""}group ${cell.g.join(" and ")}`);
       node.tabIndex = -1;
       if (cell.k.some((token) => token[0] === data.selected)) node.classList.add("selected");
     } else node.classList.add("bare");
@@ -194,7 +194,9 @@ function drawStrip(root, data, { pick, host } = {}) {
     const left = Math.max(0, Math.min(box.left, document.documentElement.clientWidth - tip.offsetWidth - 8));
     const room = window.innerHeight - box.bottom > tip.offsetHeight + 20 || box.top < tip.offsetHeight + 20;
     tip.style.left = `${left}px`;
-    tip.style.top = `${room ? box.bottom + 14 : box.top - tip.offsetHeight - 6}px`;
+    const top = room ? box.bottom + 14 : box.top - tip.offsetHeight - 6;
+    // Where it fits neither below nor above, it covers the token rather than leave the window.
+    tip.style.top = `${Math.max(8, Math.min(top, window.innerHeight - tip.offsetHeight - 8))}px`;
   };
   const hide = () => tip.togglePopover(false);
   const choose = (index) => {

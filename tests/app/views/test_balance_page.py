@@ -30,9 +30,13 @@ real_model = pytest.mark.skipif(not default_model.is_cached(), reason="the defau
 
 @real_model
 def test_the_page_answers_its_question():
-    said = shown(paste("balance", TEXT, layer="3"))
+    app = paste("balance", TEXT, layer="3")
+    said = shown(app)
     assert "Sequence Sinkhorn" in said and "Layer 3 as routed (calibrated)" in said
-    assert "would be in another group of layer 3" in said
+    assert "would be in another group of layer 3" not in said and len(app.get("plotly_chart")) == 2
+    app.session_state["balance_more"] = True
+    app.run()
+    assert "would be in another group of layer 3" in shown(app)
     assert "no potentials of their own" in said  # untrained routers
 
 

@@ -143,6 +143,8 @@ def open_quality(**query) -> AppTest:
 
 def test_the_page_shows_shipped_results_and_reads_a_folder(tmp_path):
     app = open_quality()
+    assert app.selectbox(key="evidence").value == "kinds" and "Retention of routers" in shown(app)
+    app.segmented_control(key="evidence_group").set_value("Settings and texts").run()
     assert "With trained, causal routing" in shown(app) and not app.error
     # Of evidence that does not ship, the command that makes it; of what does, none.
     shipped = {record.kind for record in find_records(sorted((data_dir() / "results").glob("*.json")))}

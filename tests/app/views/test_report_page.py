@@ -163,7 +163,7 @@ def test_another_session_sees_its_notes_and_never_its_text():
     opened(open_page("report", source="paste"), session_file())
     other = pasted(TEXT, layer="3")
     assert "remember me" in preview(other)  # notes are the user's own, kept on this machine
-    assert "old man" not in preview(other) and "old man" not in str(other.session_state.filtered_state)
+    assert "old man" not in preview(other) and other.text_area(key="paste").value == TEXT
 
 
 def test_a_session_file_without_text_keeps_the_text():

@@ -58,6 +58,11 @@ def past_run(name="past", status=130, steps=5, words="Stopped."):
     return jobs.find(folder.name)
 
 
+def measured(perplexity: float) -> dict:
+    """A perplexity over two blocks, one 2% above and one 2% below."""
+    return {"perplexity": perplexity, "block_nll": [math.log(perplexity) + 0.02, math.log(perplexity) - 0.02]}
+
+
 def finish(job, perplexity=50.0, untrained=55.0):
     row = dict(causal_kept_share=0.6, exposure=0.7, tokens=100, largest_group_layer=1)
     hard = dict(routing="hard", top_k=2, balance="calibrated", kept_share=0.47, largest_group_share=0.16, **row)
@@ -67,8 +72,8 @@ def finish(job, perplexity=50.0, untrained=55.0):
         "settings": {"config": json.loads(FocusConfig().to_json()), "training": {}, "length": 64},
         "data": job.about["texts"],
         "held_out": [],
-        "results": [off | {"perplexity": 40.0}, hard | {"perplexity": perplexity}],
-        "untrained": [hard | {"perplexity": untrained}],
+        "results": [off | measured(40.0), hard | measured(perplexity)],
+        "untrained": [hard | measured(untrained)],
         "made": {"date": "2026-01-01T00:00:00", "device": "CPU"},
     }
     (job.folder / "training.json").write_text(json.dumps(record))
@@ -140,13 +145,13 @@ def test_a_finished_run_shows_what_it_brought_and_its_routers_are_listed():
         "47%" in verdict
         and "changes perplexity by +25.0%" in verdict
         and "Perplexity is 50.00" in verdict
-        and "55.00 (+37.5%)" in verdict
+        and "55.00, +37.5% (95% interval" in verdict
     )
     assert "has not helped" not in verdict and "fewer than 16" in verdict and "next tokens" not in verdict
     assert share_done(job, read_log(job.folder)) == 1.0
     app = open_train()
     assert verdict in shown(app)
-    assert "run:past" in app.sidebar.selectbox(key="routers").options
+    assert "run:past" in open_page("write").sidebar.selectbox(key="routers").options
     next(button for button in app.button if button.label == "Use these routers").click()
     app.run()
     assert app.session_state["routers"] == "run:past"
@@ -207,7 +212,7 @@ def test_a_run_starts_with_routers_per_head_or_goes_on_with_others():
     start = app.selectbox(key="train_start")
     assert [*start.options][: len(NEW)] == [*NEW.values()] and f"continue {HEADS}" in start.options
     start.set_value("head").run()
-    app.text_area(key="train_paste").set_value("words " * 50)
+    app.text_area(key="train_paste").set_value("words " * 1700)
     try:
         press_start(app)
         (job,) = jobs.jobs()
@@ -231,7 +236,7 @@ def test_uploads_and_folders_start_a_run_and_hostile_ones_do_not(tmp_path):
     app.get("file_uploader")[-1].set_value([("a.txt", b"\xff\xfe\x00", "text/plain")])
     press_start(app)
     assert "a.txt is UTF-16" in shown(app) and jobs.jobs() == []
-    files = [("../evil.txt", b"some words " * 500, "text/plain"), ("evil.txt", b"others " * 500, "text/plain")]
+    files = [("../evil.txt", b"some words " * 900, "text/plain"), ("evil.txt", b"others " * 500, "text/plain")]
     app.get("file_uploader")[-1].set_value(files)
     try:
         press_start(app)
@@ -248,7 +253,7 @@ def test_uploads_and_folders_start_a_run_and_hostile_ones_do_not(tmp_path):
         app.text_input(key="train_path").set_value(str(books))
         press_start(app)
         assert "has no .txt or .md files" in shown(app)
-        (books / "book.txt").write_text("words " * 500)
+        (books / "book.txt").write_text("words " * 1700)
         press_start(app)
         assert "is still running" in shown(app) and len(jobs.jobs()) == 1
     finally:

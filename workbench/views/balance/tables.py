@@ -16,6 +16,7 @@ from focus_core.analysis.group_balance import (
     prefix_lengths,
 )
 from focus_core.routing.balance import BALANCES
+from workbench.widgets.markup import counted
 
 FEW_TOKENS = 100
 """Below this many tokens no claim about balance is made."""
@@ -107,7 +108,8 @@ def verdict(trace: Trace, table: pd.DataFrame) -> str:
     num_tokens, even = len(trace.tokens), 1 / trace.config.num_groups
     if num_tokens < FEW_TOKENS:
         return (
-            f"Too short to tell: {num_tokens} tokens cannot fill {trace.config.num_groups} groups evenly.\n\n"
+            f"Too short to tell: {counted(num_tokens, 'token')} cannot fill {trace.config.num_groups} groups evenly."
+            "\n\n"
             f"Take a text of {FEW_TOKENS} tokens or more."
         )
     if trace.parts is not None:

@@ -187,8 +187,8 @@ def same_text_verdict(counts: np.ndarray, agreement: WithinText) -> str:
     share = matched_share(counts)
     if total < FEW_TOKENS:
         return (
-            f"Too short to tell: so few tokens match by chance alone.\n\n{share:.0%} of the {total} tokens are in "
-            f"matched groups. Take a text of {FEW_TOKENS} tokens or more."
+            f"Too short to tell: so few tokens match by chance alone.\n\n{share:.0%} of the tokens are in matched "
+            f"groups ({total} in all). Take a text of {FEW_TOKENS} tokens or more."
         )
     low, high = agreement.interval
     score = agreement.ami

@@ -60,5 +60,5 @@ def pair_bar(
     )
     figure.update_yaxes(showticklabels=False, showgrid=False)
     style(figure, dark=dark, height=215)
-    figure.update_layout(margin={"r": 24})
+    figure.update_layout(margin={"l": 24, "r": 24})  # room for 0% and 100%
     return figure

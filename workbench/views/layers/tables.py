@@ -9,6 +9,7 @@ from focus_core.analysis import Trace
 from focus_core.analysis.matching import match_groups, overlap
 from focus_core.analysis.persistence import Churn
 from focus_core.analysis.tokens import context, token_text
+from workbench.widgets.markup import counted
 
 FEW_TOKENS = 100
 """Below this many tokens agreement of layers is noise, and the page claims none."""
@@ -96,7 +97,7 @@ def verdict(trace: Trace, churn: Churn, agreement: np.ndarray) -> str:
         return "Only one layer has a router, so there is no depth over which groups could persist."
     if len(trace.tokens) < FEW_TOKENS:
         return (
-            f"Too short to tell: over {len(trace.tokens)} tokens layers agree or differ by chance.\n\n"
+            f"Too short to tell: over {counted(len(trace.tokens), 'token')} layers agree or differ by chance.\n\n"
             f"Take a text of {FEW_TOKENS} tokens or more."
         )
     changed, chance = float(churn.of_steps.mean()), float(churn.by_chance.mean())
@@ -118,8 +119,6 @@ def flow_sentence(trace: Trace, row: int, other: int, band: tuple[float, float],
     counts, _ = flow(trace, row, other)
     matched = f"**{np.trace(counts) / counts.sum():.0%}** of the tokens are in matched groups"
     start = f"Layers {trace.layers[row]} and {trace.layers[other]}: "
-    if len(trace.tokens) < FEW_TOKENS:
-        return f"{start}{matched}. So few tokens match by chance alone."
     return (
         f"{start}AMI **{agreement:.3f}**. Groups shuffled over the tokens give {band[0]:+.3f} to {band[1]:+.3f} "
         f"(95% of 200 shuffles, seed 0). {matched}."

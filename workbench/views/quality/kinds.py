@@ -71,7 +71,8 @@ def by_kind(content: dict[str, Any], length: int) -> pd.DataFrame:
 
 def kinds_verdict(content: dict[str, Any], length: int) -> str:
     """A headline in plain words: what the routers keep and lose, and how baselines compare."""
-    return f"At {length:,} tokens: {verdict(content, length)}"
+    said = verdict(content, length)
+    return f"At {length:,} tokens {said[:1].lower()}{said[1:]}"
 
 
 def kinds_notes(content: dict[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from focus_core.errors import FocusError
+from focus_core.evaluation.compare import perplexity_difference
 from focus_core.reading import parse_json, regular
 from focus_core.routing.balance import sees_future
 
@@ -21,7 +22,7 @@ FUTURE = "sees later tokens"
 
 COLUMNS = (
     *("model", "routers", "kind", "routing", "k", "budget", "balance", "perplexity", "relative"),
-    *("distant kept", "all kept"),
+    *("relative low", "relative high", "distant kept", "all kept"),
     *("largest group", "exposure", "remark", "text", "T", "stride", "K", "w", "sinks", "tokens", "date", "device"),
     "file",
 )
@@ -110,12 +111,12 @@ def _rows(record: dict[str, Any], name: str) -> list[dict[str, Any]]:
     }
     measured = [(kind, routers, row) for row in record["results"]]
     measured += [(UNTRAINED, "untrained, calibrated", row) for row in record.get("untrained", [])]
-    baseline = next((float(row["perplexity"]) for _, _, row in measured if row["routing"] == "off"), math.nan)
+    untouched = next((row for _, _, row in measured if row["routing"] == "off"), {})
     unlike = "as planned" if config.get("read_share") is None else f"{100 * config['read_share']:g}% read"
-    return [common | _row(which, called, row, baseline, unlike) for which, called, row in measured]
+    return [common | _row(which, called, row, untouched, unlike) for which, called, row in measured]
 
 
-def _row(kind: str, routers: str, row: dict[str, Any], baseline: float, unlike: str) -> dict[str, Any]:
+def _row(kind: str, routers: str, row: dict[str, Any], untouched: dict[str, Any], unlike: str) -> dict[str, Any]:
     """One row of the table; `unlike` names the budget of hard routing that has no k of its own."""
     perplexity, kept = float(row["perplexity"]), float(row["kept_share"])
     if not (math.isfinite(perplexity) and perplexity > 0 and 0 <= kept <= 1) or row["routing"] not in (
@@ -124,6 +125,7 @@ def _row(kind: str, routers: str, row: dict[str, Any], baseline: float, unlike: 
         raise ValueError(row)
     off = row["routing"] == "off"
     largest, top_k = row.get("largest_group_share"), row.get("top_k")
+    low, high = (None, None) if off else _interval(row, untouched)
     budget = "" if row["routing"] != "hard" else unlike if top_k is None else f"k={int(top_k)}"
     return {
         "routers": "" if off else routers,
@@ -133,7 +135,9 @@ def _row(kind: str, routers: str, row: dict[str, Any], baseline: float, unlike: 
         "budget": budget,
         "balance": str(row["balance"]),
         "perplexity": perplexity,
-        "relative": perplexity / baseline,
+        "relative": perplexity / float(untouched.get("perplexity", math.nan)),
+        "relative low": low,
+        "relative high": high,
         "distant kept": kept,
         "all kept": float(row["causal_kept_share"]),
         "largest group": None if largest is None else float(largest),
@@ -145,3 +149,14 @@ def _row(kind: str, routers: str, row: dict[str, Any], baseline: float, unlike: 
 
 def _names(texts: list[dict[str, Any]]) -> str:
     return ", ".join(str(text["name"]) for text in texts)
+
+
+def _interval(row: dict[str, Any], untouched: dict[str, Any]) -> tuple[float | None, float | None]:
+    """The 95% interval of the ratio to the untouched perplexity, paired over blocks; None for records without them."""
+    ours, theirs = row.get("block_nll") or (), untouched.get("block_nll") or ()
+    if len(ours) < 2 or len(ours) != len(theirs):
+        return None, None
+    found, baseline = perplexity_difference(ours, theirs), float(untouched["perplexity"])
+    if found.low is None or found.high is None:
+        return None, None
+    return 1 + found.low / baseline, 1 + found.high / baseline

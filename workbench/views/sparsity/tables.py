@@ -10,6 +10,7 @@ from focus_core.analysis.sparsity import CLASSES, PooledMask
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.routers import ROUTERS
 from workbench.engine.plans import PLANNED, chosen_k, share_name
+from workbench.widgets.markup import counted
 
 MAX_QUERIES = 256
 """Queries whose attention is measured; evenly spaced over longer texts."""
@@ -94,8 +95,9 @@ def verdict(trace: Trace, pairs: pd.DataFrame) -> str:
     mean = {name: float(pairs[name].to_numpy().mean()) for name in ("kept", "exposure", "random kept")}
     if mean["exposure"] == 0:
         return (
-            f"Everything is computed, because no pair is distant.\n\nAll {len(trace.tokens)} tokens fit into the "
-            f"window of {trace.config.window}. Take a longer text or a smaller window."
+            f"Everything is computed, because no pair is distant.\n\n"
+            f"The text has {counted(len(trace.tokens), 'token')}, and the window is {trace.config.window}. "
+            "Take a longer text or a smaller window."
         )
     luck = f"Random groups would keep {mean['random kept']:.0%} of the pairs."
     if trace.config.read_share is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,18 @@ from focus_core.models import default_model
 from focus_core.results import text_records
 from focus_core.routing.routers import ROUTERS
 from focus_core.shipped import shipped_routers
+from focus_core.text import document_blocks, read_text
 from focus_core.training.objectives import OBJECTIVES
 from workbench.engine import service
 from workbench.runs import jobs
 from workbench.runs.jobs import Job
 from workbench.shell import texts
 from workbench.views.train.tables import MAX_LENGTH, TrainRequest, text_record
-from workbench.widgets.markup import plain
+from workbench.widgets.markup import counted, plain
 
 SOURCES = {"paste": "Paste", "upload": "Upload", "sample": "Sample", "path": "File or folder"}
+_MOST_CHARACTERS = 40
+"""Read of each text for every token that is needed."""
 NEW = {name: f"new, {kind.label}" for name, kind in ROUTERS.items() if kind.trained_by_gate}
 
 
@@ -200,6 +204,35 @@ def _settings(model: str, start: str) -> TrainRequest:
     )
 
 
+def check_long_enough(request: TrainRequest, contents: Iterable[str]) -> None:
+    """Refuse texts that do not fill one step and one held-out block; a run on them would fail, and could not resume.
+
+    Nothing is checked while the model has still to be fetched.
+
+    Args:
+        request: the training.
+        contents: the texts; read only until there are blocks enough.
+
+    Raises:
+        FocusError: too short.
+    """
+    if service.needs_fetch(request.model):
+        return
+    with st.spinner("Counting the tokens of the text …"):
+        tokenizer = service.load_base(request.model).tokenizer
+        needed, found = request.batch_size + max(1, request.batch_size // 19), 0
+        for content in contents:
+            start = content[: _MOST_CHARACTERS * needed * request.length]
+            found += len(document_blocks(tokenizer, [start], request.length)[0])
+            if found >= needed:
+                return
+    raise FocusError(
+        f"The text fills {counted(found, 'block')} of {request.length} tokens, and training needs {needed}: "
+        f"{request.batch_size} for a step and the rest for the evaluation. Give a longer text, or choose fewer or "
+        "shorter blocks."
+    )
+
+
 def _start(source: str, given: Any, name: str, request: TrainRequest) -> Job:
     """Store the text, start the run."""
     if not given:
@@ -211,6 +244,7 @@ def _start(source: str, given: Any, name: str, request: TrainRequest) -> Job:
     if source == "path":
         files = [path.resolve() for path in texts.found_at(given)]
         records = text_records(files)
+        check_long_enough(request, map(read_text, files))
     else:
         if source == "paste":
             contents = [("pasted.txt", given.encode("utf-8", "replace"))]
@@ -218,8 +252,8 @@ def _start(source: str, given: Any, name: str, request: TrainRequest) -> Job:
             contents = [(f"{given}.txt", texts.samples()[given].read().encode())]
         else:
             contents = [(file.name, file.getvalue()) for file in given]
-        for called, content in contents:
-            texts.uploaded(content, called)  # refuses what is no text
+        # Decoding refuses what is no text.
+        check_long_enough(request, [texts.uploaded(content, called) for called, content in contents])
         records = [text_record(called, content) for called, content in contents]
     folder = jobs.new_folder(name or f"{Path(records[0]['name']).stem[:30]}-k{request.num_groups}")
     data = files or jobs.store_texts(folder, contents)

@@ -11,12 +11,13 @@ from workbench.views.quality.record_verdicts import ADAPTATION, few_blocks
 from workbench.views.quality.tables import FUTURE, TRAINED, UNTRAINED
 from workbench.views.quality.verdicts import blocks_of
 from workbench.views.train.tables import RECENT_STEPS, duration, seconds_left
+from workbench.widgets.markup import counted
 
 
 def training_verdict(job: Job, progress: Progress, results: pd.DataFrame) -> str:
     """How a run stands, or its result."""
     if job.state == jobs.FINISHED:
-        return finished_verdict(results, int(job.about["top_k"]))
+        return finished_verdict(results, int(job.about["top_k"]), int(job.about.get("eval_blocks", 0)))
     if job.state == jobs.RUNNING:
         return _running_verdict(job, progress)
     done = progress.steps[-1].step if progress.steps else 0
@@ -56,25 +57,46 @@ def _step_sentence(job: Job, progress: Progress) -> str:
     )
 
 
-def finished_verdict(results: pd.DataFrame, top_k: int) -> str:
-    """Perplexity and kept pairs on held-out text, with trained routers and with untrained ones."""
+def finished_verdict(results: pd.DataFrame, top_k: int, asked_blocks: int = 0) -> str:
+    """Perplexity and kept pairs on held-out text, with trained routers and with untrained ones.
+
+    Args:
+        results: from `workbench.views.train.tables.results_table`.
+        top_k: k of the trained routing.
+        asked_blocks: held-out blocks that the run was to evaluate; fewer where the text is short.
+    """
     rows = results.loc[(results["routing"] == "hard") & (results["k"] == top_k) & (results["remark"] != FUTURE)]
     trained, untrained = rows.loc[rows["kind"] == TRAINED], rows.loc[rows["kind"] == UNTRAINED]
     if not len(trained):
         return "Finished, without an evaluation on held-out text."
-    row = trained.iloc[0]
-    sentence = (
-        f"On {row['tokens']:,} held-out tokens, k = {top_k} keeps {row['distant kept']:.0%} of the distant pairs and "
-        f"changes perplexity by {row['relative'] - 1:+.1%}.\n\n"
-        f"Perplexity is {row['perplexity']:.2f}, and the largest group holds {row['largest group']:.0%} of the tokens."
-    )
-    parts = [sentence]
+    row, blocks = trained.iloc[0], blocks_of(trained)
+    kept = f"k = {top_k} keeps {row['distant kept']:.0%} of the distant pairs"
+    if pd.isna(row["relative low"]):
+        fewer = f" of the {asked_blocks} asked for" if blocks < asked_blocks else ""
+        parts = [
+            f"Too little held-out text to tell a change of perplexity: {row['tokens']:,} tokens in "
+            f"{counted(blocks, 'block')}{fewer}.\n\nThere {kept}, and perplexity is {row['perplexity']:.2f} "
+            f"({row['perplexity'] / row['relative']:.2f} untouched), without an interval.",
+        ]
+    else:
+        parts = [
+            f"On {row['tokens']:,} held-out tokens, {kept} and changes perplexity by {_change(row)}.\n\n"
+            f"Perplexity is {row['perplexity']:.2f}."
+        ]
+    parts.append(f"The largest group holds {row['largest group']:.0%} of the tokens.")
     if len(untrained):
         other = untrained.iloc[0]
         helped = "" if other["perplexity"] > row["perplexity"] else " So this training has not helped."
+        change = "" if pd.isna(other["relative low"]) else f", {_change(other)},"
         parts.append(
-            f"Untrained routers, calibrated alike: {other['perplexity']:.2f} ({other['relative'] - 1:+.1%}) at "
+            f"Untrained routers, calibrated alike: {other['perplexity']:.2f}{change} at "
             f"{other['distant kept']:.0%} kept.{helped}"
         )
-    parts += [ADAPTATION] if row["relative"] < 1 else []
-    return " ".join([*parts, *few_blocks(blocks_of(trained))])
+    parts += [ADAPTATION] if row["relative"] < 1 and not pd.isna(row["relative low"]) else []
+    return " ".join([*parts, *few_blocks(blocks)])
+
+
+def _change(row: pd.Series) -> str:
+    """A change of perplexity with its interval, paired over blocks."""
+    change, low, high = (float(row[name]) - 1 for name in ("relative", "relative low", "relative high"))
+    return f"{change:+.1%} (95% interval {low:+.1%} to {high:+.1%})"

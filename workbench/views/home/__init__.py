@@ -1,0 +1,1 @@
+"""The first page: the figure, the results and the tour."""

@@ -1,0 +1,1 @@
+"""The Write page: two models continue one prompt, token by token."""
