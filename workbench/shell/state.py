@@ -19,7 +19,7 @@ _VERSION_KEY = "v"
 _RESTORED = "_restored_from_url"
 ORIGIN = "_origin_of_settings"
 """Key of where settings came from that the user has not seen yet: "link" or "session file", see `asking`."""
-_PUBLISHED = "_published"
+_PUBLISHED, _READ = "_published", "_read_from_url"
 _FROM_LINK = "_asked_for_by_link"
 OWN = "_values_of_the_routers"
 """Key of the values that `follow` saw last."""
@@ -118,7 +118,7 @@ def restore() -> None:
             if name in st.session_state:
                 st.session_state[name] = st.session_state[name]
         return
-    st.session_state[_RESTORED] = True
+    st.session_state[_RESTORED], st.session_state[_READ] = True, st.query_params.to_dict()
     st.session_state[ORIGIN] = "link"
     readable = st.query_params.get(_VERSION_KEY, VERSION) == VERSION
     partial = started and "model" not in st.query_params  # a link inside the app: what it does not name stays
@@ -144,7 +144,11 @@ def _went_elsewhere() -> bool:
     the URL may then lag behind, and means nothing. A new page begins without settings in its URL.
     """
     published, here = st.session_state.get(_PUBLISHED), st.query_params.to_dict()
-    return _VERSION_KEY in here and (published is None or (here != published and _chosen() == published))
+    if _VERSION_KEY not in here:
+        return False
+    if published is None:  # nothing was drawn yet, as on Home or while a question is open
+        return here != st.session_state.get(_READ)
+    return here != published and _chosen() == published
 
 
 def is_link() -> bool:
