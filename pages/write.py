@@ -140,7 +140,7 @@ def _write(request: Request) -> None:
     whole = st.empty()
     with whole.container():
         st.button("Stop", icon=":material/stop:", key="stop_writing", help="Keep what is written so far.")
-        places = dict(zip(("off", "hard"), _columns()))
+        places: dict[str, DeltaGenerator] = dict(zip(("off", "hard"), _columns()))
         share = request.settings.read_share
 
         def show(draft: Draft) -> None:
