@@ -23,6 +23,7 @@ from workbench.views.explore.token_map import token_map
 from workbench.views.explore.verdicts import layer_verdict, repeats_sentence, token_sentence
 from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart, downloads
+from workbench.widgets.group_link import group_link
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.strip import strip_data, token_strip
@@ -79,6 +80,7 @@ def _explore(analysis: Analysis) -> None:
             _strip(analysis, row)
         with right:
             _token_detail(analysis, row, shares)
+            group_link(trace, row, key="explore_group_page")
         st.divider()
         _views(analysis, row)
         state.publish()

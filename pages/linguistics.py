@@ -23,6 +23,7 @@ from workbench.views.linguistics.tables import largest_first, layer_table, resid
 from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.folded import folded
+from workbench.widgets.group_link import group_link
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.markup import counted, plain
@@ -88,6 +89,7 @@ def _more(analysis: Analysis, words: WordSample, row: int, found: Alignment) -> 
         with groups:
             _purity(analysis, words, row, found)
             _words(analysis, words, row)
+            group_link(analysis.trace, row, key="linguistics_group_page")
     measures = folded("All measures of every layer", "linguistics_measures")
     if measures is not None:
         with measures:

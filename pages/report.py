@@ -17,8 +17,10 @@ from workbench.charts.theme import is_dark
 from workbench.engine.service import Analysis
 from workbench.shell import sessions, state
 from workbench.shell.frame import open_page
+from workbench.views.group.labels import notes_key
 from workbench.views.report.build import report_of
 from workbench.widgets.empty import empty_state
+from workbench.widgets.group_link import group_link
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.markup import plain
@@ -57,7 +59,7 @@ def _report(analysis: Analysis) -> None:
         chosen, sections, examples, seed = _choices(layers)
         with st.spinner("Counting, sampling and tagging …", show_time=True):
             everything = report_of(analysis, model=st.session_state["model"], examples=examples, seed=seed)
-        routers = analysis.trace.provenance.routers_hash
+        routers = notes_key(analysis.trace)
         report = everything.with_notes(sessions.notes(routers)).only(chosen, sections)
         if not report.cards:
             st.info("**Choose at least one layer** to see its groups.", icon=":material/layers:")
@@ -74,6 +76,7 @@ def _report(analysis: Analysis) -> None:
         layer = analysis.trace.layers[row]
         if "notes" in sections:
             _notes(routers, report, layer)
+        group_link(analysis.trace, row, key="report_group_page")
         st.iframe(
             to_html(report.only([layer], sections), "dark" if is_dark() else "light", cards_only=True),
             height=900,

@@ -23,6 +23,15 @@ def read(routers_hash: str) -> dict[str, str]:
     return dict(_load().get(routers_hash, {}))
 
 
+def of_every_head(routers_hash: str) -> dict[str, dict[str, str]]:
+    """The notes on some routers where there are any: by their hash, and by "hash/head-1" and so on for other heads."""
+    return {
+        name: dict(own)
+        for name, own in _load().items()
+        if own and (name == routers_hash or name.startswith(f"{routers_hash}/"))
+    }
+
+
 def keep(routers_hash: str, notes: Mapping[str, str]) -> None:
     """Keep notes on disk; an empty one is forgotten, and notes on other groups stay.
 

@@ -54,7 +54,7 @@ def capture(analysis: Analysis) -> Session:
     return Session(
         settings={name: _portable(str(value)) for name, value in settings.items() if value not in (None, "", -1)},
         choices={name: st.session_state[key] for name, key in CHOICES.items() if key in st.session_state},
-        notes={routers_hash: own} if (own := on_disk.read(routers_hash)) else {},
+        notes=on_disk.of_every_head(routers_hash),
         text=analysis.trace.text,
         text_name=analysis.text_name,
         routers_hash=routers_hash,
