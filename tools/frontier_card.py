@@ -170,11 +170,11 @@ def web_table(record: dict[str, Any]) -> str:
 
 
 def answer(found: dict[str, dict[str, Any]]) -> str:
-    """The first lines of docs/frontier.md."""
+    """The first lines of docs/frontier.md: the longest texts for which baselines are measured."""
     if not found:
         return "No record of several kinds ships yet."
     record = next(iter(found.values()))
-    length = max(lengths_of(record))
+    length = max(point["length"] for point in record["points"] if point["kind"] == "baseline")
     rows = [row for row in mean_rows(record, length) if row.kl is not None and row.kind != "oracle"]
     ours = next(row for row in rows if row.ours)
     others = (
@@ -185,7 +185,7 @@ def answer(found: dict[str, dict[str, Any]]) -> str:
     assert ours.kl is not None
     return (
         f"{ours.label}: a KL of {ours.kl.difference:.4f} from the untouched model at T = {length:,}, mean over "
-        f"{len(record['kinds'])} kinds of text.\nThe others, nearest first: {'; '.join(others)}.\n"
+        f"{len(ours.points)} kinds of text.\nThe others, nearest first: {'; '.join(others)}.\n"
         f"{verdict(record, length)}"
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from focus_core.errors import FocusError
-from focus_core.frontier.kinds.means import MeanRow, lengths_of, mean_rows
+from focus_core.frontier.kinds.means import MeanRow, mean_rows
 from focus_core.reading import read_json
 from focus_core.resources import data_dir
 from focus_core.schema import table
@@ -60,7 +60,8 @@ def _record(name: str) -> dict[str, Any]:
 
 def _rows() -> tuple[int, list[MeanRow], MeanRow]:
     record = _record(KINDS)
-    length = lengths_of(record)[-1]
+    # The longest texts for which others are measured, too.
+    length = max(point["length"] for point in record["points"] if point["kind"] == "baseline")
     rows = mean_rows(record, length)
     return length, rows, next(row for row in rows if row.ours)
 
