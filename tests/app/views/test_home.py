@@ -44,7 +44,7 @@ def test_results_are_those_of_the_records():
     ]
     assert f"Divergence {np.mean(blocks):.4f}" in close.detail
     assert attention.record == "bench-narrow" and float(attention.figure.partition("x")[0]) > 1
-    assert {"Closest of all.", "Faster prefill of a whole model."} <= {r.claim for r in results.failing()}
+    assert "Closest of all." in {result.claim for result in results.failing()}
     for result in [*results.holding(), *results.failing()]:
         assert (data_dir() / "results" / f"{result.record}.json").is_file() and result.page in ("quality", "speed")
 
