@@ -28,8 +28,14 @@ def fit(
     ] = 64,
     page: Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="Keys of a page.")] = 16,
     share: Annotated[
-        float, typer.Option(parser=finite(0, 1), help="Share of the keys beyond the window that a query reads.")
+        float,
+        typer.Option(
+            parser=finite(0, 1), help="Share of the keys beyond the window that a query reads; the mean over heads."
+        ),
     ] = 0.15,
+    one_share: Annotated[
+        bool, typer.Option("--one-share", help="The same share for every query head; else each by its need.")
+    ] = False,
     window: Annotated[int, typer.Option("--window", "-w", min=0, max=MAX_TOKENS, help="Local window, w.")] = 128,
     sinks: Annotated[
         int, typer.Option(min=0, max=MAX_TOKENS, help="First tokens that every later token attends to.")
@@ -44,12 +50,18 @@ def fit(
     pass. Queries then read pages of these groups, and a summary stands for
     each page that is not read. Take broad text of several kinds.
 
+    A second pass over one block of each text measures what every query
+    head loses at several shares, and gives each the share it needs.
+
     Example: focus fit --data texts/ --out runs/narrow
     """
     from focus_core.progress import terminal_progress
     from focus_core.training.fit import fit_routers, narrow_config
 
-    settings = {"num_groups": groups, "page_size": page, "read_share": share, "window": window, "sink_tokens": sinks}
+    settings = {
+        "num_groups": groups, "page_size": page, "read_share": share, "window": window, "sink_tokens": sinks,
+        "shares_by_need": not one_share,
+    }  # fmt: skip
     with terminal_progress() as progress:
         config = narrow_config(**settings)
         record = fit_routers(data, out, model=model, config=config, tokens=tokens, seed=seed, progress=progress)

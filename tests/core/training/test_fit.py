@@ -27,6 +27,19 @@ def test_fitted_routers_attach_and_keep_the_share(tiny_llama, tmp_path):
     focus.detach()
 
 
+@pytest.mark.parametrize("by_need", [True, False])
+def test_shares_are_measured_where_they_are_wanted(tiny_llama, tmp_path, by_need):
+    path = tmp_path / "my-text.txt"
+    path.write_text(TEXT)
+    config = narrow_config(num_groups=8, window=16, page_size=4, chunk=8, shares_by_need=by_need)
+    record = fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048)
+    assert record["settings"].get("need_blocks") == (1 if by_need else None)
+    focus = FocusModel.from_pretrained(tiny_llama.model, tmp_path / "out")
+    stored = [focus.router(layer).shares for layer in focus.layers]
+    focus.detach()
+    assert all(shares is not None for shares in stored) if by_need else stored == [None] * len(stored)
+
+
 def test_a_short_text_is_refused(tiny_llama, tmp_path):
     path = tmp_path / "short.txt"
     path.write_text("Too short.")
