@@ -33,6 +33,12 @@ def agreed(app: AppTest) -> AppTest:
     return app.button(key="open_named").click().run()
 
 
+def open_named(name: str, **query: str) -> AppTest:
+    """Run the app at a link that names something of one's own, and agree to it where the app asks."""
+    app = open_page(name, **query)
+    return agreed(app) if any(button.key == "open_named" for button in app.button) else app
+
+
 def shown(app: AppTest) -> str:
     """What the page says; fails if it raised or shows an error."""
     assert not app.exception, app.exception

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from opening import TEXT, open_page, shown
+from opening import TEXT, open_named, shown
 from synthetic import synthetic_trace
 
 from focus_core.analysis.display.cells import build_cells
@@ -40,7 +40,7 @@ def planned(tmp_path) -> Path:
 
 
 def at(page: str, folder: Path, **query: str):
-    return open_page(page, **{"source": "sample", "sample": "news", "routers": str(folder), **query})
+    return open_named(page, **{"source": "sample", "sample": "news", "routers": str(folder), **query})
 
 
 @real_model

@@ -139,7 +139,7 @@ def test_unusual_texts_are_shown(text):
     ],
 )
 def test_wrong_models_and_routers_are_refused_with_a_sentence(query, sentence):
-    app = start(v="1", source="sample", sample="news", **query)
+    app = agreed(start(v="1", source="sample", sample="news", **query))
     assert not app.exception
     assert sentence in app.error[0].value.replace("\\", "")
 

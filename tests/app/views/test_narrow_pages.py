@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from opening import ROOT, TEXT, open_page, shown
+from opening import ROOT, TEXT, open_named, shown
 
 from focus_core import FocusConfig, analyze
 from focus_core.analysis.reading import pair_counts
@@ -43,7 +43,7 @@ def settings(routers: str, **changes) -> service.Settings:
 
 
 def at(page: str, routers: str, **query: str):
-    return open_page(page, **{"source": "sample", "sample": "news", "routers": routers, "layer": "9", **query})
+    return open_named(page, **{"source": "sample", "sample": "news", "routers": routers, "layer": "9", **query})
 
 
 @pytest.mark.parametrize("page", ["layers", "balance", "sparsity", "linguistics", "compare", "report"])
