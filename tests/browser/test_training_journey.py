@@ -95,7 +95,9 @@ def grows(page, above: int = 0) -> None:
 
 def ended(page) -> None:
     """The run on the page has finished, with its verdict; says why if it failed."""
-    verdict = page.get_by_text(re.compile("Too little held-out text|held-out tokens, k = 1 keeps|ended with an error|without a message"))
+    verdict = page.get_by_text(
+        re.compile("Too little held-out text|held-out tokens, k = 1 keeps|ended with an error|without a message")
+    )
     try:
         verdict.wait_for(timeout=240_000)
     finally:
