@@ -41,7 +41,7 @@ class TokenAttention:
 
     @property
     def dropped(self) -> np.ndarray:
-        """(G,) share of full attention on keys that are not read at all: neither exactly nor through a summary."""
+        """(G,) share of full attention on keys that are not read, neither exactly nor through a summary."""
         return (self.full * ~(self.exact | self.summarised)).sum(1)
 
 

@@ -106,8 +106,8 @@ class Reading:
         for all keys beyond the window.
 
         Args:
-            scores: (..., N, K), compared within a query; of equal scores the first group wins. The dimensions before N
-                are the query heads.
+            scores: (..., N, K), compared within a query; of equal scores the first group wins. With shares of
+                heads the dimensions before N are the query heads.
             counts: (..., K) distant keys of each part, broadcastable to the scores.
             already: of each query, see `already`; broadcastable to the scores without their last dimension.
 
@@ -117,8 +117,10 @@ class Reading:
         ranked = scores.masked_fill(counts == 0, float("-inf")).sort(dim=-1, descending=True, stable=True).indices
         sizes = counts.expand_as(scores).gather(-1, ranked)
         if self.share is not None:
-            heads = scores.shape[:-2]
-            share = self.shares(math.prod(heads)).to(scores.device).view(*heads, 1, 1)
+            share: Tensor | float = self.share
+            if self.head_shares is not None:
+                heads = scores.shape[:-2]
+                share = self.shares(math.prod(heads)).to(scores.device).view(*heads, 1, 1)
             # In float32 whatever the scores are in, so that every backend rounds alike.
             attended = already[..., None].float()
             budget = share * (sizes.sum(-1, keepdim=True).float() + attended) - attended

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -168,8 +169,9 @@ def test_choice_is_the_longest_ranking_within_the_budget(counts, share, top_k, s
     ranked = sorted((g for g in range(len(counts)) if counts[g]), key=lambda g: -scores[g])
     by_share = Reading(window=0, sink_tokens=0, share=share).choose(scores, sizes, torch.tensor(already))
     expected, taken = set(), 0
+    budget = np.float32(share) * np.float32(sum(counts) + already) - np.float32(already)  # rounded as it says
     for group in ranked:
-        if taken + counts[group] / 2 > share * (sum(counts) + already) - already:
+        if taken + counts[group] / 2 > budget:
             break
         expected.add(group)
         taken += counts[group]

@@ -157,7 +157,7 @@ def test_chosen_pages_are_those_of_the_ranking(data):
     wide = torch.from_numpy(scores).double(), torch.from_numpy(sizes).double()
     expected = reading.choose(*wide, torch.tensor(float(already), dtype=torch.float64))
     chosen = np.zeros(2 * count, np.int64)
-    budget = share * (float(sizes.sum()) + already) - already
+    budget = float(np.float32(share) * np.float32(sizes.sum() + already) - np.float32(already))
     number_read = choose_pages(scores, sizes, np.arange(count), count, 64.0, budget, chosen)
     assert set(chosen[:number_read]) == set(expected.nonzero().flatten().tolist())
 
