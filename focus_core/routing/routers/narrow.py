@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -49,7 +48,11 @@ class NarrowRouter(Router):
         """See `Router.head_shares`; between two of the `MEANS` on the line through both."""
         if self.shares is None:
             return super().head_shares(mean)
-        return tuple(float(np.interp(mean, MEANS, column)) for column in self.shares.float().T.tolist())
+        above = next(place for place, each in enumerate(MEANS) if each >= mean)
+        below = max(0, above - 1)
+        along = (mean - MEANS[below]) / (MEANS[above] - MEANS[below]) if above else 0.0
+        first, last = self.shares[[below, above]].float().tolist()
+        return tuple((1 - along) * low + along * high for low, high in zip(first, last))
 
     def forward(self, hidden_states: Float[Tensor, "B H T D"]) -> Float[Tensor, "N T K"]:
         """Scores of keys before position encoding, float32: cosines, or "dot" for the nearest centroid.
