@@ -1,16 +1,16 @@
-"""`focus analyze`: the groups of every token of a text."""
+"""`focus analyze`: the groups of every token of a text, or of a whole corpus as a Parquet data set."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from focus_core.commands.options import (
     MAX_COUNT,
     MAX_GROUPS,
-    HeadOption,
+    MAX_TOKENS,
     JsonOption,
     ModelOption,
     RoutersOption,
@@ -18,6 +18,7 @@ from focus_core.commands.options import (
     print_json,
     show,
 )
+from focus_core.errors import FocusError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +30,7 @@ _MOST_COLUMNS, _LISTED = 16, 5
 
 
 def analyze(
-    text_file: Annotated[Path, typer.Argument(help="A UTF-8 text file.")],
+    path: Annotated[Path, typer.Argument(help="A UTF-8 text file; with --out also a folder of them.")],
     model: ModelOption = "default",
     routers: RoutersOption = None,
     untrained: UntrainedOption = False,
@@ -43,13 +44,36 @@ def analyze(
             help="Groups per token, k. Default: the routers' own k, plan or share of the pairs.",
         ),
     ] = None,
-    head: HeadOption = 0,
-    query_head: Annotated[
-        int,
+    head: Annotated[
+        int | None,
         typer.Option(
-            min=0, max=MAX_COUNT, help="Query head of the key/value head, where every query head chooses what it reads."
+            min=0, max=MAX_COUNT, help="Key/value head, where each has a router. Default: 0; with --out, every one."
         ),
-    ] = 0,
+    ] = None,
+    query_head: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=MAX_COUNT,
+            help="Query head of the key/value head, where every query head chooses what it reads. Default: 0.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="DIR.parquet", help="Write every token of the corpus to this Parquet data set."
+        ),
+    ] = None,
+    length: Annotated[
+        int | None,
+        typer.Option(min=2, max=MAX_TOKENS, help="With --out: tokens routed at once. Default: 2048."),
+    ] = None,
+    states: Annotated[
+        str | None,
+        typer.Option(
+            help="With --out: hidden states to route, routed (the default) or untouched, as focus report takes them."
+        ),
+    ] = None,
     json_output: JsonOption = False,
 ) -> None:
     """Route a text and show the size of every group in every layer.
@@ -57,13 +81,28 @@ def analyze(
     Of more than 16 groups it shows the largest, and the pairs kept.
     --json prints every token's groups in every layer.
 
-    Example: focus analyze story.txt --json > groups.json
+    With --out the text, or every text of a folder, becomes one Parquet
+    data set: a row for each layer, head and token. Repeat the command to
+    resume. Documents that cannot be read are listed.
+
+    Example: focus analyze books/ --out books.parquet
     """
+    if out is not None:
+        if query_head is not None:
+            raise FocusError("The data set holds the groups that tokens are in, for all readers: omit --query-head.")
+        heads = None if head is None else (head,)
+        chosen = {"block_length": length, "states": states, "top_k": top_k, "heads": heads}
+        _write(path, out, {"model": model, "routers": routers, "untrained": untrained}, chosen, json_output)
+        return
+    if length is not None or states is not None:
+        raise FocusError("--length and --states belong to a data set: name one with --out, or omit them.")
     from focus_core.analysis.run import analyze_text
     from focus_core.progress import terminal_progress
     from focus_core.text import read_text
 
-    text = read_text(text_file)
+    if path.is_dir():
+        raise FocusError(f"{path} is a folder: name a data set with --out to analyze all of it, or give a file.")
+    text = read_text(path)
     with terminal_progress() as progress:
         found = analyze_text(
             text,
@@ -71,14 +110,33 @@ def analyze(
             routers=routers,
             untrained=untrained,
             top_k=top_k,
-            head=head,
-            query_head=query_head,
+            head=head or 0,
+            query_head=query_head or 0,
             progress=progress,
         )
     if json_output:
         print_json(found.record)
     else:
         show(_table(found.trace))
+
+
+def _write(path: Path, out: Path, model: dict[str, Any], chosen: dict[str, Any], json_output: bool) -> None:
+    """Write a data set, and say how large it is and which documents failed."""
+    from focus_core.progress import terminal_progress
+    from focus_core.report.traces import TraceSettings, write_traces
+
+    settings = TraceSettings(**{name: value for name, value in chosen.items() if value is not None})
+    with terminal_progress() as progress:
+        record = write_traces(path, out, **model, settings=settings, progress=progress).record
+    if json_output:
+        print_json(record)
+        return
+    documents, failed = len(record["documents"]), record["failed"]
+    print(f"{record['rows']:,} rows of {record['tokens']:,} tokens in {documents:,} documents written to {out}.")
+    if failed:
+        print(f"{len(failed):,} documents could not be read:")
+    for each in failed:
+        print(f"  {each['document']}: {each['reason']}")
 
 
 def _table(trace: Trace) -> Table:

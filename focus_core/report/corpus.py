@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from focus_core.analysis.tables import text_hash
+from focus_core.errors import FocusError
 from focus_core.report.model import Document
 from focus_core.text import find_texts, read_text
 
@@ -57,6 +58,18 @@ class Section(NamedTuple):
     text: str
 
 
+class Unread(NamedTuple):
+    """A document that cannot be used.
+
+    Attributes:
+        document: its name, relative to the folder that all have in common.
+        reason: one sentence.
+    """
+
+    document: str
+    reason: str
+
+
 def scan(paths: Iterable[str | Path]) -> Corpus:
     """Find the texts in files and folders, and read each once for its length and hash.
 
@@ -65,11 +78,30 @@ def scan(paths: Iterable[str | Path]) -> Corpus:
     """
     files = find_texts(paths)
     root = _common_folder(files)
-    documents = []
+    return Corpus(tuple(files), tuple(_document(path, root) for path in files))
+
+
+def scan_readable(paths: str | Path | Iterable[str | Path]) -> tuple[Corpus, tuple[Unread, ...]]:
+    """As `scan`, with the documents that cannot be read apart.
+
+    Raises:
+        FocusError: a path does not exist, or no file is text in UTF-8.
+    """
+    files = find_texts(paths)
+    root = _common_folder(files)
+    found: dict[Path, Document] = {}
+    unread = []
     for path in files:
-        text = read_text(path)
-        documents.append(Document(path.relative_to(root).as_posix(), len(text), text_hash(text)))
-    return Corpus(tuple(files), tuple(documents))
+        try:
+            found[path] = _document(path, root)
+        except (FocusError, OSError) as error:
+            if len(files) == 1:
+                raise
+            name = path.relative_to(root).as_posix()
+            unread.append(Unread(name, str(error).replace(str(path), name)))
+    if not found:
+        raise FocusError(f"None of the {len(files)} documents can be read. The first: {unread[0].reason}")
+    return Corpus(tuple(found), tuple(found.values())), tuple(unread)
 
 
 def sections(corpus: Corpus, skip: int = 0) -> Iterator[Section]:
@@ -107,6 +139,11 @@ def cuts(text: str, longest: int = SECTION_CHARACTERS) -> list[tuple[int, int]]:
         spans.append((start, end))
         start = end
     return spans
+
+
+def _document(path: Path, root: Path) -> Document:
+    text = read_text(path)
+    return Document(path.relative_to(root).as_posix(), len(text), text_hash(text))
 
 
 def _common_folder(files: list[Path]) -> Path:

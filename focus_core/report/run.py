@@ -88,7 +88,7 @@ def write_report(
     texts = [texts] if isinstance(texts, (str, Path)) else list(texts)
     corpus = scan(texts)
     with attached(model, routers, untrained=untrained, dtype=dtype, progress=progress) as (loaded, focus):
-        provenance = _provenance(loaded, focus)
+        provenance = provenance_of(loaded, focus)
         tagger = SectionTagger() if tags else None
         started = time.monotonic()
         statistics = collect(
@@ -151,7 +151,8 @@ def write_report(
     return WrittenReport(made, tuple(written), record)
 
 
-def _provenance(loaded: LoadedModel, focus: FocusModel) -> Provenance:
+def provenance_of(loaded: LoadedModel, focus: FocusModel) -> Provenance:
+    """The model and the routers of a corpus, by name and hash."""
     return Provenance(
         loaded.info.name,
         weights_fingerprint(focus.model),
