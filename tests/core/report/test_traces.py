@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 
 from focus_core import FocusConfig, FocusError, analyze, cli, retrofit
 from focus_core.report.corpus import scan
+from focus_core.report.parts import COLUMNS
 from focus_core.report.stream import StreamSettings, collect
-from focus_core.report.traces import COLUMNS, RECORD, TraceSettings, write_traces
+from focus_core.report.traces import RECORD, TraceSettings, write_traces
 
 TEXTS = {
     "a.txt": "The first text is about ships. " * 6,
@@ -41,9 +42,9 @@ FAILING = {
 
 @pytest.fixture
 def folder(tmp_path):
-    for name, content in {**{name: text.encode() for name, text in TEXTS.items()}}.items():
+    for name, content in TEXTS.items():
         (tmp_path / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "texts" / name).write_bytes(content)
+        (tmp_path / "texts" / name).write_text(content)
     return tmp_path / "texts"
 
 
