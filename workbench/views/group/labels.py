@@ -14,7 +14,7 @@ TIMES = 1.5
 """A part of speech names a group if even the low end of its interval is so many times its share of the text."""
 FEW = 10
 """A guess from fewer tokens is not made."""
-_WORDS = {
+TAG_WORDS = {
     "NOUN": "nouns",
     "PROPN": "names",
     "PRON": "pronouns",
@@ -63,7 +63,7 @@ def guess(card: Card) -> Guess:
     if tag is not None:
         low, high = tag.share.low, tag.share.high
         interval = "" if low is None or high is None else f" (95% interval {low:.0%} to {high:.0%})"
-        name = _WORDS.get(tag.tag, tag.tag)
+        name = TAG_WORDS.get(tag.tag, tag.tag)
         return Guess(
             f"{name}, such as {', '.join(examples)}" if examples else name,
             f"{tag.share.value:.0%} of its words are tagged {tag.tag}{interval}, and {tag.overall:.0%} of all words.",

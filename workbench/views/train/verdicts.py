@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from focus_core.training.log import Progress
@@ -98,5 +99,6 @@ def finished_verdict(results: pd.DataFrame, top_k: int, asked_blocks: int = 0) -
 
 def _change(row: pd.Series) -> str:
     """A change of perplexity with its interval, paired over blocks."""
-    change, low, high = (float(row[name]) - 1 for name in ("relative", "relative low", "relative high"))
+    ratios = np.asarray(row[["relative", "relative low", "relative high"]], dtype=float)
+    change, low, high = (ratios - 1).tolist()
     return f"{change:+.1%} (95% interval {low:+.1%} to {high:+.1%})"

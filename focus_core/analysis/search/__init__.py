@@ -1,0 +1,1 @@
+"""Where matching tokens gather: words, patterns, parts of speech and entities against the groups of all heads."""

@@ -1,0 +1,1 @@
+"""View models and charts of the Find page."""
