@@ -94,6 +94,9 @@ def train(
     save_every: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Trainer: steps between checkpoints.")] = 100,
     dtype: Annotated[str, typer.Option(help="Trainer: dtype of loaded weights, float32 or bfloat16.")] = "float32",
     precision: Annotated[str, typer.Option(help="Trainer: fp32, or bf16 for autocast.")] = "fp32",
+    shard: Annotated[
+        bool, typer.Option("--shard", help="Trainer: divide the weights among the processes (FSDP2).")
+    ] = False,
     json_output: JsonOption = False,
 ) -> None:
     """Train routers on your text; the model's own weights do not change.
@@ -110,14 +113,15 @@ def train(
     Example: focus train --data book.txt --data more/ --out runs/mine
     """
     from focus_core.training.phases import train_phases
+    from focus_core.training.processes import world_size
     from focus_core.training.run import train_routers
-    from focus_core.training.trainer import TrainerSettings, world_size
+    from focus_core.training.trainer import TrainerSettings
 
     routing = {"router": router, "num_groups": groups, "top_k": top_k, "window": window, "sink_tokens": sinks}
     config, objective = _chosen(recipe, objective, routing)
     both: dict[str, Any] = {"model": model, "held_out": held_out or None, "length": length, "steps": steps}
     both |= {"objective": objective, "eval_blocks": eval_blocks}
-    phased = trainer or mode != "centroid-only" or architecture is not None or world_size() > 1
+    phased = trainer or shard or mode != "centroid-only" or architecture is not None or world_size() > 1
     if phased and start_from is not None:
         raise FocusError("--start-from is for training of the routers alone, without --trainer: leave one out.")
     if phased:
@@ -130,7 +134,7 @@ def train(
             save_every=save_every,
             precision=precision,
         )
-        both |= {"config": config, "settings": settings, "eval_top_k": eval_top_k or (1, 2)}
+        both |= {"config": config, "settings": settings, "eval_top_k": eval_top_k or (1, 2), "sharded": shard}
         run = train_phases(data, out, mode=mode, architecture=architecture, full_steps=full_steps, dtype=dtype, **both)
     else:
         both |= {"config": config if start_from is None else None, "start_from": start_from, "eval_top_k": eval_top_k}

@@ -109,6 +109,9 @@ class TrainingTask(nn.Module):
         everything: also train the base model. Otherwise it stays frozen and in eval mode.
     """
 
+    is_distributed_loading_by_transformers = False
+    """Trainer's name for a model that manages its own placement, which it neither wraps nor moves."""
+
     def __init__(self, focus: FocusModel, objective: Callable[[FocusModel, Tensor], Tensor], *, everything: bool):
         super().__init__()
         self.focus = focus

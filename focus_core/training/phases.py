@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,10 +22,12 @@ from focus_core.routing.model import FocusModel, retrofit
 from focus_core.routing.storage import CONFIG
 from focus_core.text import read_text, token_blocks
 from focus_core.training import trainer as training
+from focus_core.training.checkpoints import CHECKPOINTS, RUN, check_belongs, phase_key, remove_checkpoints
 from focus_core.training.log import RunLog
 from focus_core.training.memory import estimate_memory
 from focus_core.training.modes import Phase, phases, scratch_model
 from focus_core.training.objectives import DEFAULT_OBJECTIVE
+from focus_core.training.processes import is_main_process, world_size
 from focus_core.training.run import RECORD, SCHEMA, TrainedRun
 from focus_core.training.stream import Source, TokenStream, find_sources
 from focus_core.training.trainer import FocusTrainer, TrainerSettings
@@ -35,7 +36,7 @@ from focus_core.training.watch import Watch, watched
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-@claims_folder(when=training.is_main_process)
+@claims_folder(when=is_main_process)
 def train_phases(
     data: str | Path | Iterable[str | Path],
     out: str | Path = "runs/routers",
@@ -53,6 +54,7 @@ def train_phases(
     dtype: str = "float32",
     eval_blocks: int = 8,
     eval_top_k: Sequence[int] = (1, 2),
+    sharded: bool = False,
     watch: Watch | None = None,
 ) -> TrainedRun | None:
     """Train the phases of a mode, in every process of the run; the main process records it.
@@ -75,6 +77,7 @@ def train_phases(
         dtype: of the loaded weights, float32 or bfloat16.
         eval_blocks: held-out blocks to evaluate, evenly spaced; 0 for no evaluation.
         eval_top_k: k to evaluate at.
+        sharded: divide the weights among the processes (FSDP2); for modes of one phase, and without an evaluation.
         watch: told of every phase and step; bars on standard error when None.
 
     Returns:
@@ -88,31 +91,33 @@ def train_phases(
     plan = phases(mode, objective, steps, full_steps)
     if (plan[0].name == "everything") != (architecture is not None):
         raise FocusError("Training from scratch needs mode scratch and an architecture: give both, or neither.")
+    if sharded and mode == "two-phase":
+        raise FocusError("A run of two phases cannot be sharded: train the routers, then start from them.")
     if dtype not in DTYPES:
         raise FocusError(f"dtype is {dtype!r}: choose one of {', '.join(DTYPES)}.")
     config, settings, out = config or FocusConfig(), settings or TrainerSettings(), Path(out)
     sources, held = find_sources(data), [] if held_out is None else find_sources(held_out)
     # Joins the other processes first, which sharded loading of weights needs.
     training.training_arguments(plan[0], settings, out)
-    main = training.is_main_process()
-    log = RunLog(out, fresh=not (out / training.CHECKPOINTS).is_dir()) if main else None
+    main = is_main_process()
+    log = RunLog(out, fresh=not (out / CHECKPOINTS).is_dir()) if main else None
     with watched(log, watch) as told:
         loaded = load_model(model, dtype=DTYPES[dtype], progress=None if main else silent)
         if architecture is not None:
             base = scratch_model(architecture, len(loaded.tokenizer), seed=settings.seed, dtype=DTYPES[dtype])
             loaded = loaded._replace(model=base)
         for phase in plan:
-            told.note(f"{phase.name}: {_estimate(loaded, config, phase, settings, length, DTYPES[dtype])}")
+            told.note(f"{phase.name}: {_estimate(loaded, config, phase, settings, length, DTYPES[dtype], sharded)}")
         stream = TokenStream(sources, loaded.tokenizer, length, seed=settings.seed)
         focus = retrofit(loaded.model, config, seed=settings.seed)
         check_exposed(length, config, focus.sliding_windows)
         standard_settings(config.num_groups, tuple(eval_top_k) if held and eval_blocks else ())
-        trainer = _train(focus, stream, plan, settings, out, told)
+        trainer = _train(focus, stream, plan, settings, out, told, sharded)
         training.save(trainer, out, loaded.tokenizer)
         if not main:
             return None
         rows = []
-        if held and eval_blocks and not trainer.is_fsdp_enabled:
+        if held and eval_blocks and not sharded:
             rows = _measure(trainer, loaded, held, length, eval_blocks, eval_top_k)
         record = record_run(
             out / RECORD,
@@ -125,7 +130,7 @@ def train_phases(
                     "training": settings,
                     "length": length,
                     "stride": length,
-                    "processes": training.world_size(),
+                    "processes": world_size(),
                 },
                 "data": text_records(source.path for source in sources if source.path is not None),
                 "datasets": [source.dataset for source in sources if source.dataset],
@@ -134,7 +139,7 @@ def train_phases(
             },
             device=str(trainer.args.device),
         )
-        training.remove_checkpoints(out)
+        remove_checkpoints(out)
     return TrainedRun(out, loaded, trainer.task.focus, tuple(rows), (), record)
 
 
@@ -145,21 +150,22 @@ def _train(
     settings: TrainerSettings,
     out: Path,
     told: Watch,
+    sharded: bool,
 ) -> FocusTrainer:
     """Train all phases of the plan; load those that an earlier run finished."""
     for phase in plan[:-1]:
-        done, key = out / phase.name, training.phase_key(focus, stream, phase, settings)
+        done, key = out / phase.name, phase_key(focus, stream, phase, settings)
         if (done / CONFIG).is_file():
-            if training.is_main_process():
-                training.check_belongs(done, key)
+            if is_main_process():
+                check_belongs(done, key)
             focus = FocusModel.from_pretrained(focus.detach(), done)
             continue
         told.phase(phase.name, 0, phase.steps)
         training.save(training.train_phase(focus, stream, phase, settings, out, told.step), done)
-        if training.is_main_process():
-            write_atomic(done / training.RUN, to_json(key) + "\n")
+        if is_main_process():
+            write_atomic(done / RUN, to_json(key) + "\n")
     told.phase(plan[-1].name, 0, plan[-1].steps)
-    return training.train_phase(focus, stream, plan[-1], settings, out, told.step)
+    return training.train_phase(focus, stream, plan[-1], settings, out, told.step, sharded=sharded)
 
 
 def _measure(
@@ -174,9 +180,15 @@ def _measure(
 
 
 def _estimate(
-    loaded: LoadedModel, config: FocusConfig, phase: Phase, settings: TrainerSettings, length: int, dtype: torch.dtype
+    loaded: LoadedModel,
+    config: FocusConfig,
+    phase: Phase,
+    settings: TrainerSettings,
+    length: int,
+    dtype: torch.dtype,
+    sharded: bool,
 ) -> str:
-    processes = training.world_size()
+    processes = world_size()
     model_config: Any = loaded.model.config
     return estimate_memory(
         model_config,
@@ -185,7 +197,7 @@ def _estimate(
         length=length,
         micro_batch=settings.micro_batch or settings.batch_size // processes,
         world_size=processes,
-        sharded=os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true",
+        sharded=sharded,
         dtype=dtype,
         precision=settings.precision,
     ).sentence()

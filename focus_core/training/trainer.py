@@ -8,10 +8,8 @@ tolerance.
 from __future__ import annotations
 
 import math
-import os
-import shutil
 import time
-import zipfile
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,27 +20,21 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
 from focus_core.errors import FocusError
-from focus_core.files import to_json, write_atomic
-from focus_core.reading import read_json, read_tensors, regular
-from focus_core.results import run_key, text_records
+from focus_core.reading import read_tensors, regular
 from focus_core.routing.model import FocusModel
-from focus_core.routing.storage import CONFIG, weights_hash, whole
-from focus_core.schema import table
-from focus_core.schema import whole as whole_number
+from focus_core.routing.storage import whole
 from focus_core.training.calibrate import calibrate
+from focus_core.training.checkpoints import CHECKPOINTS, checkpoint_to_resume, phase_key
 from focus_core.training.loop import Step, check_moments
 from focus_core.training.modes import Phase, TrainingTask
 from focus_core.training.objectives import OBJECTIVES
+from focus_core.training.processes import world_size
+from focus_core.training.sharding import load_shards, save_shards, shard
 from focus_core.training.stream import TokenStream
 
-CHECKPOINTS = "checkpoints"
-RUN = "run.json"
-"""Name of the file with the key of a phase."""
-
-_BASE, _ROUTERS, _STATE = "base.safetensors", "routers.safetensors", "trainer_state.json"
+_BASE, _ROUTERS = "base.safetensors", "routers.safetensors"
 _TRAINER_FILES = ("optimizer.pt", "scheduler.pt")
 _CALIBRATION_BLOCKS = 16
 
@@ -80,17 +72,9 @@ class TrainerSettings:
             raise FocusError(f"precision is {self.precision!r}: choose fp32 or bf16.")
 
 
-def world_size() -> int:
-    """Number of processes of this run, from the environment of `torchrun` or `accelerate launch`."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def is_main_process() -> bool:
-    """Whether this process is the one that writes files and reports progress."""
-    return int(os.environ.get("RANK", "0")) == 0
-
-
-def training_arguments(phase: Phase, settings: TrainerSettings, folder: Path) -> TrainingArguments:
+def training_arguments(
+    phase: Phase, settings: TrainerSettings, folder: Path, *, sharded: bool = False
+) -> TrainingArguments:
     """Trainer's arguments for one phase. Creating them joins the other processes.
 
     Raises:
@@ -127,6 +111,7 @@ def training_arguments(phase: Phase, settings: TrainerSettings, folder: Path) ->
         logging_steps=1,
         save_steps=settings.save_every,
         save_total_limit=1,
+        save_only_model=sharded,  # the optimizer's part is in the model's checkpoint then
         report_to=[],
         disable_tqdm=True,
         logging_nan_inf_filter=False,
@@ -139,13 +124,22 @@ class FocusTrainer(Trainer):
     Args:
         task: model, objective, and the choice to train the base.
         settings: see `TrainerSettings`.
+        sharded: whether the weights are divided among the processes, and checkpoints are for any number of them.
         kwargs: Trainer's own.
+
+    Raises:
+        FocusError: Accelerate is configured to shard as well, or this version of Transformers cannot.
     """
 
-    def __init__(self, task: TrainingTask, settings: TrainerSettings, **kwargs: Any) -> None:
+    def __init__(self, task: TrainingTask, settings: TrainerSettings, *, sharded: bool = False, **kwargs: Any) -> None:
         super().__init__(model=task, **kwargs)
+        if self.is_fsdp_enabled:
+            raise FocusError("Sharding is asked for with --shard: launch without an FSDP configuration of Accelerate.")
+        if sharded and not hasattr(self, "is_distributed_loading_by_transformers"):
+            raise FocusError("This version of Transformers cannot train a sharded model: install 5.23 or a newer one.")
         self.task = task
         self.settings = settings
+        self.sharded = sharded
         self.loss_is_scaled_for_ga = False  # each loss is the mean of its own blocks
 
     def compute_loss(
@@ -176,8 +170,11 @@ class FocusTrainer(Trainer):
         return self.optimizer
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        if self.is_fsdp_enabled or not self.args.should_save:
-            return  # FSDP writes its own sharded checkpoint
+        if self.sharded:
+            save_shards(Path(output_dir or str(self.args.output_dir)), self.task, self.optimizer)
+            return
+        if not self.args.should_save:
+            return
         folder = Path(output_dir or str(self.args.output_dir))
         folder.mkdir(parents=True, exist_ok=True)
         save_file(_plain(self.task.focus.routers.state_dict()), folder / _ROUTERS)
@@ -185,8 +182,8 @@ class FocusTrainer(Trainer):
             save_file(_plain(dict(self.task.focus.model.named_parameters())), folder / _BASE)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        if self.is_fsdp_enabled:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        if self.sharded:
+            load_shards(Path(resume_from_checkpoint), self.task)
             return
         folder = Path(resume_from_checkpoint)
         try:
@@ -198,8 +195,11 @@ class FocusTrainer(Trainer):
             raise FocusError(f"{folder} is damaged: delete it to train from the start.") from error
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if checkpoint is None or self.is_fsdp_enabled:
-            super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        if self.sharded:
+            load_shards(Path(checkpoint), self.task, self.optimizer)
+            self._catch_up(int(Path(checkpoint).name.rpartition("-")[2]))
             return
         try:
             for name in _TRAINER_FILES:  # Trainer itself would begin anew without them
@@ -211,6 +211,14 @@ class FocusTrainer(Trainer):
             check_moments(state, parameters)
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, OSError, UnpicklingError) as error:
             raise FocusError(f"{checkpoint} is damaged: delete it to train from the start.") from error
+
+    def _catch_up(self, steps: int) -> None:
+        """Step the schedule of learning rates, a function of the step alone, to where a checkpoint was written."""
+        schedule: Any = self.lr_scheduler
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a schedule that steps before its optimizer
+            for _ in range(steps):
+                schedule.scheduler.step() if hasattr(schedule, "scheduler") else schedule.step()
 
 
 def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -245,6 +253,8 @@ def train_phase(
     settings: TrainerSettings,
     folder: Path,
     on_step: Callable[[Step], None] = lambda step: None,
+    *,
+    sharded: bool = False,
 ) -> FocusTrainer:
     """Train one phase, resuming from its last checkpoint, and calibrate the routers' potentials.
 
@@ -255,98 +265,31 @@ def train_phase(
         settings: see `TrainerSettings`.
         folder: of the run; checkpoints go to a folder inside it.
         on_step: called after every step, in the main process.
+        sharded: divide the weights among the processes, which ends the use of `focus` without them.
 
     Returns:
-        The trainer, which under FSDP holds the sharded model.
+        The trainer, which holds the sharded model.
 
     Raises:
         FocusError: a checkpoint of other settings, a batch that cannot be shared, a loss that is not finite.
     """
-    arguments = training_arguments(phase, settings, folder)
+    arguments = training_arguments(phase, settings, folder, sharded=sharded)
     checkpoints = Path(str(arguments.output_dir))
+    key = phase_key(focus, stream, phase, settings, sharded=sharded)
     task = TrainingTask(focus, OBJECTIVES[phase.objective].loss, everything=phase.everything)
-    trainer = FocusTrainer(task, settings, args=arguments, train_dataset=stream)
+    if sharded:
+        shard(task)
+    trainer = FocusTrainer(task, settings, sharded=sharded, args=arguments, train_dataset=stream)
     tokens = settings.batch_size * stream.length
     trainer.add_callback(_Reporter(task, tokens, on_step))
     trainer.remove_callback(PrinterCallback)
-    resume = _checkpoint_to_resume(checkpoints, phase_key(focus, stream, phase, settings))
+    resume = checkpoint_to_resume(checkpoints, key)
     # In force for the whole phase, so that layers recomputed during the backward pass are routed alike.
     with focus.routing("soft", balance="sequence"):
         trainer.train(resume_from_checkpoint=resume)
     _calibrate(trainer, stream)
     focus.trained = True
     return trainer
-
-
-def phase_key(focus: FocusModel, stream: TokenStream, phase: Phase, settings: TrainerSettings) -> dict[str, str]:
-    """The identity of a phase: a hash of its text, of the weights that it starts from, and of its settings.
-
-    All processes of a sharded model call this.
-    """
-    key = run_key(
-        phase=phase,
-        settings=settings,
-        routing=focus.config,
-        length=stream.length,
-        text=text_records(source.path for source in stream.sources if source.path is not None),
-        datasets=[source.dataset for source in stream.sources if source.dataset],
-        model=weights_hash(focus.model),
-        start=weights_hash(focus.routers),
-    )
-    return {"key": key}
-
-
-def check_belongs(folder: Path, key: dict[str, str]) -> None:
-    """Refuse a folder that a phase with another key wrote.
-
-    Raises:
-        FocusError: it did, or the folder is of an older version, which did not store the key.
-    """
-    path = folder / RUN
-    try:
-        stored = read_json(path, table())
-    except FileNotFoundError as error:
-        raise FocusError(
-            f"{folder} has no {RUN} with the hash of its text and weights, so it cannot be resumed: delete it."
-        ) from error
-    if "key" not in stored:
-        raise FocusError(f"{folder} is of an older version, which did not store its text: delete it to train anew.")
-    if stored != key:
-        raise FocusError(
-            f"{folder} belongs to a run with other text, weights or settings: use those, or give another folder."
-        )
-
-
-def _checkpoint_to_resume(checkpoints: Path, key: dict[str, str]) -> str | None:
-    """The last checkpoint of the same run; None for a fresh start."""
-    last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
-    if is_main_process():
-        if last is not None:
-            check_belongs(checkpoints, key)
-            _check_whole(Path(last))
-        write_atomic(checkpoints / RUN, to_json(key) + "\n")
-    return last
-
-
-def _check_whole(checkpoint: Path) -> None:
-    """Refuse a checkpoint with a file of Trainer's that is cut, changed on the disk or of another kind.
-
-    Raises:
-        FocusError: there is one.
-    """
-    try:
-        read_json(checkpoint / _STATE, table({"global_step": whole_number(0)}), finite=False)
-        whole = all(_sums_hold(path) for path in checkpoint.glob("*.pt*"))
-    except (OSError, FocusError, zipfile.BadZipFile):
-        whole = False
-    if not whole:
-        raise FocusError(f"{checkpoint} is damaged: delete it to train from the checkpoint before, or from the start.")
-
-
-def _sums_hold(path: Path) -> bool:
-    """Whether every part of a file that PyTorch wrote has its checksum."""
-    with zipfile.ZipFile(regular(path)) as archive:
-        return archive.testzip() is None
 
 
 def _calibrate(trainer: FocusTrainer, stream: TokenStream) -> None:
@@ -386,9 +329,3 @@ def save(trainer: FocusTrainer, folder: Path, tokenizer: Any = None) -> None:
             if tokenizer is not None:
                 tokenizer.save_pretrained(folder)
     focus.save_pretrained(folder, write=main)
-
-
-def remove_checkpoints(folder: Path) -> None:
-    """Delete a finished run's checkpoints."""
-    if is_main_process() and (folder / CONFIG).is_file():
-        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)

@@ -18,10 +18,11 @@ from focus_core.routing.model import FocusModel, Mode, retrofit
 from focus_core.schema import anything, array, maybe, number, table
 from focus_core.training import TrainSettings, train
 from focus_core.training.calibrate import calibrate
+from focus_core.training.checkpoints import CHECKPOINTS
 from focus_core.training.loop import Step, calibration_blocks
 from focus_core.training.modes import Phase
 from focus_core.training.objectives import DEFAULT_OBJECTIVE, PUBLISHED_OBJECTIVE
-from focus_core.training.trainer import CHECKPOINTS, TrainerSettings, train_phase
+from focus_core.training.trainer import TrainerSettings, train_phase
 
 Plan = list[tuple[Mode, int | None, str | None]]
 COLUMNS = (
