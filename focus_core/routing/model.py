@@ -9,7 +9,7 @@ Transformers attention interface works, and `detach` restores it bit for bit.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,6 +69,8 @@ class FocusModel(nn.Module):
         name: "untrained", or the folder the routers came from.
         base_matches: False if the routers were trained on other weights of the same architecture.
         sliding_windows: the base model's own window in each routed layer, None where it has none.
+        attention_modules: the base model's attention in each routed layer, by layer index.
+        decoder_layers: the base model's decoder layers that hold them, by layer index.
     """
 
     def __init__(self, model: PreTrainedModel, config: FocusConfig, seed: int) -> None:
@@ -107,6 +109,7 @@ class FocusModel(nn.Module):
         self._routing = Routing("hard", config)
         self.sliding_windows = tuple(own_window(modules[i]) for i in chosen)
         self.attention_modules = {i: modules[i] for i in chosen}
+        self.decoder_layers = _decoder_layers(model, self.attention_modules)
         self._attach(self.attention_modules)
 
     def _attach(self, modules: dict[int, nn.Module]) -> None:
@@ -331,6 +334,12 @@ def own_window(module: nn.Module) -> int | None:
     if "sliding_window" in module.__dict__:
         return module.__dict__["sliding_window"]
     return getattr(getattr(module, "config", None), "sliding_window", None)
+
+
+def _decoder_layers(model: PreTrainedModel, attention: Mapping[int, nn.Module]) -> dict[int, nn.Module]:
+    """The modules that hold those of attention, by layer index."""
+    names = {module: name for name, module in model.named_modules()}
+    return {layer: model.get_submodule(names[module].rpartition(".")[0]) for layer, module in attention.items()}
 
 
 def _attention_modules(model: PreTrainedModel) -> dict[int, nn.Module]:

@@ -19,6 +19,7 @@ from focus_core.analysis.tables import text_hash
 from focus_core.errors import FocusError
 from focus_core.reading import read_bytes, read_json
 from focus_core.resources import data_dir
+from focus_core.routing.storage import CONFIG, WEIGHTS
 from focus_core.schema import table
 from workbench.engine.service import Settings, router_folder
 
@@ -53,10 +54,7 @@ def folder() -> Path:
 def fingerprint(routers: str) -> str:
     """Identifies the files of shipped routers: SHA-256 of settings and weights."""
     place = router_folder(routers)
-    return hashlib.sha256(b"".join(read_bytes(place / name) for name in _FILES)).hexdigest()
-
-
-_FILES = ("focus_config.json", "routers.safetensors")
+    return hashlib.sha256(b"".join(read_bytes(place / name) for name in (CONFIG, WEIGHTS))).hexdigest()
 
 
 def index() -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -150,7 +150,4 @@ def against_chance(
 def corrected(values: Sequence[Tested]) -> list[Tested]:
     """The same with p-values adjusted for their number by Holm's method."""
     adjusted = holm([each.p_value for each in values])
-    return [
-        Tested(each.value, each.low, each.high, each.p_value, p_value, each.draws)
-        for each, p_value in zip(values, adjusted)
-    ]
+    return [replace(each, adjusted=p_value) for each, p_value in zip(values, adjusted)]

@@ -160,7 +160,7 @@ class Experiment:
             )
         self.focus, self.layer, self.head = focus, layer, head
         self._ids = torch.from_numpy(np.asarray(input_ids, dtype=np.int64))[None].to(focus.model.device)
-        self._earlier = _layers_before(focus, layer)
+        self._earlier = [block for number, block in sorted(focus.decoder_layers.items()) if number < layer]
         self._answer: Any = None
         self._untouched_logits: list[Tensor] | None = None
         if untouched:
@@ -287,14 +287,3 @@ class Experiment:
         finally:
             for layer in self._earlier:
                 del layer.forward
-
-
-def _layers_before(focus: FocusModel, layer: int) -> list[nn.Module]:
-    """The decoder layers before one: the parents of the modules that attend."""
-    parents: dict[int, nn.Module] = {}
-    modules = dict(focus.model.named_modules())
-    for name, module in modules.items():
-        number = getattr(module, "layer_idx", None)
-        if isinstance(number, int) and getattr(module, "is_causal", None) is True:
-            parents.setdefault(number, modules[name.rpartition(".")[0]])
-    return [parents[number] for number in sorted(parents) if number < layer]

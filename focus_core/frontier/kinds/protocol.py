@@ -24,6 +24,7 @@ from focus_core.evaluation.exposure import check_exposed
 from focus_core.evaluation.retention import Untouched
 from focus_core.frontier.files import write_beside
 from focus_core.frontier.kinds.figure import kinds_figure
+from focus_core.frontier.kinds.methods import Cell, Method, routed_methods
 from focus_core.frontier.kinds.record import SCHEMA, check_held_out, described, resumed
 from focus_core.frontier.kinds.rivals import Rivals
 from focus_core.frontier.kinds.table import kinds_markdown
@@ -35,14 +36,10 @@ from focus_core.frontier.tuning import Tuning
 from focus_core.locks import claims_file
 from focus_core.models import LoadedModel, load_model
 from focus_core.progress import Progress, silent
-from focus_core.reading import read_json
 from focus_core.results import record_run, text_records
 from focus_core.routing.attach import attach
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel
-from focus_core.routing.storage import routers_hash
-from focus_core.schema import array, table, text
-from focus_core.shipped import routers_folder
 from focus_core.text import find_texts, read_text, token_blocks
 from focus_core.training.loop import calibration_blocks
 
@@ -61,7 +58,7 @@ class ProtocolSettings:
         top_k: k of the routers.
         baselines: keys of `focus_core.baselines.METHODS`; None for all, above `LONG` tokens for `LEADING`.
         lengths: T in tokens; None for those of `LENGTHS` that the model has positions for.
-        shares: of distant pairs, for the baselines.
+        shares: of distant pairs, for baselines and for routers that read a share.
         blocks: of each kind of text at each length, evenly spaced over its documents.
         window: w, for all methods.
         sink_tokens: first tokens that all methods keep.
@@ -101,39 +98,6 @@ def _tier(name: str) -> int:
     if name in LEADING:
         return LEADING.index(name)
     return len(LEADING) + (not METHODS[name].oracle)
-
-
-@dataclass(frozen=True)
-class Method:
-    """One attention at one setting.
-
-    Attributes:
-        name: key of the method in points.
-        kind: "untouched", "routers" or "baseline".
-        routers: attached while it is measured; baselines may read their groups.
-        top_k: k of routers; None as planned.
-        share: of distant pairs, for a baseline whose share can be set, and for routers that read a share.
-    """
-
-    name: str
-    kind: str
-    routers: str | Path | None
-    top_k: int | None = None
-    share: float | None = None
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A method on one kind of text at one length."""
-
-    method: Method
-    text: str
-    length: int
-
-    @property
-    def key(self) -> tuple[str, int | None, float | None, str, int]:
-        """That of its `Point`."""
-        return self.method.name, self.method.top_k, self.method.share, self.text, self.length
 
 
 @claims_file()
@@ -189,7 +153,7 @@ def measure_protocol(
     empty = next((length for length in lengths if all(not len(cuts[text.name, length].blocks) for text in texts)), None)
     if empty is not None:
         raise FocusError(f"No document in {kinds} has {empty:,} tokens: add longer ones or a shorter --length.")
-    methods, routers = _routed_methods(loaded, settings)
+    methods, routers = routed_methods(loaded, settings.routers, settings.top_k, settings.shares)
     training_text = text_records(train_files)
     entries = described(texts, cuts)
     check_held_out(entries, training_text, routers)
@@ -265,39 +229,6 @@ def wanted_lengths(loaded: LoadedModel, lengths: Sequence[int] | None) -> list[i
 
 def _positions(loaded: LoadedModel) -> int | None:
     return getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
-
-
-def _routed_methods(loaded: LoadedModel, settings: ProtocolSettings) -> tuple[list[Method], dict[str, Any]]:
-    """The routers at each k, or share, and what identifies them; each is attached once to read it."""
-    methods: list[Method] = []
-    found: dict[str, Any] = {}
-    for folder in settings.routers:
-        focus = attach(loaded, folder, untrained=False)
-        try:
-            name, config = focus.name, focus.config
-            entry = {"hash": routers_hash(focus.routers), "router": config.router, "num_groups": config.num_groups}
-        finally:
-            focus.detach()
-        if found.get(name, entry)["hash"] != entry["hash"]:
-            raise FocusError(f"Two folders of routers are called {name}: rename one of them.")
-        found[name] = entry | {"trained_on": _training_text(folder if folder is not None else name)}
-        if config.read_share is not None:
-            methods += [Method(name, "routers", folder, share=share) for share in settings.shares]
-        else:
-            planned = config.one_top_k is None
-            methods += [Method(name, "routers", folder, top_k) for top_k in ((None,) if planned else settings.top_k)]
-    return methods, found
-
-
-_TRAINED = table({"data": array(table({"name": text(), "sha256": text()}))})
-
-
-def _training_text(folder: str | Path) -> list[dict[str, Any]]:
-    """Name, size and hash of the texts that routers were trained on; empty where that was not recorded."""
-    try:
-        return read_json(routers_folder(folder) / "training.json", _TRAINED)["data"]
-    except (OSError, FocusError):
-        return []
 
 
 class _Run:

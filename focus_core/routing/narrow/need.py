@@ -168,11 +168,10 @@ def _streams(focus: FocusModel) -> Iterator[dict[int, Tensor]]:
 
         return hook
 
-    names = {module: name for name, module in focus.model.named_modules()}
-    handles = []
-    for layer, attention in focus.attention_modules.items():
-        block = focus.model.get_submodule(names[attention].rpartition(".")[0])
-        handles.append(block.register_forward_pre_hook(remember(layer), with_kwargs=True))
+    handles = [
+        focus.decoder_layers[layer].register_forward_pre_hook(remember(layer), with_kwargs=True)
+        for layer in focus.layers
+    ]
     try:
         yield streams
     finally:

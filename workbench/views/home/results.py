@@ -110,8 +110,15 @@ def _decoding() -> Result | None:
     )
 
 
+def _calls() -> list[dict[str, Any]]:
+    """Attention calls in float32, at lengths that the model has been measured at too: longer ones say nothing of it."""
+    longest = _speed("prefill")["tokens"]
+    points = _record(ATTENTION)["points"]
+    return [point for point in points if point["dtype"] == "float32" and point["tokens"] <= longest]
+
+
 def _attention() -> Result | None:
-    points = [point for point in _record(ATTENTION)["points"] if point["dtype"] == "float32"]
+    points = _calls()
     best = max(points, key=lambda point: point["speedup_with_choice"])
     if best["speedup_with_choice"] <= 1:
         return None
@@ -157,7 +164,7 @@ def _closer() -> Result | None:
         "",
         "Closest of all.",
         f"{best.series} diverges by {best.kl.difference if best.kl else 0:.4f} at {length:,} tokens, routing by "
-        f"{ours.kl.difference:.4f}. Its choice takes longer.",
+        f"{ours.kl.difference:.4f}.",
         "quality",
         KINDS,
         _evidence(length),
@@ -179,8 +186,7 @@ def _gain() -> Result | None:
 
 
 def _short() -> Result | None:
-    points = [point for point in _record(ATTENTION)["points"] if point["dtype"] == "float32"]
-    slow = max((point["tokens"] for point in points if point["speedup_with_choice"] <= 1), default=0)
+    slow = max((point["tokens"] for point in _calls() if point["speedup_with_choice"] <= 1), default=0)
     if not slow:
         return None
     return Result(

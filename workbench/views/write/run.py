@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from focus_core.continuation import Continuation, predictions
+from focus_core.evaluation.continuation import Continuation, predictions
 from focus_core.generation import Written, first_difference, prompt_ids, write
 from focus_core.models import LoadedModel
 from focus_core.routing.model import FocusModel, Mode

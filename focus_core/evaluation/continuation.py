@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from focus_core.errors import FocusError
+from focus_core.evaluation.divergence import compare_logits
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel, Mode
 
@@ -78,13 +79,12 @@ def predictions(
         with focus.routing(mode, **(changes or {})), focus.observe(record if mode == "hard" else None):
             logits = focus(input_ids=input_ids, use_cache=False, logits_to_keep=count + 1).logits[0, :-1]
         logs.append(logits.float().log_softmax(-1).cpu())
-    untouched, routed = logs
     tokens = input_ids[0, prompt_tokens:].cpu()
     top = [log.topk(min(LISTED, log.shape[-1]), dim=-1) for log in logs]
     return Continuation(
         tokens=tokens.numpy(),
         log_probs=torch.stack([log.gather(1, tokens[:, None])[:, 0] for log in logs]).numpy(),
-        kl=(untouched.exp() * (untouched - routed)).sum(-1).clamp(min=0).numpy(),
+        kl=compare_logits(logs[1], logs[0], tokens).kl.numpy(),
         top_ids=torch.stack([each.indices for each in top]).numpy(),
         top_log_probs=torch.stack([each.values for each in top]).numpy(),
         kept_pairs=kept,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from focus_core import FocusConfig, FocusError, retrofit
-from focus_core.continuation import predictions
+from focus_core.evaluation.continuation import predictions
 
 
 @pytest.fixture
