@@ -120,8 +120,11 @@ def run_tests(arguments: list[str]) -> int:
         environment["FOCUS_CHROMIUM"] = browser
     # A model that cannot be fetched is reported by the tests that need it.
     run(str(PYTHON), "-m", "focus_core.cli", "fetch")
+    # Two processes with a thread each, files of tests as they are; with arguments as they say.
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    tests = ["pytest", *(arguments or ["-n", "2", "--dist", "loadfile"])]
     results = []
-    for name, command in {**static_checks(), "pytest": ["pytest", *arguments]}.items():
+    for name, command in {**static_checks(), "pytest": tests}.items():
         say(f"\n== {name}")
         started = time.monotonic()
         code = subprocess.run([str(PYTHON), "-m", *command], env=environment, check=False).returncode

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from focus_core.analysis import Trace, analyze
+    from focus_core.bench.crossover import crossover
     from focus_core.errors import FocusError
     from focus_core.models import load_model
     from focus_core.routing.config import FocusConfig
@@ -21,11 +22,12 @@ _HOMES = {
     "FocusModel": "focus_core.routing.model",
     "Trace": "focus_core.analysis",
     "analyze": "focus_core.analysis",
+    "crossover": "focus_core.bench.crossover",
     "load_model": "focus_core.models.loading",
     "retrofit": "focus_core.routing.model",
 }
 
-__all__ = ["FocusConfig", "FocusError", "FocusModel", "Trace", "analyze", "load_model", "retrofit"]
+__all__ = ["FocusConfig", "FocusError", "FocusModel", "Trace", "analyze", "crossover", "load_model", "retrofit"]
 __version__ = "0.1.0"
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, TextStreamer
 
+from focus_core.bench.crossover import crossover
 from focus_core.errors import FocusError
 from focus_core.models import LoadedModel
 from focus_core.progress import Progress, silent
@@ -176,6 +177,7 @@ def generate_text(
     max_new_tokens: int = 100,
     temperature: float = 0.0,
     seed: int = 0,
+    full_below: int | None = None,
     on_start: Callable[[Mode], None] = lambda _: None,
     on_text: Callable[[str], None] = lambda _: None,
     progress: Progress = silent,
@@ -192,6 +194,7 @@ def generate_text(
         max_new_tokens: as in `write`, like the two below.
         temperature: 0 for the most likely tokens.
         seed: of sampling.
+        full_below: earlier tokens attend to everything; None for the `crossover` of this machine.
         on_start: told the routing before each text.
         on_text: called with each new piece of text.
         progress: told of loading.
@@ -202,6 +205,7 @@ def generate_text(
     with attached(model, routers, progress=progress) as (loaded, focus):
         ids = prompt_ids(loaded, prompt, document, chat=chat, room=max_new_tokens)
         modes: tuple[Mode, ...] = ("hard", "off") if compare else ("hard",)
+        full_below = crossover(focus, progress=progress) if full_below is None else full_below
         for mode in modes:
             on_start(mode)
             yield write(
@@ -213,6 +217,7 @@ def generate_text(
                 temperature=temperature,
                 seed=seed,
                 on_text=on_text,
+                changes={"full_below": full_below} if mode == "hard" else None,
             )
 
 

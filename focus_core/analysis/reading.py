@@ -44,8 +44,7 @@ class PartsRead:
 
     def borders(self, queries: np.ndarray) -> np.ndarray:
         """(n,) first key of each query's extended window."""
-        reading = self.reading
-        return np.maximum(0, queries // reading.chunk * reading.chunk - reading.window) // reading.chunk * reading.chunk
+        return self.reading.borders(torch.tensor(queries)).numpy()
 
     def keys_kept(self, head: int, queries: np.ndarray) -> np.ndarray:
         """(n, T) bool: keys in a part that the query reads, and those from its border on."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
 
 from focus_core.bench.attention import DTYPES
+from focus_core.bench.crossover import crossover
 from focus_core.bench.memory import working_bytes
 from focus_core.bench.reading import positions, text_ids
 from focus_core.bench.window import window_kept, window_of_share, window_rule
@@ -47,6 +48,7 @@ class ModelBenchSettings:
         shares: shares of distant pairs that a window with sinks keeps in prefill; those of the routed runs when empty.
         repetitions: timed prefills per length, after one warm-up.
         steps: timed tokens after each cache.
+        full_below: of a further run of routers with a share; None for the one measured on this machine, 0 for no run.
     """
 
     prefill: tuple[int, ...] = (512, 2048, 8192)
@@ -55,6 +57,7 @@ class ModelBenchSettings:
     shares: tuple[float, ...] = ()
     repetitions: int = 3
     steps: int = 10
+    full_below: int | None = None
 
     def __post_init__(self) -> None:
         if not all(count >= 1 for count in (*self.prefill, *self.decode, *self.top_k, self.repetitions, self.steps)):
@@ -129,8 +132,9 @@ def run_model_bench(
     Returns:
         One row per length and routing:
 
-        - ``task`` ("prefill" or "decode"), ``tokens``, ``routing`` ("off", "hard" or "window") and ``top_k``, None with
-          a share;
+        - ``task`` ("prefill" or "decode"), ``tokens``, ``routing`` ("off", "hard", "switched" or "window") and
+          ``top_k``, None with a share;
+        - ``full_below`` where switched;
         - ``kept_share``: of causal pairs in prefill, of the last token's keys in decode, mean over layers; in decode of
           narrow groups by their budget;
         - ``distant_share`` in prefill: of pairs farther apart than the routers' window; ``window`` of a window;
@@ -172,17 +176,20 @@ class _Mode(NamedTuple):
     top_k: int | None = None
     width: int | None = None
     own: bool = False
+    full_below: int = 0
 
     @property
     def routing(self) -> str:
         """As in the rows of `run_model_bench`."""
         if self.width is not None:
             return "window"
+        if self.full_below:
+            return "switched"
         return "hard" if self.own or self.top_k is not None else "off"
 
     def of(self, focus: FocusModel, **options: Any) -> Any:
         if self.own:
-            return focus.routing("hard", **options)
+            return focus.routing("hard", full_below=self.full_below, **options)
         if self.width is None:
             return _mode(focus, self.top_k, **options)
         return focus.routing("hard", rule=window_rule(self.width, focus.config.sink_tokens))
@@ -190,7 +197,8 @@ class _Mode(NamedTuple):
 
 def _routed_modes(focus: FocusModel, settings: ModelBenchSettings) -> list[_Mode]:
     if focus.config.read_share is not None:
-        return [_Mode(own=True)]
+        full_below = crossover(focus) if settings.full_below is None else settings.full_below
+        return [_Mode(own=True), *([_Mode(own=True, full_below=full_below)] if full_below else [])]
     return [_Mode(top_k) for top_k in settings.top_k]
 
 
@@ -204,7 +212,7 @@ def _prefill(focus: FocusModel, ids: Tensor, settings: ModelBenchSettings, *, ch
     for mode in _routed_modes(focus, settings):
         with mode.of(focus):
             modes[mode] = _pairs_kept(focus, read, mode.top_k)
-        shares.append(modes[mode][1])
+        shares += [] if mode.full_below else [modes[mode][1]]
     for share in settings.shares or shares:
         width = window_of_share(share, tokens, config.window, config.sink_tokens)
         modes[_Mode(width=width)] = window_kept(tokens, width, config)
@@ -285,6 +293,7 @@ def _decode_narrow(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelB
     config, beyond = focus.config, max(0, tokens - focus.config.window) / (tokens + 1)
     groups = config.num_groups
     share = {mode: (config.read_share or 0.0) if mode.own else (mode.top_k or groups) / groups for mode in modes}
+    share |= {mode: 1.0 for mode in modes if tokens < mode.full_below}
     return [
         _row("decode", tokens, mode, 1 - beyond * (1 - share[mode]), seconds, 1, times[_Mode()])
         for mode, seconds in times.items()
@@ -339,6 +348,7 @@ def _row(
         "tokens": tokens,
         "routing": mode.routing,
         "top_k": mode.top_k,
+        **({"full_below": mode.full_below} if mode.full_below else {}),
         "kept_share": kept,
         "seconds": {"median": median, "min": min(seconds), "max": max(seconds)},
         "tokens_per_second": produced / median,

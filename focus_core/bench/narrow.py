@@ -11,9 +11,8 @@ from torch import Tensor
 from focus_core.bench.memory import working_bytes
 from focus_core.bench.timing import alternate, spread
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.layer import assign
+from focus_core.routing.layer import assign, reading_of
 from focus_core.routing.narrow.attention import NarrowOutput, narrow_attention
-from focus_core.routing.narrow.reading import Reading
 
 CHUNK, PAGE_SIZE = 16, 16
 CHECKED_TOKENS = 1024
@@ -56,14 +55,7 @@ def measure_narrow(
     """
     kv_heads, tokens, head_dim = key.shape[1:]
     scale = head_dim**-0.5
-    reading = Reading(
-        window=config.window,
-        sink_tokens=config.sink_tokens,
-        chunk=config.chunk,
-        share=config.read_share,
-        count_weight=config.count_weight,
-        page_size=config.page_size,
-    )
+    reading = reading_of(config, config.top_k, config.read_share)
     router = config.new_router(head_dim, kv_heads, torch.Generator().manual_seed(0)).to(device)
     router.centroids.data.copy_(key[0, :, :: max(1, tokens // config.num_groups)][:, : config.num_groups])
 

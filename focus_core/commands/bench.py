@@ -14,11 +14,13 @@ from focus_core.commands.options import (
     MAX_GROUPS,
     MAX_SEED,
     MAX_TOKENS,
+    FullBelowOption,
     JsonOption,
     ModelOption,
     RoutersOption,
     device_name,
     finite,
+    full_below_of,
     print_json,
     show,
 )
@@ -176,6 +178,7 @@ def model(
     repetitions: Annotated[
         int, typer.Option(min=1, max=MAX_COUNT, help="Timed runs of prefill, after one warm-up.")
     ] = 3,
+    full_below: FullBelowOption = "measured",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     device: DeviceOption = "auto",
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("bench-model.json"),
@@ -194,7 +197,7 @@ def model(
 
     given = {"prefill": sizes, "decode": decode, "top_k": top_k, "shares": shares}
     chosen: dict[str, Any] = {name: tuple(values) for name, values in given.items() if values}
-    settings = ModelBenchSettings(**chosen, repetitions=repetitions)
+    settings = ModelBenchSettings(**chosen, repetitions=repetitions, full_below=full_below_of(full_below))
     options: dict[str, Any] = {"data": data, "dtype": dtype, "device": _device(device), "settings": settings}
     with terminal_progress() as progress:
         record = record_model_bench(model, out, routers=routers, **options, progress=progress)

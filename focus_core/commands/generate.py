@@ -9,7 +9,17 @@ from typing import Annotated
 
 import typer
 
-from focus_core.commands.options import MAX_COUNT, MAX_SEED, JsonOption, ModelOption, RoutersOption, finite, print_json
+from focus_core.commands.options import (
+    MAX_COUNT,
+    MAX_SEED,
+    FullBelowOption,
+    JsonOption,
+    ModelOption,
+    RoutersOption,
+    finite,
+    full_below_of,
+    print_json,
+)
 
 
 def generate(
@@ -24,6 +34,7 @@ def generate(
         float, typer.Option(parser=finite(0, 1000), help="0 takes the most likely token each time.")
     ] = 0.0,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of sampling.")] = 0,
+    full_below: FullBelowOption = "measured",
     chat: Annotated[bool, typer.Option("--chat", help="Use the model's chat template.")] = False,
     compare: Annotated[bool, typer.Option("--compare", help="Let the untouched model write as well.")] = False,
     json_output: JsonOption = False,
@@ -31,6 +42,8 @@ def generate(
     """Write with sparse attention, with the speed of it.
 
     The text appears as it is written. Prefill is the time to the first token.
+    Full attention is faster in short texts: where it ends to be so is measured
+    once on each machine, and earlier tokens attend to everything.
 
     Example: focus generate "The keeper climbed the stairs, and" --compare
     Example: focus generate --chat -d report.txt "What does it conclude?"
@@ -59,6 +72,7 @@ def generate(
             max_new_tokens=tokens,
             temperature=temperature,
             seed=seed,
+            full_below=full_below_of(full_below),
             on_start=head,
             on_text=show,
             progress=progress,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from focus_core.files import to_json
-from focus_core.schema import Wrong, number
+from focus_core.schema import Wrong, number, whole
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -79,9 +79,32 @@ HeadOption = Annotated[
     int,
     typer.Option("--head", min=0, max=MAX_COUNT, help="Key/value head to analyze, where each has a router of its own."),
 ]
+FullBelowOption = Annotated[
+    str,
+    typer.Option(
+        "--full-below",
+        metavar="TOKENS",
+        help='Earlier tokens attend to everything: a number, or "measured", once on each machine. Narrow groups only.',
+    ),
+]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")
 ]
+
+
+def full_below_of(given: str) -> int | None:
+    """The number that `--full-below` gives; None for the measured one."""
+    if given == "measured":
+        return None
+    try:
+        value = int(given)
+        whole(0, MAX_TOKENS)(value, "it")
+    except Wrong as error:
+        raise typer.BadParameter(f"{error}.", param_hint="--full-below") from error
+    except ValueError as error:
+        hint = f"{given!r} is no number of tokens: give one, or measured."
+        raise typer.BadParameter(hint, param_hint="--full-below") from error
+    return value
 
 
 def print_json(value: Any) -> None:

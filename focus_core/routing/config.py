@@ -42,6 +42,7 @@ RANGES = table(
         "count_weight": number(-1e6, 1e6),
         "page_size": maybe(whole(1, MOST_TOKENS)),
         "shares_by_need": flag,
+        "full_below": whole(0, MOST_TOKENS),
     }
 )
 """The range of every setting, by its name."""
@@ -81,6 +82,8 @@ class FocusConfig:
         count_weight: weight of the log of a narrow group's size in its score; see docs/method.md.
         page_size: P, keys of a page of a narrow group; with a `read_share` queries read pages. None for whole groups.
         shares_by_need: each query head reads a share of its own, as `focus fit` measured; `read_share` is their mean.
+        full_below: with narrow groups, tokens at earlier places attend to everything. Below some length this is faster:
+            `focus_core.crossover` measures it.
     """
 
     router: str = "layer"
@@ -103,6 +106,7 @@ class FocusConfig:
     count_weight: float = 0.0
     page_size: int | None = 16
     shares_by_need: bool = False
+    full_below: int = 0
 
     def __post_init__(self) -> None:
         for name in ("layers", "layer_top_k"):
@@ -126,6 +130,8 @@ class FocusConfig:
             raise FocusError(f"read_share needs router='narrow', and this is router={self.router!r}: set top_k.")
         if self.shares_by_need and not ROUTERS[self.router].from_keys:
             raise FocusError(f"shares_by_need needs router='narrow', and this is router={self.router!r}.")
+        if self.full_below and not ROUTERS[self.router].from_keys:
+            raise FocusError(f"full_below needs router='narrow', and this is router={self.router!r}: set it to 0.")
 
     @classmethod
     def paper(cls, **changes: Any) -> FocusConfig:
@@ -157,7 +163,8 @@ class FocusConfig:
     def budget(self) -> str:
         """The budget in force, for tables: "k=2", "15% read" or "as planned"."""
         if self.read_share is not None:
-            return f"{self.read_share:.0%} read"
+            start = f" from token {self.full_below:,} on" if self.full_below else ""
+            return f"{self.read_share:.0%} read{start}"
         return "as planned" if self.layer_top_k is not None else f"k={self.top_k}"
 
     def top_k_of(self, place: int) -> int:

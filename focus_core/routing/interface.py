@@ -20,7 +20,6 @@ from focus_core.errors import FocusError
 from focus_core.routing.cache import append_routing
 from focus_core.routing.layer import HeadVectors, KeyQuery, LayerRouting, assign, heads_in_batch, heads_in_groups
 from focus_core.routing.narrow.cache import PAGE_SIZE, Layout, NarrowLayer
-from focus_core.routing.narrow.rotary import before_rotation
 from focus_core.routing.rules import AttentionCall, Geometry, Rule
 
 NAME = "focus"
@@ -142,8 +141,8 @@ def _routed(
     continues = pending.narrow is not None and pending.past_length > 0
     if routing.router.from_keys and (pending.observer is not None or not continues):
         new_key = key[:, :, -query.shape[2] :]
-        plain_key = before_rotation(new_key, pending.position_embeddings)
-        routing = replace(routing, vectors=HeadVectors(query, new_key, plain_key, geometry.scale, geometry.softcap))
+        vectors = HeadVectors(query, new_key, geometry.scale, geometry.softcap, pending.position_embeddings)
+        routing = replace(routing, vectors=vectors)
         if pending.observer is not None:
             pending.observer(routing)
     if continues:
@@ -153,9 +152,10 @@ def _routed(
     if routing.router.from_keys:
         kept = new.keys
         if pending.narrow is not None:
-            groups = routing.key_groups.unflatten(0, (-1, heads))
+            reading = routing.reading()
+            groups = None if reading.attends_all(num_tokens) else routing.key_groups.unflatten(0, (-1, heads))
             real = None if pending.attention_mask is None else positions >= 0
-            pending.narrow.fill(key, value, groups, real, _layout(routing), routing.reading())
+            pending.narrow.fill(key, value, groups, pending.position_embeddings, real, _layout(routing), reading)
     else:
         kept = heads_in_groups(new.keys, heads)
         kept = heads_in_batch(append_routing(pending.past, routing.layer, kept, num_keys), heads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from focus_core.routing.balance import BALANCES
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.narrow.attention import narrow_pairs, narrow_reads
 from focus_core.routing.narrow.reading import Reading
+from focus_core.routing.narrow.rotary import before_rotation
 from focus_core.routing.routers import Router
 
 if TYPE_CHECKING:
@@ -29,22 +30,28 @@ class KeyQuery(NamedTuple):
     queries: Tensor
 
 
-class HeadVectors(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class HeadVectors:
     """Queries and keys of a layer, for routers that group keys.
 
     Attributes:
         query: (B, Hq, T, D), position-encoded.
         key: (B, H, T, D), position-encoded.
-        plain_key: (B, H, T, D), before position encoding.
         scale: factor of the dot products.
         softcap: the model's cap of its logits, or None.
+        position_embeddings: with which the layer rotated the keys, None without.
     """
 
     query: Tensor
     key: Tensor
-    plain_key: Tensor
     scale: float
     softcap: float | None
+    position_embeddings: tuple[Tensor, Tensor] | None = None
+
+    @cached_property
+    def plain_key(self) -> Tensor:
+        """(B, H, T, D), keys before position encoding."""
+        return before_rotation(self.key, self.position_embeddings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,16 +131,9 @@ class LayerRouting:
             top_k: groups to read in place of the budget in force; None for that.
         """
         config = self.config if config is None else config
-        return Reading(
-            window=config.window,
-            sink_tokens=config.sink_tokens,
-            chunk=config.chunk,
-            top_k=self.top_k if top_k is None else top_k,
-            share=config.read_share if top_k is None else None,
-            head_shares=self._head_shares(config) if top_k is None else None,
-            count_weight=config.count_weight,
-            page_size=config.page_size,
-        )
+        if top_k is not None:
+            return reading_of(config, top_k)
+        return reading_of(config, self.top_k, config.read_share, self._head_shares(config))
 
     def _head_shares(self, config: FocusConfig) -> tuple[float, ...] | None:
         if config.read_share is None or not config.shares_by_need:
@@ -200,6 +200,24 @@ class LayerRouting:
         """Number of tokens with each group as their first, for every head of the router."""
         first = F.one_hot(self.key_groups, self.key_weights.shape[-1])
         return first.unflatten(0, (-1, self.router.num_heads)).sum((0, 2))
+
+
+@lru_cache(maxsize=256)
+def reading_of(
+    config: FocusConfig, top_k: int, share: float | None = None, head_shares: tuple[float, ...] | None = None
+) -> Reading:
+    """The settings of a reading with this budget; one object for all calls, since every decoded token asks for it."""
+    return Reading(
+        window=config.window,
+        sink_tokens=config.sink_tokens,
+        chunk=config.chunk,
+        top_k=top_k,
+        share=share,
+        head_shares=head_shares,
+        count_weight=config.count_weight,
+        page_size=config.page_size,
+        full_below=config.full_below,
+    )
 
 
 def assign(

@@ -268,8 +268,10 @@ class _Before:
         focus, routing = self.focus, self.focus._routing
         if routing.mode == "off":
             return
-        given = self.signature.bind_partial(*args, **kwargs).arguments
-        extra = given.get("kwargs", {})
+        given = extra = kwargs
+        if args:  # decoder layers of Transformers name everything, and binding takes its time in decoding
+            given = self.signature.bind_partial(*args, **kwargs).arguments
+            extra = given.get("kwargs", {})
         hidden_states = given["hidden_states"]
         attention_mask = given.get("attention_mask", extra.get("attention_mask"))
         past = given.get("past_key_values", extra.get("past_key_values"))

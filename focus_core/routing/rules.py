@@ -45,7 +45,7 @@ class AttentionCall:
         value: (N, Hkv, T, Dv).
         routing: of the new tokens.
         groups: the encoded routing: of all T tokens as keys, from the cache where there is one, and of the Tq queries;
-            of the new tokens alone where routers group keys.
+            of the new tokens alone where routers group keys, and none of those where `RULES` name the rule.
         positions: (N, T) int64, index of each token among the real tokens of its text, -1 for padding.
         geometry: the model's own settings.
         config: settings in force.
@@ -158,6 +158,14 @@ def soft_weights(routing: LayerRouting) -> KeyQuery:
     return routing.weights
 
 
+def _groups_to_store(routing: LayerRouting) -> KeyQuery:
+    """`hard_groups`, and none where groups are of keys: attention takes those that it needs from the routing."""
+    if routing.router.from_keys:
+        nothing = torch.zeros(0, dtype=torch.bool, device=routing.hidden_states.device)
+        return KeyQuery(nothing, nothing)
+    return hard_groups(routing)
+
+
 def hard_groups(routing: LayerRouting) -> KeyQuery:
     """The groups of the new tokens; those that queries read are not known before attention where groups are of keys."""
     if routing.router.from_keys:
@@ -170,7 +178,7 @@ UNTOUCHED = Rule(attend_fully, hard_groups)
 """The untouched model's attention, for observers of its groups."""
 
 RULES: dict[str, Rule] = {
-    "hard": Rule(attend_hard, hard_groups),
+    "hard": Rule(attend_hard, _groups_to_store),
     "soft": Rule(attend_soft, soft_weights),
 }
 """Rules by routing mode."""

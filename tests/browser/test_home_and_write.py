@@ -52,6 +52,7 @@ def test_both_models_write_and_a_token_shows_the_likeliest_of_each(page):
     page.get_by_role("button", name="Write", exact=True).click()
     page.get_by_role("heading", level=4).filter(has_text="tokens").first.wait_for()
     texts = page.locator(".written")
+    texts.first.locator("button").nth(4).wait_for()
     assert texts.count() == 2 and texts.first.locator("button").count() == 5
     texts.first.locator("button").nth(2).click()
     page.get_by_text("The likeliest at token 3").wait_for()

@@ -94,11 +94,29 @@ def test_the_first_difference_is_a_place():
 
 
 @real_model
+def test_tokens_before_the_switch_are_those_of_the_untouched_model(loaded):
+    prompt = "A lamp, a stair and a door. The keeper saw the sea. " * 20
+    with attached(loaded) as (_, focus):
+        routed, full, later = (
+            next(iter(generate_text(prompt, model=loaded, routers=focus, max_new_tokens=12, full_below=full_below)))
+            for full_below in (0, 2000, 302)
+        )
+        untouched = write(focus, loaded.tokenizer, prompt_ids(loaded, prompt), mode="off", max_new_tokens=12)
+        with focus.routing("hard", full_below=302):
+            ids = prompt_ids(loaded, prompt)
+            assert ids.shape[1] == 301  # the switch is at 304, the end of a chunk
+            expected = focus.generate(input_ids=ids, max_new_tokens=12, do_sample=False, use_cache=False)
+    assert full.tokens == untouched.tokens and full.budget == "15% read from token 2,000 on"
+    assert later.tokens == tuple(expected[0, ids.shape[1] :].tolist())
+    assert routed.budget == "15% read"
+
+
+@real_model
 def test_the_command_compares_and_prints_json():
-    done = CliRunner().invoke(app, ["generate", PROMPT, "-n", "4", "--compare"])
+    done = CliRunner().invoke(app, ["generate", PROMPT, "-n", "4", "--compare", "--full-below", "0"])
     assert done.exit_code == 0 and "[sparse]" in done.stdout and "[untouched]" in done.stdout
-    assert "tokens/s" in done.stdout
-    done = CliRunner().invoke(app, ["generate", PROMPT, "-n", "4", "--compare", "--json"])
+    assert "tokens/s" in done.stdout and "15% read:" in done.stdout
+    done = CliRunner().invoke(app, ["generate", PROMPT, "-n", "4", "--compare", "--json", "--full-below", "64"])
     found = json.loads(done.stdout)
     assert [text["routing"] for text in found["texts"]] == ["hard", "off"]
     assert all(len(text["tokens"]) == 4 for text in found["texts"])

@@ -160,7 +160,8 @@ def test_unlocked_takes_the_newest_versions(start, monkeypatch):
 
 
 def test_own_options_are_taken_out(start, monkeypatch, tmp_path):
-    monkeypatch.delenv(start.ROOTS, raising=False)
+    monkeypatch.setenv(start.ROOTS, "")  # so that it is taken back at the end
+    monkeypatch.delenv(start.ROOTS)
     (tmp_path / "a").mkdir()
     given = ["--unlocked", "test", f"--allow-root={tmp_path / 'a'}", "-x", "--allow-root", str(tmp_path)]
     assert start.own_options(given) == (["test", "-x"], False)

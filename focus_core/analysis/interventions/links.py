@@ -124,7 +124,7 @@ class Site:
             exact = (causal & (shared | ~self.distant(asking))).expand(len(self.query), -1, -1)
             return Links(exact, torch.zeros_like(exact))
         pages, reads = self._pages()
-        border = torch.tensor([self.reading.border(place) for place in asking.tolist()], device=self.key.device)
+        border = self.reading.borders(asking)
         beyond = (index < border[:, None]) & (index >= self.reading.sink_tokens)
         read = reads[:, asking][:, :, pages]
         return Links(causal & (~beyond | read), beyond & ~read)

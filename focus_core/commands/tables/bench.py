@@ -72,6 +72,8 @@ def _routing(row: dict[str, Any]) -> str:
         return f"window of {row['window']:,}"
     if row["routing"] == "off":
         return "untouched"
+    if row["routing"] == "switched":
+        return f"share, from token {row['full_below']:,} on"
     return "share of the routers" if row["top_k"] is None else f"k = {row['top_k']}"
 
 

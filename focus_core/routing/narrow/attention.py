@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from focus_core.attention import AttentionOutput, PairCounts
+from focus_core.attention import AttentionOutput, PairCounts, focus_attention
 from focus_core.attention.cpu.kernel import FAR, cpu_flash
 from focus_core.attention.reference import attention_logits
 from focus_core.routing.narrow.reading import Reading
@@ -67,7 +67,7 @@ def narrow_attention(
     query: Float[Tensor, "B H T D"],
     key: Float[Tensor, "B Hkv T D"],
     value: Float[Tensor, "B Hkv T Dv"],
-    groups: Int[Tensor, "B Hkv T"],
+    groups: Int[Tensor, "B Hkv T"] | None,
     num_groups: int,
     reading: Reading,
     *,
@@ -82,32 +82,40 @@ def narrow_attention(
         query: position-encoded, of whole texts without padding.
         key: position-encoded.
         value: Dv may differ from D.
-        groups: of each token as a key, 0 to K - 1.
+        groups: of each token as a key, 0 to K - 1; None where the reading `attends_all`.
         num_groups: K.
         reading: window, sinks, borders and budget.
         scale: factor of the dot products.
         softcap: logits become softcap * tanh(logits / softcap).
     """
+    length = query.shape[2]
+    full = reading.full_until(length)
+    first = _attend_all(query[:, :, :full], key[:, :, :full], value[:, :, :full], scale, softcap)
+    if groups is None or full == length:
+        return NarrowOutput(*first, _pair_counts(length, reading, torch.zeros(query.shape[:2], dtype=torch.int64)))
     # It needs Numba, which takes a second to import.
     from focus_core.routing.narrow.compiled import prefill as compiled
 
     if compiled.supported(query, key, value, reading, softcap):
         found = compiled.prefill(query, key, value, groups, num_groups, reading, scale=scale)
-        pairs = _pair_counts(query.shape[2], reading, found.pairs_read)
-        return NarrowOutput(found.output.to(query.dtype), found.logsumexp, pairs)
+        pairs = _pair_counts(length, reading, found.pairs_read)
+        found.logsumexp[:, :, :full] = first.logsumexp
+        output = found.output.to(query.dtype)
+        output[:, :, :full] = first.output
+        return NarrowOutput(output, found.logsumexp, pairs)
     groups, num_groups = reading.parts(groups, num_groups)
     compute = torch.promote_types(query.dtype, torch.float32)
     key, value = key.to(compute), value.to(compute)
-    outputs, logsumexps = [], []
+    outputs, logsumexps = [first.output.to(compute)], [first.logsumexp]
     pairs_read = torch.zeros(query.shape[:2], dtype=torch.int64, device=query.device)
-    for chunk in _chunks(query.to(compute), key, value, groups, num_groups, reading, scale, softcap):
+    for chunk in _chunks(query.to(compute), key, value, groups, num_groups, reading, scale, softcap, full):
         keys = torch.cat([key[:, :, : chunk.stop], chunk.summaries.keys], -2)
         values = torch.cat([value[:, :, : chunk.stop], chunk.summaries.values], -2)
         output, logsumexp = _attend(chunk.query, keys, values, _bias(chunk, groups, reading), scale, softcap)
         outputs.append(output.flatten(1, 2))
         logsumexps.append(logsumexp.flatten(1, 2))
         pairs_read += chunk.pairs_read()
-    pairs = _pair_counts(query.shape[2], reading, pairs_read)
+    pairs = _pair_counts(length, reading, pairs_read)
     return NarrowOutput(torch.cat(outputs, 2).to(query.dtype), torch.cat(logsumexps, 2), pairs)
 
 
@@ -159,11 +167,12 @@ def _chunks(
     reading: Reading,
     scale: float,
     softcap: float | None,
+    first: int = 0,
 ) -> Iterator[_Chunk]:
-    """Chunks of queries in their order, with the sums of all keys that are distant for them."""
+    """Chunks of queries in their order, from the one at `first`, with the sums of all keys distant for them."""
     sums = RunningSums.of_none(key, value, num_groups)
     summed = reading.sink_tokens
-    for start in range(0, query.shape[2], reading.chunk):
+    for start in range(first, query.shape[2], reading.chunk):
         stop = min(start + reading.chunk, query.shape[2])
         border = reading.border(start)
         if border > summed:
@@ -176,6 +185,27 @@ def _chunks(
         already = reading.already(torch.arange(start, stop, device=query.device), border)
         reads = reading.choose(reading.scores(logits, counts), counts, already)
         yield _Chunk(start, stop, border, queries, summaries, logits, reads)
+
+
+def _attend_all(query: Tensor, key: Tensor, value: Tensor, scale: float, softcap: float | None) -> AttentionOutput:
+    """Full causal attention, (B, H, T, ...)."""
+    if query.shape[2] == 0:
+        compute = torch.promote_types(query.dtype, torch.float32)
+        return AttentionOutput(query.new_empty(*query.shape[:3], value.shape[-1]), query[..., 0].to(compute))
+    if _fused(query, key, value, softcap):
+        repeats = query.shape[1] // key.shape[1]
+        # No copy with one key/value head, as in a routed call.
+        key, value = (part[:, :, None].expand(-1, -1, repeats, -1, -1).flatten(1, 2) for part in (key, value))
+        return cpu_flash(query, key, value, scale, causal=True)
+    local = torch.zeros(query.shape[0], key.shape[2], 1, dtype=torch.bool, device=query.device)
+    return focus_attention(query, key, value, local, window=key.shape[2], scale=scale, softcap=softcap)
+
+
+def _fused(query: Tensor, key: Tensor, value: Tensor, softcap: float | None) -> bool:
+    """Whether PyTorch's CPU kernel computes this attention: the one that Transformers calls by default."""
+    recorded = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
+    plain = query.dtype in (torch.float32, torch.bfloat16) and query.shape[-1] == value.shape[-1]
+    return query.device.type == "cpu" and softcap is None and plain and not recorded
 
 
 def _bias(chunk: _Chunk, groups: Tensor, reading: Reading) -> Float[Tensor, "B Hkv G Tq S+K"]:
@@ -204,9 +234,7 @@ def _attend(
     softcap: float | None,
 ) -> AttentionOutput:
     """Attention under a bias, by PyTorch's fused CPU kernel where it can; both results (B, Hkv, G, Tq, ...)."""
-    recorded = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
-    same_size = query.shape[-1] == value.shape[-1] and query.dtype == torch.float32
-    if query.device.type == "cpu" and softcap is None and same_size and not recorded:
+    if query.dtype == torch.float32 and _fused(query, key, value, softcap):
         # Query heads that share keys become rows.
         found = cpu_flash(query.flatten(2, 3), key, value, scale, bias=bias.flatten(2, 3))
         return AttentionOutput(*(part.unflatten(2, query.shape[2:4]) for part in found))
@@ -218,7 +246,7 @@ def _attend(
 def _pair_counts(length: int, reading: Reading, pairs_read: Tensor) -> PairCounts:
     """Counts of one text of `length` tokens for each head; pairs between window and border are distant and kept."""
     query = torch.arange(length, device=pairs_read.device)
-    border = (query // reading.chunk * reading.chunk - reading.window).clamp(min=0) // reading.chunk * reading.chunk
+    border = reading.borders(query)
     distant = (query - reading.window).clamp(min=0)
     kept = reading.already(query, border).sum()
     causal = length * (length + 1) // 2

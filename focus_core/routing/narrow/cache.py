@@ -80,7 +80,8 @@ class NarrowLayer(CacheLayerMixin):
         self,
         key: Float[Tensor, "B H T D"],
         value: Float[Tensor, "B H T Dv"],
-        groups: Int[Tensor, "B H T"],
+        groups: Int[Tensor, "B H T"] | None,
+        rotation: Rotation,
         real: Bool[Tensor, "B T"] | None,
         layout: Layout,
         reading: Reading,
@@ -90,7 +91,8 @@ class NarrowLayer(CacheLayerMixin):
         Args:
             key: position-encoded.
             value: of the same tokens.
-            groups: of the tokens as keys.
+            groups: of the tokens as keys; None where the reading `attends_all`.
+            rotation: cosines and sines of the tokens, (B or 1, T, r).
             real: False for padding; None without.
             layout: settings of the pages.
             reading: window and borders.
@@ -101,7 +103,8 @@ class NarrowLayer(CacheLayerMixin):
         for row in range(len(key)):
             text = CachedText(key[row], value[row], layout.num_groups, layout.page_size, layout.sinks)
             places = _places(real, row)
-            text.fill(key[row][:, places], value[row][:, places], groups[row][:, places], reading)
+            of_keys = None if groups is None else groups[row][:, places]
+            text.fill(key[row][:, places], value[row][:, places], of_keys, _rotated(rotation, row, places), reading)
             self.texts.append(text)
 
     def attend(
@@ -156,11 +159,7 @@ class NarrowLayer(CacheLayerMixin):
         for row, text in enumerate(self.texts):
             places = _places(new, row)
             tensors = query[row][:, places], key[row][:, places], value[row][:, places]
-            rotated = None
-            if rotation is not None:
-                cos, sin = (part[min(row, len(part) - 1)][None, places] for part in rotation)
-                rotated = cos, sin
-            found = text.attend(*tensors, rotated, assign, reading, scale, softcap)
+            found = text.attend(*tensors, _rotated(rotation, row, places), assign, reading, scale, softcap)
             output[row][:, places], logsumexp[row][:, places] = found
         return AttentionOutput(output, logsumexp)
 
@@ -244,6 +243,14 @@ def narrow_layer(past: Any, layer_idx: int) -> NarrowLayer | None:
         return None
     layer.armed = True
     return layer
+
+
+def _rotated(rotation: Rotation, row: int, places: slice | Tensor) -> Rotation:
+    """The rotation of one row's tokens, (1, n, r) each."""
+    if rotation is None:
+        return None
+    cos, sin = (part[min(row, len(part) - 1)][None, places] for part in rotation)
+    return cos, sin
 
 
 def _places(real: Tensor | None, row: int) -> slice | Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from focus_core.attention import AttentionOutput
-from focus_core.attention.cpu.kernel import FAR
+from focus_core.attention.cpu.kernel import FAR, folded
 from focus_core.attention.cpu.threads import in_threads
 from focus_core.attention.reference import attention_logits
 from focus_core.routing.narrow.cache_pages import PageStore
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _COMPILED = (torch.float32, torch.bfloat16)
 _ALONE = 2048
-"""Distant keys times queries for which one thread takes less time than sharing the work."""
+"""Keys times queries for which one thread takes less time than sharing the work."""
 
 
 class Near(NamedTuple):
@@ -74,9 +74,29 @@ def attend_stored(
     Computes in float32 (float64 for float64 inputs): compiled where it can be, else over all stored keys under a mask.
     """
     by_pages = reading.share is not None and reading.page_size is not None
-    if by_pages and softcap is None and query.device.type == "cpu" and query.dtype in _COMPILED:
+    fast = softcap is None and query.device.type == "cpu" and query.dtype in _COMPILED
+    if fast and not pages.length and query.shape[-1] == near.values.shape[-1] and near.first == near.sinks:
+        return _all_near(query, near, scale)
+    if by_pages and fast:
         return _compiled(query, pages, near, reading, scale)
     return attend_masked(query, pages, near, reading, scale, softcap)
+
+
+def _all_near(query: Tensor, near: Near, scale: float) -> AttentionOutput:
+    """Full causal attention to the near keys, which lie side by side where there are no pages."""
+    heads, new = len(near.keys), query.shape[1]
+    bias = None
+    if new > 1:
+        places = torch.arange(near.length)
+        bias = torch.where(places <= places[near.length - new :, None], 0.0, FAR).to(query.dtype)
+        bias = bias.repeat(len(query) // heads, 1)
+    # Query heads that share keys become rows.
+    found = folded(query.reshape(heads, -1, query.shape[-1]), *_used(near), scale, bias=bias)
+    return AttentionOutput(found.output.view_as(query), found.logsumexp.view(query.shape[:2]))
+
+
+def _used(near: Near) -> tuple[Tensor, Tensor]:
+    return near.keys[:, : near.length], near.values[:, : near.length]
 
 
 def _compiled(query: Tensor, pages: PageStore, near: Near, reading: Reading, scale: float) -> AttentionOutput:
@@ -96,7 +116,7 @@ def _compiled(query: Tensor, pages: PageStore, near: Near, reading: Reading, sca
         logsumexp.numpy(),
     )
     heads, threads = len(query), torch.get_num_threads()
-    if threads == 1 or pages.length * query.shape[1] < _ALONE:
+    if threads == 1 or near.length * query.shape[1] < _ALONE:
         attend_pages(0, heads, *arguments)
     else:
         share = -(-heads // threads)
@@ -112,8 +132,9 @@ def _array(part: Tensor) -> np.ndarray:
 def _budgets(first: int, stop: int, distant: int, reading: Reading, heads: int) -> np.ndarray:
     """(Hq, n) float32: keys of pages that the queries from `first` to `stop` may read; see `Reading.choose`."""
     border = reading.border(first)
-    beyond = np.arange(first, stop) - (reading.window + border)
-    already = (np.maximum(beyond, 0) + min(border, reading.sink_tokens)).astype(np.float32)
+    already = np.arange(first, stop, dtype=np.float32) - (reading.window + border)
+    np.maximum(already, 0, out=already)
+    already += min(border, reading.sink_tokens)
     return reading.shares(heads).numpy()[:, None] * (np.float32(distant) + already) - already
 
 

@@ -23,7 +23,13 @@ Assign = Callable[[Tensor, Rotation], Tensor]
 """Groups (H, n) of rotated keys (H, n, D)."""
 
 SPARE = 32
-"""Free places of the buffer of near keys; it is compacted once they are filled."""
+"""Free places of the buffer of near keys, at least; it is compacted once they are filled."""
+
+_TOGETHER = 256
+"""Tokens that attend to everything in one call; its bias has a row for each."""
+
+GROWTH = 8
+"""A longer buffer has one free place for this many keys."""
 
 
 class CachedText:
@@ -59,15 +65,19 @@ class CachedText:
         self,
         key: Float[Tensor, "H T D"],
         value: Float[Tensor, "H T Dv"],
-        groups: Int[Tensor, "H T"],
+        groups: Int[Tensor, "H T"] | None,
+        rotation: Rotation,
         reading: Reading,
     ) -> None:
-        """Store the first T tokens, whose groups are known."""
+        """Store the first T tokens; groups may be None where the reading `attends_all`."""
         border = max(self.sinks, reading.border(key.shape[1]))
-        if border > self.sinks:
+        if border > self.sinks and groups is not None:
             distant = slice(self.sinks, border)
             self.pages.add(groups[:, distant], key[:, distant], value[:, distant])
-        self._known = groups[:, border:].long()
+        if groups is not None:
+            self._known = groups[:, border:].long()
+        elif rotation is not None:
+            self._rotations = [_part(rotation, slice(self.sinks, None))]
         self.border, self.length = border, key.shape[1]
         self._new_buffer(key[:, border:], value[:, border:], reading.chunk)
         sinks = min(self.sinks, self.length)
@@ -88,7 +98,7 @@ class CachedText:
         found = []
         start, total = 0, key.shape[1]
         while start < total:
-            stop = min(total, start + reading.chunk - self.length % reading.chunk)
+            stop = min(total, start + self._with_one_border(reading))
             new = slice(start, stop)
             self._move_border(max(self.sinks, reading.border(self.length)), assign)
             if rotation is not None:
@@ -104,6 +114,12 @@ class CachedText:
         if not found:
             return AttentionOutput(query.new_zeros(len(query), 0, value.shape[-1]), query.new_zeros(len(query), 0))
         return AttentionOutput(*(torch.cat(parts, 1) for parts in zip(*found)))
+
+    def _with_one_border(self, reading: Reading) -> int:
+        """How many of the next tokens have one border: to the end of a chunk, or of the part that attends to all."""
+        if reading.attends_all(self.length):
+            return min(_TOGETHER, reading.full_until(reading.full_below + reading.chunk) - self.length)
+        return reading.chunk - self.length % reading.chunk
 
     def crop(self, length: int) -> None:
         """Keep the first `length` tokens, as if the others had never come."""
@@ -144,7 +160,7 @@ class CachedText:
         """Sinks as they are, then the window, then room for more keys."""
         for name, window in (("near_keys", key), ("near_values", value)):
             old = getattr(self, name)
-            places = self.sinks + window.shape[1] + room + SPARE
+            places = self.sinks + window.shape[1] + room + max(SPARE, window.shape[1] // GROWTH)
             buffer = window.new_zeros(len(window), places, window.shape[-1])
             if old.ndim == 3:
                 buffer[:, : self.sinks] = old[:, : self.sinks]

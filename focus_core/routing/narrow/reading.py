@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -32,6 +33,7 @@ class Reading:
             mass per key.
         page_size: P, keys of a page: with a `share`, pages of groups are summarised and read in place of whole groups;
             None for whole groups.
+        full_below: queries at earlier places attend to every key before them, up to the end of their chunk.
 
     Raises:
         FocusError: a value out of range, or neither `top_k` nor `share`.
@@ -45,6 +47,7 @@ class Reading:
     head_shares: tuple[float, ...] | None = None
     count_weight: float = 0.0
     page_size: int | None = None
+    full_below: int = 0
 
     def __post_init__(self) -> None:
         if self.chunk < 1:
@@ -60,7 +63,21 @@ class Reading:
 
     def border(self, query: int) -> int:
         """First key of the window of a query, extended to a border: keys before it are distant, or sinks."""
-        return max(0, query // self.chunk * self.chunk - self.window) // self.chunk * self.chunk
+        start = query // self.chunk * self.chunk
+        return 0 if start < self.full_below else max(0, start - self.window) // self.chunk * self.chunk
+
+    def borders(self, queries: Int[Tensor, "*N"]) -> Int[Tensor, "*N"]:
+        """`border` of many queries; 0 for those that attend to everything."""
+        starts = queries // self.chunk * self.chunk
+        return (starts - self.window).clamp(min=0) // self.chunk * self.chunk * (starts >= self.full_below)
+
+    def full_until(self, length: int) -> int:
+        """How many queries at the start of a text attend to everything; `length`, or a multiple of the chunk."""
+        return min(length, -(-self.full_below // self.chunk) * self.chunk)
+
+    def attends_all(self, length: int) -> bool:
+        """Whether the first `length` queries, and the next one, attend to everything."""
+        return length < self.full_below
 
     def of_row(self, row: int, repeats: int) -> Reading:
         """The settings of the `repeats` query heads of one row, where key/value heads are rows of the batch."""
@@ -75,8 +92,11 @@ class Reading:
         Args:
             rows: a multiple of the heads.
         """
-        shares = (self.share or 0.0,) if self.head_shares is None else self.head_shares
-        return torch.tensor(shares, dtype=torch.float32).repeat(rows // len(shares))
+        return self._shares.repeat(rows // len(self._shares))
+
+    @cached_property
+    def _shares(self) -> Tensor:
+        return torch.tensor((self.share or 0.0,) if self.head_shares is None else self.head_shares, dtype=torch.float32)
 
     def parts(self, groups: Int[Tensor, "B Hkv T"], num_groups: int) -> Pages:
         """The parts of the keys that are summarised and read: pages of groups, or the groups themselves."""

@@ -53,7 +53,7 @@ def narrow_reference(
         rank = (same & (index < index[:, None])).sum(-1)
         most = length // reading.page_size + 1
         groups, num_groups = groups * most + rank // reading.page_size, num_groups * most
-    border = torch.tensor([reading.border(place) for place in range(length)], device=query.device)
+    border = reading.borders(index)
     distant = (index < border[:, None]) & (index >= reading.sink_tokens)
     member = F.one_hot(groups, num_groups).to(query.dtype)
 

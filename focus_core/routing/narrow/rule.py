@@ -15,19 +15,21 @@ if TYPE_CHECKING:
 
 def attend_narrow(call: AttentionCall) -> AttentionOutput:
     """Attention over narrow groups for whole texts; rows with padding one by one, as if it were not there."""
-    groups, num_groups = call.routing.key_groups[:, None], call.config.num_groups
     reading, geometry = call.routing.reading(), call.geometry
     settings = {"scale": geometry.scale, "softcap": geometry.softcap}
-    tensors = call.query, call.key, call.value, groups
+    # Groups take time, and are not asked for where all queries attend to everything.
+    groups = None if reading.attends_all(call.query.shape[2]) else call.routing.key_groups[:, None]
+    num_groups, tensors = call.config.num_groups, (call.query, call.key, call.value)
     real = call.positions >= 0
     if bool(real.all()):
-        return AttentionOutput(*narrow_attention(*tensors, num_groups, reading, **settings)[:2])
+        return AttentionOutput(*narrow_attention(*tensors, groups, num_groups, reading, **settings)[:2])
     output = call.value.new_zeros(*call.query.shape[:3], call.value.shape[-1])
     compute = torch.promote_types(call.query.dtype, torch.float32)
     logsumexp = output.new_full(call.query.shape[:3], float("-inf"), dtype=compute)
     for row, places in enumerate(real):
         if bool(places.any()):
-            query, key, value, group = (part[row : row + 1, :, places] for part in tensors)
+            query, key, value = (part[row : row + 1, :, places] for part in tensors)
+            group = None if groups is None else groups[row : row + 1, :, places]
             own = reading.of_row(row, query.shape[1] // key.shape[1])
             found = narrow_attention(query, key, value, group, num_groups, own, **settings)
             output[row][:, places], logsumexp[row][:, places] = found.output[0], found.logsumexp[0]

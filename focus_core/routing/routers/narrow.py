@@ -43,15 +43,24 @@ class NarrowRouter(Router):
         super().__init__(hidden_size, num_kv_heads, **settings)
         even = None if num_heads is None else torch.tensor(MEANS)[:, None].repeat(1, num_heads)
         self.register_buffer("shares", even)
+        self._asked: tuple[tuple[float, int, int], tuple[float, ...]] | None = None
 
     def head_shares(self, mean: float) -> tuple[float, ...]:
         """See `Router.head_shares`; between two of the `MEANS` on the line through both."""
         if self.shares is None:
             return super().head_shares(mean)
+        # Every decoded token asks in every layer, and the buffer hardly ever changes.
+        key = mean, self.shares._version, self.shares.data_ptr()
+        if self._asked is None or self._asked[0] != key:
+            self._asked = key, self._interpolated(self.shares, mean)
+        return self._asked[1]
+
+    @staticmethod
+    def _interpolated(shares: Tensor, mean: float) -> tuple[float, ...]:
         above = next(place for place, each in enumerate(MEANS) if each >= mean)
         below = max(0, above - 1)
         along = (mean - MEANS[below]) / (MEANS[above] - MEANS[below]) if above else 0.0
-        first, last = self.shares[[below, above]].float().tolist()
+        first, last = shares[[below, above]].float().tolist()
         return tuple((1 - along) * low + along * high for low, high in zip(first, last))
 
     def forward(self, hidden_states: Float[Tensor, "B H T D"]) -> Float[Tensor, "N T K"]:

@@ -28,7 +28,10 @@ def request(prompt: str = PROMPT, new_tokens: int = 6, **changes) -> Request:
 def test_both_models_write_what_the_command_writes_and_predictions_are_along_them():
     drafts: list[tuple[str, int]] = []
     pair = write_pair(request(read_share=0.02), lambda draft: drafts.append((draft.mode, len(draft.tokens))))
-    expected = {w.routing: w.tokens for w in generate_text(PROMPT, routers=DEFAULT, compare=True, max_new_tokens=6)}
+    expected = {
+        w.routing: w.tokens
+        for w in generate_text(PROMPT, routers=DEFAULT, compare=True, max_new_tokens=6, full_below=0)
+    }
     assert pair.written[0].tokens == expected["off"]
     assert drafts[:3] == [("off", 0), ("off", 1), ("off", 2)] and drafts[-1][0] == "hard"
     for side, written in enumerate(pair.written):

@@ -46,7 +46,7 @@ def test_every_length_is_measured_untouched_and_routed_and_checked(tiny_llama):
 @pytest.mark.parametrize(("share", "budgets"), [(0.2, (None,)), (None, (1, 2))])
 def test_narrow_groups_are_measured_at_their_share_or_at_each_k(tiny_llama, share, budgets):
     config = FocusConfig(router="narrow", num_groups=4, top_k=1, window=8, chunk=4, read_share=share)
-    settings = ModelBenchSettings(prefill=(48,), decode=(40,), top_k=(1, 2), repetitions=1, steps=5)
+    settings = ModelBenchSettings(prefill=(48,), decode=(40,), top_k=(1, 2), repetitions=1, steps=5, full_below=0)
     rows = run_model_bench(retrofit(tiny_llama.model, config, seed=0), torch.arange(50), settings)
     assert [(row["task"], row["routing"], row["top_k"]) for row in rows] == [
         ("prefill", "off", None),
@@ -57,6 +57,16 @@ def test_narrow_groups_are_measured_at_their_share_or_at_each_k(tiny_llama, shar
     ]
     for row, k in zip(rows[-len(budgets) :], budgets):
         assert row["kept_share"] == pytest.approx(1 - 32 / 41 * (1 - (share if k is None else k / 4)))
+
+
+def test_a_run_whose_first_tokens_attend_to_everything_stands_beside(tiny_llama):
+    config = FocusConfig(router="narrow", num_groups=4, top_k=1, window=8, chunk=4, read_share=0.1)
+    settings = ModelBenchSettings(prefill=(48, 32), decode=(40, 20), repetitions=1, steps=3, full_below=36)
+    rows = run_model_bench(retrofit(tiny_llama.model, config, seed=0), torch.arange(50), settings)
+    kept = {(row["task"], row["tokens"], row["routing"]): row["kept_share"] for row in rows}
+    assert kept["prefill", 48, "hard"] < kept["prefill", 48, "switched"] < 1 == kept["prefill", 32, "switched"]
+    assert kept["decode", 40, "switched"] == kept["decode", 40, "hard"] < 1 == kept["decode", 20, "switched"]
+    assert {row["full_below"] for row in rows if row["routing"] == "switched"} == {36}
 
 
 @pytest.mark.parametrize("router", ["layer", "head"])

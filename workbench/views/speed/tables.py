@@ -161,9 +161,13 @@ def _model_row(row: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("kept_share")
     memory, error = row.get("memory_bytes"), row.get("error")
     top_k = None if row["top_k"] is None else whole(row["top_k"])
-    routing = "untouched" if top_k is None else f"k={top_k}"
+    routing = {"off": "untouched", "hard": "the routers' share" if top_k is None else f"k={top_k}"}.get(row["routing"])
     if row["routing"] == "window":
         routing = f"window and sinks, {_share(row['distant_share']):.0%}"
+    elif row["routing"] == "switched":
+        routing = f"the routers' share, from token {whole(row['full_below']):,} on"
+    elif routing is None:
+        raise ValueError("routing")
     return {
         "task": row["task"],
         "tokens": whole(row["tokens"]),

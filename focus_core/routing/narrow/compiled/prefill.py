@@ -80,7 +80,7 @@ def prefill(
         value: Dv a multiple of 16.
         groups: of each key, 0 to K - 1.
         num_groups: K.
-        reading: settings, with a share and pages.
+        reading: settings, with a share and pages. The results of queries that attend to everything are not written.
         scale: factor of the dot products.
     """
     batch, heads, length, _ = query.shape
@@ -102,7 +102,8 @@ def prefill(
     )
     shares = reading.shares(total * group).reshape(total, group).numpy()
     span = max(1, SPAN_ROWS // group // reading.chunk) * reading.chunk
-    part = -(-length // (PARTS * span)) * span
+    begin = reading.full_until(length)
+    part = -(-(length - begin) // (PARTS * span)) * span
 
     def lay_out(n: int) -> Head:
         return laid_out(queries[n], keys[n], values[n], labels[n], num_groups, page_size, reading.sink_tokens)
@@ -113,7 +114,7 @@ def prefill(
         return attend(laid[n], settings, shares[n], start, stop, span, output[n], logsumexp[n])
 
     # The last parts have the most keys before them, so they come first.
-    tasks = [(start, n) for start in reversed(range(0, length, part)) for n in range(total)]
+    tasks = [(start, n) for start in reversed(range(begin, length, part)) for n in range(total)]
     laid = in_threads(lay_out, range(total))
     for (_, n), count in zip(tasks, in_threads(attend_part, tasks)):
         pairs_read[n] += count

@@ -45,9 +45,26 @@ def cases(draw):
         head_shares=draw(st.none() | shares(heads)) if by_share else None,
         count_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
         page_size=draw(st.none() | st.integers(1, 20)),
+        full_below=draw(st.sampled_from([0, 0, 1, 20, 37, 100])),
     )
     arguments = problem(draw(st.integers(1, 70)), kv_heads, repeats, num_groups, draw(st.integers(0, 99)))
     return *arguments, reading, draw(st.sampled_from([None, 3.0]))
+
+
+@pytest.mark.parametrize("full_below", [1, 48, 50, 64, 70, 96, 200])
+def test_early_queries_attend_to_everything_and_later_ones_are_unchanged(full_below):
+    (query, key, value, groups, num_groups), options = problem(96, 3, 2, 6, seed=5)
+    reading = {"window": 9, "sink_tokens": 2, "chunk": 16, "share": 0.2, "page_size": 4}
+    found = narrow_attention(
+        query, key, value, groups, num_groups, Reading(**reading, full_below=full_below), **options
+    )
+    routed = narrow_attention(query, key, value, groups, num_groups, Reading(**reading), **options)
+    # Whole chunks of 16 queries.
+    border = min(96, (full_below + 15) // 16 * 16)
+    everything = full(query, key, value, options["scale"])
+    assert torch.allclose(found.output[:, :, :border], everything[:, :, :border], atol=1e-5)
+    assert torch.allclose(found.output[:, :, border:], routed.output[:, :, border:], atol=1e-5)
+    assert not torch.allclose(routed.output, everything, atol=1e-2)
 
 
 def full(query, key, value, scale):

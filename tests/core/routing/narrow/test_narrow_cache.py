@@ -53,7 +53,13 @@ FAMILIES = {
 CONFIG = FocusConfig(
     router="narrow", num_groups=5, top_k=2, window=6, sink_tokens=2, chunk=4, read_share=0.3, page_size=3
 )
-BUDGETS = {"pages": {}, "groups": {"page_size": None}, "top_k": {"read_share": None}, "softer": {"count_weight": 1.0}}
+BUDGETS = {
+    "pages": {},
+    "groups": {"page_size": None},
+    "top_k": {"read_share": None},
+    "softer": {"count_weight": 1.0},
+    "full at first": {"full_below": 31},
+}
 
 
 def routed(name="llama", **changes):
@@ -106,6 +112,7 @@ def histories(draw):
         head_shares=draw(st.none() | st.tuples(*[st.floats(0, 1)] * 4)) if by_share else None,
         count_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
         page_size=draw(st.none() | st.integers(1, 8)),
+        full_below=draw(st.sampled_from([0, 0, 10, 30])),
     )
     pieces = draw(st.lists(st.tuples(st.integers(0, 25), st.integers(0, 15)), min_size=1, max_size=7))
     return num_groups, reading, pieces, draw(st.sampled_from([None, 3.0])), draw(st.integers(0, 99))
@@ -127,7 +134,9 @@ def test_a_growing_text_equals_the_definition(history):
         part = slice(length, length + new)
         if text is None:
             text = CachedText(key, value, num_groups, reading.page_size or 4, reading.sink_tokens)
-            text.fill(key[:, part], value[:, part], groups[:, part], reading)
+            places = torch.arange(new, dtype=torch.float64)[None, :, None]
+            known = None if reading.attends_all(new) and seed % 2 else groups[:, part]
+            text.fill(key[:, part], value[:, part], known, (places, places), reading)
         else:
             # Widths of rotations count tokens: the group of each is looked up by its place.
             places = torch.arange(length, length + new, dtype=torch.float64)[None, :, None]

@@ -55,6 +55,7 @@ def cases(draw):
         head_shares=draw(st.none() | st.lists(st.floats(0, 1), min_size=heads, max_size=heads).map(tuple)),
         count_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
         page_size=draw(st.integers(1, 16)),
+        full_below=draw(st.sampled_from([0, 0, 40, 64, 140])),
     )
     tensors = problem(
         draw(st.integers(1, 150)),

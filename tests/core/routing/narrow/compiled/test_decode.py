@@ -18,7 +18,7 @@ def stored(length, reading, *, width=24, value_width=20, num_groups=9, dtype=tor
     groups = torch.randint(0, num_groups, (2, length), generator=generator)
     groups[1] = groups[1].clamp(max=2)  # heads with unlike numbers of pages
     text = CachedText(key, value, num_groups, reading.page_size or 4, reading.sink_tokens)
-    text.fill(key, value, groups, reading)
+    text.fill(key, value, groups, None, reading)
     return text.pages, Near(text.near_keys, text.near_values, text.first, text.length, text.border, text.sinks)
 
 

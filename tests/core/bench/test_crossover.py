@@ -1,0 +1,83 @@
+"""The place from which sparse attention pays: the rule, and what is stored of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from focus_core import FocusConfig, crossover, retrofit
+from focus_core.bench import crossover as module
+from focus_core.bench.crossover import crossover_file
+
+NARROW = FocusConfig(router="narrow", num_groups=8, top_k=2, window=8, chunk=16, read_share=0.2)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("FOCUS_CACHE", str(tmp_path))
+    monkeypatch.setattr(module, "PLACES", (32, 64))
+
+
+def routed(config=NARROW):
+    size = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=99, num_hidden_layers=1, max_position_embeddings=256, **size))
+    return retrofit(model.eval(), config)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "expected"),
+    [
+        ((0.9, 0.8), 32),
+        ((1.1, 0.8), 64),
+        ((0.9, 1.1), 256),
+        ((1.2, 1.1), 256),
+        ((1.0, 1.0), 32),
+    ],
+)
+def test_choosing_begins_where_it_is_faster_at_every_longer_length(monkeypatch, ratios, expected):
+    found = iter(ratios)
+    monkeypatch.setattr(module, "_ratio", lambda *_: next(found))
+    assert crossover(routed()) == expected
+
+
+def test_it_is_measured_once_and_again_when_asked_or_when_the_file_is_damaged(monkeypatch):
+    focus, measured = routed(), []
+    ratio = module._ratio
+    monkeypatch.setattr(module, "_ratio", lambda *given: measured.append(given) or ratio(*given))
+    first = crossover(focus)
+    assert first in (32, 64, 256) and len(measured) == 2
+    (rule,) = json.loads(crossover_file().read_text())["rules"].values()
+    assert rule["full_below"] == first and set(rule["points"]) == {"32", "64"} and min(rule["points"].values()) > 0
+
+    assert crossover(focus) == first and len(measured) == 2
+    crossover(focus, again=True)
+    assert len(measured) == 4
+    crossover_file().write_text('{"rules": {"x": 3}}')
+    crossover(focus)
+    assert len(measured) == 6
+
+
+def test_other_settings_and_threads_have_rules_of_their_own(monkeypatch):
+    focus, measured = routed(), []
+    monkeypatch.setattr(module, "_ratio", lambda *_: measured.append(1) or 0.5)
+    crossover(focus)
+    with focus.routing("hard", read_share=0.5):
+        crossover(focus)
+    assert len(measured) == 4
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    crossover(focus)
+    assert len(measured) == 6
+
+
+def test_other_routers_do_not_mix_the_two():
+    assert crossover(routed(FocusConfig(num_groups=4, top_k=2))) == 0
+    assert not crossover_file().exists()
+
+
+def test_an_unwritable_cache_is_no_error(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FOCUS_CACHE", str(tmp_path / "file"))
+    assert crossover(routed()) in (32, 64, 256)
