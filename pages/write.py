@@ -12,6 +12,15 @@ from workbench.charts.theme import is_dark
 from workbench.engine.service import Settings
 from workbench.shell import state, texts
 from workbench.shell.frame import open_bare_page, prepare
+from workbench.views.write.pairs import (
+    ComparedPrompts,
+    PairRequest,
+    change_chart,
+    compare_prompts,
+    next_table,
+    pair_table,
+    pair_verdict,
+)
 from workbench.views.write.run import Draft, Pair, Request, write_pair
 from workbench.views.write.show import (
     NAMES,
@@ -33,7 +42,9 @@ QUESTION = (
 )
 EXAMPLE = "To sum up, the"
 NOTHING, FILE = "", "file"  # documents before the prompt, beside the samples
-PAIR, DRAFTS, PICKED = "written_pair", "written_drafts", "written_token"
+PAIR, DRAFTS, PICKED, COMPARED = "written_pair", "written_drafts", "written_token", "compared_prompts"
+TASKS = {"continue": "Continue a prompt", "compare": "Compare two prompts"}
+EDIT = ("The keeper thanked his brother, because he", "The keeper thanked his sister, because she")
 PROBABILITY = st.column_config.NumberColumn(format="percent")
 THREE = st.column_config.NumberColumn(format="%.3f")
 
@@ -41,6 +52,19 @@ THREE = st.column_config.NumberColumn(format="%.3f")
 def main() -> None:
     """Draw the page."""
     inputs = open_bare_page("Write: do both models write the same?", QUESTION, ("routers",))
+    state.choose("write_as", list(TASKS))
+    task = st.segmented_control(
+        "What to do",
+        list(TASKS),
+        format_func=lambda name: TASKS[name],
+        key="write_as",
+        required=True,
+        help="Compare: two prompts that differ by an edit, and how it changes the predictions of both models.",
+        persist_state="session",
+    )
+    if task == "compare":
+        _compare(inputs.settings)
+        return
     request = _form(inputs.settings)
     state.publish()
     if request is not None:
@@ -60,8 +84,8 @@ def main() -> None:
         )
 
 
-def _form(settings: Settings) -> Request | None:
-    st.session_state.setdefault("prompt", EXAMPLE)
+def _before() -> str:
+    """The name of the document before the prompt."""
     samples = texts.samples()
     names = {NOTHING: "nothing", **{name: sample.title for name, sample in samples.items()}, FILE: "a file of yours"}
     st.session_state.setdefault("before", "news" if "news" in samples else NOTHING)
@@ -73,6 +97,28 @@ def _form(settings: Settings) -> Request | None:
         help="Routing leaves something out only where the text is longer than its window.",
         persist_state="session",
     )
+    return before
+
+
+def _document(before: str) -> str:
+    """The document before the prompt; a file is asked for where that is chosen."""
+    samples = texts.samples()
+    if before in samples:
+        return samples[before].read()
+    if before != FILE:
+        return ""
+    file = st.file_uploader(
+        "Document",
+        key="document",
+        max_upload_size=texts.MAX_UPLOAD_MB,
+        help="A plain text file in UTF-8. Routing saves most over long documents.",
+    )
+    return "" if file is None else texts.uploaded(file.getvalue(), file.name)
+
+
+def _form(settings: Settings) -> Request | None:
+    st.session_state.setdefault("prompt", EXAMPLE)
+    before = _before()
     with st.form("write_form", border=False):
         prompt = st.text_area(
             "Prompt",
@@ -81,14 +127,7 @@ def _form(settings: Settings) -> Request | None:
             help="Text to continue. It stays on this machine and is never part of a link.",
             persist_state="session",
         )
-        file = None
-        if before == FILE:
-            file = st.file_uploader(
-                "Document",
-                key="document",
-                max_upload_size=texts.MAX_UPLOAD_MB,
-                help="A plain text file in UTF-8. Routing saves most over long documents.",
-            )
+        document = _document(before)
         one, two, three, four = st.columns(4, vertical_alignment="bottom")
         count = one.number_input(
             "New tokens",
@@ -121,13 +160,55 @@ def _form(settings: Settings) -> Request | None:
         )
     if not pressed:
         return None
-    document = samples[before].read() if before in samples else ""
-    if file is not None:
-        document = texts.uploaded(file.getvalue(), file.name)
     whole = f"{document.rstrip()}\n\n{prompt}" if document else prompt
     if not whole.strip():
         raise FocusError("The prompt is empty: give some text to continue, or a document.")
     return Request(whole, settings, int(count), float(temperature), int(seed), bool(chat))
+
+
+def _compare(settings: Settings) -> None:
+    """Two prompts that differ by an edit."""
+    before = _before()
+    with st.form("compare_form", border=False):
+        places = zip(("First prompt", "Second prompt"), ("first_prompt", "second_prompt"), EDIT, st.columns(2))
+        for label, key, example, column in places:
+            st.session_state.setdefault(key, example)
+            column.text_area(
+                label,
+                key=key,
+                height=110,
+                help="It stays on this machine and is never part of a link.",
+                persist_state="session",
+            )
+        document = _document(before)
+        pressed = st.form_submit_button(
+            "Compare", type="primary", icon=":material/difference:", help="Both models read both prompts."
+        )
+    state.publish()
+    if pressed:
+        st.session_state.pop(COMPARED, None)
+        prepare(settings.model)
+        request = PairRequest(document, st.session_state["first_prompt"], st.session_state["second_prompt"], settings)
+        with st.spinner("Both models read both prompts …", show_time=True):
+            st.session_state[COMPARED] = compare_prompts(request)
+    found: ComparedPrompts | None = st.session_state.get(COMPARED)
+    if found is None:
+        st.info(
+            "**Press Compare** to see how the edit changes the predictions of both models.",
+            icon=":material/difference:",
+        )
+        return
+    st.markdown(f"#### {plain(pair_verdict(found))}")
+    st.markdown("**The likeliest next tokens**")
+    st.dataframe(next_table(found), hide_index=True, key="pair_next")
+    settings = found.request.settings
+    chart(
+        change_chart(found, dark=is_dark()),
+        pair_table(found),
+        {"model": found.model, "routers": settings.routers, **settings.changes},
+        name="pair",
+        alt="Change of the loss at every token that both prompts share, of both models.",
+    )
 
 
 def _write(request: Request) -> None:

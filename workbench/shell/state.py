@@ -83,6 +83,7 @@ SETTINGS: dict[str, Setting] = {
     "find": Setting("", _words),
     "find_tag": Setting("PROPN", _words),
     "find_entity": Setting("PERSON", _words),
+    "write_as": Setting("continue", _words),
     "computed": Setting("", _words),
     "differs": Setting("", _words),
     "b_source": Setting("sample", _words),

@@ -10,6 +10,7 @@ from focus_core.generation import generate_text
 from focus_core.models import default_model
 from focus_core.shipped import DEFAULT
 from workbench.engine.service import Settings, router_config
+from workbench.views.write.pairs import PairRequest, change_chart, compare_prompts, pair_table, pair_verdict
 from workbench.views.write.run import Draft, Request, write_pair
 from workbench.views.write.show import draft_line, kl_chart, likeliest, tint, token_table, verdict
 
@@ -80,3 +81,37 @@ def test_the_page_writes_and_shows_both():
     next(button for button in app.button if button.label == "Write").click()
     app.run()
     assert "The prompt is empty" in app.error[0].value
+
+
+def test_two_prompts_that_differ_are_compared():
+    app = open_page("write", write_as="compare")
+    assert "Press Compare" in shown(app)
+    app.selectbox(key="before").set_value("").run()
+    next(button for button in app.button if button.label == "Compare").click()
+    said = shown(app.run())
+    assert "shared tokens after it" in said and "likeliest next token" in said
+    assert list(app.dataframe[0].value.columns)[1:] == [
+        f"{name}, after the {prompt}" for name in ("untouched", "routed") for prompt in ("first", "second")
+    ]
+    app.text_area(key="second_prompt").set_value(app.text_area(key="first_prompt").value)
+    next(button for button in app.button if button.label == "Compare").click()
+    app.run()
+    assert "Both prompts are the same" in app.error[0].value
+
+
+def test_an_edit_moves_only_what_follows_it():
+    settings = request().settings
+    found = compare_prompts(PairRequest(PROMPT, "He saw a ship at dawn.", "He saw a dog at dawn.", settings))
+    table = pair_table(found)
+    assert table["first"].tolist()[:5] == ["He", "·saw", "·a", "·ship", "·at"] and table["second"][3] == "·dog"
+    edited = table["change, untouched"].isna().to_numpy().tolist()
+    assert edited == [False, False, False, True, False, False, False]
+    assert table[["change, untouched", "change, routed"]].iloc[:3].abs().to_numpy().max() < 1e-3
+    assert len(change_chart(found).data) == 2 and "3 shared tokens" in pair_verdict(found)
+
+
+@pytest.mark.parametrize("task", ["continue", "compare"])
+def test_a_file_can_stand_before_the_prompt(task):
+    app = open_page("write", write_as=task)
+    app.selectbox(key="before").set_value("file").run()
+    assert "Press" in shown(app) and [each.label for each in app.get("file_uploader")] == ["Document"]
