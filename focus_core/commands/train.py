@@ -22,11 +22,18 @@ from focus_core.errors import FocusError
 
 if TYPE_CHECKING:
     from focus_core.routing.config import FocusConfig
+    from focus_core.training.modes import Phase
     from focus_core.training.run import TrainedRun
+
+_PLANNED = {"plan", "gpus", "json_output", "model", "shard", "trainer"}
+"""Options that the command line of a plan has in another form."""
 
 
 def train(
-    data: Annotated[list[Path], typer.Option("--data", "-d", help="Text file or folder; repeat for more.")],
+    context: typer.Context,
+    data: Annotated[
+        list[Path] | None, typer.Option("--data", "-d", help="Text file or folder; repeat for more.")
+    ] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for the routers; repeat the command to resume there.")
     ] = Path("runs/routers"),
@@ -97,6 +104,15 @@ def train(
     shard: Annotated[
         bool, typer.Option("--shard", help="Trainer: divide the weights among the processes (FSDP2).")
     ] = False,
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Train nothing: print the command line for this model (default, folder, JSON file or hub id) and the "
+            "memory of each GPU, from its configuration alone.",
+        ),
+    ] = None,
+    gpus: Annotated[int, typer.Option(min=1, max=4096, help="With --plan: GPUs, one process each.")] = 8,
     json_output: JsonOption = False,
 ) -> None:
     """Train routers on your text; the model's own weights do not change.
@@ -110,6 +126,8 @@ def train(
     training uses Transformers' Trainer. It then streams text, JSONL and
     Parquet files, folders, or hf:NAME, a data set of the hub.
 
+    --plan MODEL --gpus 8 takes the same options, and starts nothing.
+
     Example: focus train --data book.txt --data more/ --out runs/mine
     """
     from focus_core.training.phases import train_phases
@@ -119,6 +137,12 @@ def train(
 
     routing = {"router": router, "num_groups": groups, "top_k": top_k, "window": window, "sink_tokens": sinks}
     config, objective = _chosen(recipe, objective, routing)
+    if plan is not None:
+        phase = _phase(mode, objective, steps, full_steps)
+        _show_plan(context, plan, gpus, phase, config, {"length": length, "micro_batch": micro_batch or 1}, json_output)
+        return
+    if not data:
+        raise FocusError("There is no text to train on: name files or folders with --data.")
     both: dict[str, Any] = {"model": model, "held_out": held_out or None, "length": length, "steps": steps}
     both |= {"objective": objective, "eval_blocks": eval_blocks}
     phased = trainer or shard or mode != "centroid-only" or architecture is not None or world_size() > 1
@@ -143,6 +167,71 @@ def train(
         print_json(run.record)
     elif run is not None:
         _show(run, phased=phased, everything=mode != "centroid-only")
+
+
+def _phase(mode: str, objective: str, steps: int, full_steps: int) -> Phase:
+    """The one phase of a plan."""
+    from focus_core.training.modes import phases
+
+    if mode == "two-phase":
+        raise FocusError("A plan has one phase: plan centroid-only or scratch.")
+    return phases(mode, objective, steps, full_steps)[0]
+
+
+def _show_plan(
+    context: typer.Context,
+    model: str,
+    gpus: int,
+    phase: Phase,
+    config: FocusConfig,
+    sizes: dict[str, int],
+    json_output: bool,
+) -> None:
+    """Print the command line of a run in bfloat16, and the memory of each GPU."""
+    from focus_core.training.modes import DTYPES
+    from focus_core.training.plan import plan_training
+
+    usual = {
+        "dtype": "bfloat16",
+        "precision": "bf16",
+        "micro_batch": sizes["micro_batch"],
+        "batch_size": gpus * sizes["micro_batch"],
+        "data": "texts/",
+        "out": "runs/routers",
+    }
+    given = {name: value for name, value in context.params.items() if _given(context, name) and name not in _PLANNED}
+    chosen = {**usual, **given}
+    if chosen["dtype"] not in DTYPES:
+        raise FocusError(f"dtype is {chosen['dtype']!r}: choose one of {', '.join(DTYPES)}.")
+    made = plan_training(
+        model,
+        gpus,
+        phase,
+        config,
+        **sizes,
+        dtype=DTYPES[chosen["dtype"]],
+        precision=chosen["precision"],
+        options=[word for name, value in chosen.items() for word in _spelt(context, name, value)],
+    )
+    if json_output:
+        print_json({"command": made.command, "host_bytes": made.host, "memory": vars(made.memory)})
+        return
+    print(made.command)
+    print(made.memory.sentence())
+    print(f"Each process first loads the whole model on its CPU: {made.host / 2**30:.1f} GiB.")
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    """Whether the user gave an option, in place of its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _spelt(context: typer.Context, name: str, value: Any) -> list[str]:
+    """An option as it is written on the command line."""
+    flag = next(each.opts[0] for each in context.command.params if each.name == name)
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [word for each in values for word in ([flag] if each is True else [flag, str(each)])]
 
 
 def _chosen(recipe: str, objective: str | None, routing: dict[str, Any]) -> tuple[FocusConfig, str]:

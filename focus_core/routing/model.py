@@ -26,6 +26,7 @@ from focus_core.routing.config import FocusConfig
 from focus_core.routing.interface import NAME, PENDING, Pending
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.narrow.cache import narrow_layer
+from focus_core.routing.parallel import own_heads
 from focus_core.routing.routers import ROUTERS, Router
 from focus_core.routing.rules import RULES, Rule
 from focus_core.routing.storage import read_routers, write_routers
@@ -92,6 +93,7 @@ class FocusModel(nn.Module):
         self.base_matches = True
         text = model.config.get_text_config()
         num_kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        self._own_heads = own_heads(model, config, num_kv_heads)
         width = text.hidden_size
         if ROUTERS[config.router].from_keys:
             width = getattr(text, "head_dim", None) or width // text.num_attention_heads
@@ -139,6 +141,13 @@ class FocusModel(nn.Module):
         """The base model's `generate` under the routing in force; `balance` must not be "sequence"."""
         generate: Any = self.model.generate
         return generate(*args, **kwargs)
+
+    def _keep_own_heads(self) -> FocusModel:
+        """Drop the routers of heads that other processes hold; the last step of attaching."""
+        if self._own_heads is not None:
+            for layer in self.layers:
+                self.router(layer).keep_heads(*self._own_heads)
+        return self
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -208,7 +217,12 @@ class FocusModel(nn.Module):
         Args:
             path: the folder.
             write: False in all processes but one of a sharded model; they call this only to give their shards.
+
+        Raises:
+            FocusError: this process holds the routers of some heads alone, or a value is not finite.
         """
+        if self._own_heads is not None:
+            raise FocusError("This process has the routers of its own heads alone: save those of a whole model.")
         write_routers(Path(path), self.model, self.config, self.routers, trained=self.trained, write=write)
 
     @classmethod
@@ -228,7 +242,7 @@ class FocusModel(nn.Module):
         focus.trained = saved.trained
         focus.name = saved.folder.resolve().name
         focus.base_matches = saved.base_matches
-        return focus
+        return focus._keep_own_heads()
 
 
 def retrofit(model: PreTrainedModel, config: FocusConfig | None = None, *, seed: int = 0) -> FocusModel:
@@ -245,7 +259,7 @@ def retrofit(model: PreTrainedModel, config: FocusConfig | None = None, *, seed:
     Raises:
         FocusError: a model that cannot be retrofitted, or already is.
     """
-    return FocusModel(model, config if config is not None else FocusConfig(), seed)
+    return FocusModel(model, config if config is not None else FocusConfig(), seed)._keep_own_heads()
 
 
 def _check_layers(config: FocusConfig, routed: int) -> None:

@@ -31,7 +31,8 @@ class MemoryEstimate:
 
     Attributes:
         weights: parameters held by a process.
-        gathered: the largest decoder layer, twice (it and the next), gathered while it computes; 0 if not sharded.
+        gathered: the largest decoder layer, twice (it and the next), and all that is in no layer, gathered while they
+            compute; 0 if not sharded.
         gradients: of the trained parameters.
         optimizer: the two moments of AdamW.
         activations: peak of all other allocations of a step, for one micro-batch.
@@ -107,11 +108,12 @@ def estimate_memory(
         with live, autocast, focus.routing("soft", balance="sequence"):
             task.objective(focus, input_ids).backward()
     layers = [module for module in base.modules() if type(module).__name__ in (task._no_split_modules or ())]
-    largest = max((sum(size.get(id(p), 0) for p in layer.parameters()) for layer in layers), default=0)
+    of_layers = [sum(size.get(id(p), 0) for p in layer.parameters()) for layer in layers]
+    gathered = 2 * max(of_layers, default=0) + weights - sum(of_layers)
     shares = world_size if sharded else 1
     return MemoryEstimate(
         weights=weights // shares,
-        gathered=2 * largest if sharded else 0,
+        gathered=gathered if sharded else 0,
         gradients=gradients // shares,
         optimizer=2 * gradients // shares,
         # Gradients that the step left behind are counted above.

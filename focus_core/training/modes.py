@@ -35,6 +35,9 @@ class Phase:
     steps: int
 
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+"""Types of loaded weights, by their name in settings."""
+
 MODES = ("centroid-only", "two-phase", "scratch")
 """The paper's three training modes."""
 

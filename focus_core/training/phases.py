@@ -25,15 +25,13 @@ from focus_core.training import trainer as training
 from focus_core.training.checkpoints import CHECKPOINTS, RUN, check_belongs, phase_key, remove_checkpoints
 from focus_core.training.log import RunLog
 from focus_core.training.memory import estimate_memory
-from focus_core.training.modes import Phase, phases, scratch_model
+from focus_core.training.modes import DTYPES, Phase, phases, scratch_model
 from focus_core.training.objectives import DEFAULT_OBJECTIVE
 from focus_core.training.processes import is_main_process, world_size
 from focus_core.training.run import RECORD, SCHEMA, TrainedRun
 from focus_core.training.stream import Source, TokenStream, find_sources
 from focus_core.training.trainer import FocusTrainer, TrainerSettings
 from focus_core.training.watch import Watch, watched
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @claims_folder(when=is_main_process)

@@ -113,6 +113,12 @@ class Router(nn.Module):
         """
         raise FocusError("These routers have no shares by need: set shares_by_need=False, or fit them with focus fit.")
 
+    def keep_heads(self, first: int, count: int) -> None:
+        """Keep `count` of the H heads from `first` on, where routers are per head: the others are another process's."""
+        for values in (*self.parameters(), self.potential):
+            values.data = values.data[first : first + count].clone()
+        self.num_heads = count
+
     @classmethod
     def key_top_k(cls, top_k: int) -> int:
         """Groups that a token is in, where tokens read k."""

@@ -63,6 +63,12 @@ class NarrowRouter(Router):
         first, last = shares[[below, above]].float().tolist()
         return tuple((1 - along) * low + along * high for low, high in zip(first, last))
 
+    def keep_heads(self, first: int, count: int) -> None:
+        """See `Router.keep_heads`; the shares are of the query heads of these heads."""
+        if self.shares is not None:
+            self.shares = self.shares.unflatten(1, (self.num_heads, -1))[:, first : first + count].flatten(1).clone()
+        super().keep_heads(first, count)
+
     def forward(self, hidden_states: Float[Tensor, "B H T D"]) -> Float[Tensor, "N T K"]:
         """Scores of keys before position encoding, float32: cosines, or "dot" for the nearest centroid.
 

@@ -1,12 +1,21 @@
 """The memory estimate against the bytes of a real model and a real step."""
 
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM
+from typer.testing import CliRunner
 
-from focus_core import FocusConfig, retrofit
+from focus_core import FocusConfig, cli, retrofit
 from focus_core.training.memory import estimate_memory
 from focus_core.training.modes import phases
+from focus_core.training.plan import plan_training
 
 SHAPE = {
     "vocab_size": 260,
@@ -67,3 +76,90 @@ def test_activations_grow_as_they_should():
     assert activations("mass", 128, 4) < 1.1 * activations("mass", 128, 2)
     assert activations("lm", 128, 4) > 1.5 * activations("lm", 128, 2)
     assert activations("mass", 256, 2) > 3 * activations("mass", 128, 2)
+
+
+_MEASURED = """
+import json, sys, torch
+from pathlib import Path
+from transformers import AutoConfig, AutoModelForCausalLM
+from focus_core import FocusConfig, retrofit
+from focus_core.training.modes import TrainingTask
+from focus_core.training.objectives import OBJECTIVES
+
+def bytes_of(name):
+    return next(int(line.split()[1]) * 1024 for line in Path("/proc/self/status").read_text().splitlines()
+                if line.startswith(name))
+
+def step(config, length):
+    torch.manual_seed(0)
+    focus = retrofit(AutoModelForCausalLM.from_config(config), FocusConfig(window=16))
+    task = TrainingTask(focus, OBJECTIVES[sys.argv[2]].loss, everything=False)
+    optimizer = torch.optim.AdamW(focus.trainable_parameters())
+    with focus.routing("soft", balance="sequence"):
+        for _ in range(2):
+            task(torch.randint(0, 999, (2, length)))["loss"].backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+config = AutoConfig.from_pretrained(sys.argv[1])
+small = AutoConfig.from_pretrained(sys.argv[1], hidden_size=64, num_attention_heads=8, num_hidden_layers=1, vocab_size=999)
+step(small, 32)  # what the first operations load stays
+Path("/proc/self/clear_refs").write_text("5")  # forgets the peak of importing
+before = bytes_of("VmRSS")
+step(config, 256)
+print(json.dumps(bytes_of("VmHWM") - before))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads the peak memory from Linux")
+@pytest.mark.parametrize("objective", ["mass", "lm"])
+def test_a_plan_has_the_memory_of_a_real_run(tmp_path, objective):
+    shape = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 8}
+    LlamaConfig(vocab_size=8192, **shape).save_pretrained(tmp_path)
+    environment = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURED, str(tmp_path), objective],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    phase = phases("centroid-only", objective, 1, 1)[0]
+    sizes = {"length": 256, "micro_batch": 2, "dtype": torch.float32, "precision": "fp32"}
+    plan = plan_training(str(tmp_path), 1, phase, FocusConfig(window=16), **sizes)
+    assert plan.memory.total == pytest.approx(json.loads(done.stdout), rel=0.15)
+
+
+def test_the_command_plans_for_many_gpus_without_weights(tmp_path):
+    LlamaConfig(**SHAPE, num_key_value_heads=2).save_pretrained(tmp_path)
+    command = ["train", "--plan", str(tmp_path), "--gpus", "8", "--length", "64", "-K", "4", "--objective", "lm"]
+    done = CliRunner().invoke(cli.app, [*command, "--json"])
+    assert done.exit_code == 0, done.output
+    plan = json.loads(done.stdout)
+    words = shlex.split(plan["command"])
+    assert words[:6] == ["torchrun", "--nproc-per-node", "8", "-m", "focus_core.cli", "train"]
+    options = dict(zip(words[7::2], words[8::2]))
+    assert words[6] == "--shard"
+    assert options == {
+        "--model": str(tmp_path),
+        "--dtype": "bfloat16",
+        "--precision": "bf16",
+        "--micro-batch": "1",
+        "--batch-size": "8",
+        "--data": "texts/",
+        "--out": "runs/routers",
+        "--length": "64",
+        "--groups": "4",
+        "--objective": "lm",
+    }
+    phase = phases("centroid-only", "lm", 1, 1)[0]
+    bf16 = {"dtype": torch.bfloat16, "precision": "bf16", "length": 64, "micro_batch": 1}
+    whole = estimate_memory(LlamaConfig(**SHAPE, num_key_value_heads=2), FocusConfig(num_groups=4), phase, **bf16)
+    assert plan["memory"]["weights"] == pytest.approx(whole.weights / 8, rel=0.02)  # trained weights are float32
+    layers = [plan["memory"]["gathered"], plan["host_bytes"]]
+    assert layers[0] < layers[1]
+    refused = CliRunner().invoke(cli.app, ["train", "--plan", str(tmp_path / "nothing")])
+    assert refused.exit_code == 2 and "no configuration" in refused.output
+    refused = CliRunner().invoke(cli.app, ["train"])
+    assert refused.exit_code == 2 and "--data" in refused.output
