@@ -22,7 +22,7 @@ from focus_core.attention.registry import BACKENDS, resolve
 from focus_core.attention.validate import checked_inputs
 from focus_core.bench.memory import working_bytes
 from focus_core.bench.routing import choosing_seconds, routing_seconds
-from focus_core.bench.timing import alternate, spread
+from focus_core.bench.timing import alternate, beside_load, spread
 from focus_core.errors import FocusError
 from focus_core.locks import claims_file
 from focus_core.results import record_run, resume_record
@@ -73,6 +73,7 @@ class BenchSettings:
         width: width of the hidden states, for the routing cost; default heads * head_dim.
         device: "cpu" or "cuda".
         seed: of tensors and routing.
+        beside_load: measure every point once more while another process is busy.
     """
 
     sizes: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384, 32768)
@@ -91,6 +92,7 @@ class BenchSettings:
     width: int | None = None
     device: str = "cpu"
     seed: int = 0
+    beside_load: bool = False
 
     def __post_init__(self) -> None:
         for name in ("sizes", "heads", "kv_heads", "head_dim", "repetitions", "route_dim"):
@@ -172,6 +174,7 @@ def run_bench(
         - ``error_output`` and ``error_logsumexp``: largest deviations from the float32 reference on some queries;
         - ``routing_s``, from `focus_core.bench.routing.routing_seconds`, ``select_s``, its part at inference, and
           ``speedup_with_choice`` with it;
+        - ``loaded``, from `focus_core.bench.timing.beside_load`, where the settings ask for it;
         - ``failure``: a sentence, alone, where the point could not be measured.
 
     Raises:
@@ -181,7 +184,7 @@ def run_bench(
     path, device = Path(out), settings.device
     wanted = list(settings.points())
     report = {"schema": SCHEMA, "settings": asdict(settings)}
-    record = resume_record(path, report, free=_LISTS, older={"router": "layer"}, device=device)
+    record = resume_record(path, report, free=_LISTS, older={"router": "layer", "beside_load": False}, device=device)
     measured = {_identity(point) for point in record["points"]}
     for done, point in enumerate(wanted):
         if _identity(point) not in measured:
@@ -218,7 +221,13 @@ def measure_point(
         config = narrow_config(num_groups, share or 0.0, settings.window, settings.sink_tokens)
         with torch.no_grad():
             tensors = _tensors(settings, tokens, DTYPES[dtype])
-            return point | measure_narrow(*tensors, config, settings.repetitions, settings.device)
+            return point | measure_narrow(
+                *tensors,
+                config,
+                repetitions=settings.repetitions,
+                device=settings.device,
+                loaded=settings.beside_load,
+            )
     inputs = _problem(settings, tokens, num_groups, top_k, DTYPES[dtype], share)
     reads = None if inputs.reads_own_groups else inputs.query_membership
     window, sink_tokens = settings.window, settings.sink_tokens
@@ -249,8 +258,11 @@ def measure_point(
                 inputs.query, inputs.key, inputs.value, is_causal=True, enable_gqa=inputs.heads_per_key > 1
             )
 
-        runs = alternate({"full_s": full, "sparse_s": sparse}, settings.repetitions, settings.device)
+        calls = {"full_s": full, "sparse_s": sparse}
+        runs = alternate(calls, settings.repetitions, settings.device)
         point |= {name: spread(times) for name, times in runs.items()}
+        if settings.beside_load:
+            point["loaded"] = beside_load(calls, runs, settings.repetitions, settings.device)
         point["speedup"] = point["full_s"]["median"] / point["sparse_s"]["median"]
         point["share_of_bound"] = point["speedup"] * kept_share
         point["working_bytes"] = working_bytes(sparse, settings.device)

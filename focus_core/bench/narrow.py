@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from focus_core.bench.memory import working_bytes
-from focus_core.bench.timing import alternate, spread
+from focus_core.bench.timing import alternate, beside_load, spread
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import assign, reading_of
 from focus_core.routing.narrow.attention import NarrowOutput, narrow_attention
@@ -36,7 +36,14 @@ def narrow_config(num_groups: int, share: float, window: int, sink_tokens: int) 
 
 
 def measure_narrow(
-    query: Tensor, key: Tensor, value: Tensor, config: FocusConfig, repetitions: int, device: str
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    config: FocusConfig,
+    *,
+    repetitions: int,
+    device: str,
+    loaded: bool = False,
 ) -> dict[str, Any]:
     """Time narrow groups against full attention; the choice of pages is part of attention here.
 
@@ -49,6 +56,7 @@ def measure_narrow(
         config: from `narrow_config`.
         repetitions: as in `alternate`.
         device: "cpu" or "cuda".
+        loaded: measure once more while another process is busy.
 
     Returns:
         The fields of a point of `focus_core.bench.attention.run_bench`.
@@ -72,7 +80,8 @@ def measure_narrow(
     labels = groups()
     found = sparse()
     kept_share = float(found.pairs.kept_share.mean())
-    runs = alternate({"full_s": full, "sparse_s": sparse, "select_s": groups}, repetitions, device)
+    calls = {"full_s": full, "sparse_s": sparse, "select_s": groups}
+    runs = alternate(calls, repetitions, device)
     times = {name: spread(each) for name, each in runs.items()}
     full_s, sparse_s, select_s = (times[name]["median"] for name in ("full_s", "sparse_s", "select_s"))
     short = min(tokens, CHECKED_TOKENS)
@@ -92,4 +101,5 @@ def measure_narrow(
         "error_logsumexp": float((ours.logsumexp - exact.logsumexp).abs().max()),
         "select_s": select_s,
         "speedup_with_choice": full_s / (sparse_s + select_s),
+        **({"loaded": beside_load(calls, runs, repetitions, device)} if loaded else {}),
     }

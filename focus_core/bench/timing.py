@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,6 +31,37 @@ def alternate(calls: dict[str, Callable[[], Any]], repetitions: int, device: str
             if repetition:
                 times[name].append(time.perf_counter() - start)
     return times
+
+
+def beside_load(
+    calls: dict[str, Callable[[], Any]], alone: dict[str, list[float]], repetitions: int, device: str
+) -> dict[str, Any]:
+    """The same calls while one other process is busy.
+
+    Args:
+        calls: as in `alternate`.
+        alone: their times without it.
+        repetitions: as in `alternate`.
+        device: "cpu" or "cuda".
+
+    Returns:
+        For each call its `spread`, and under ``slowdown`` the median over that alone.
+    """
+    with busy_process():
+        runs = alternate(calls, repetitions, device)
+    slowdown = {name: statistics.median(times) / statistics.median(alone[name]) for name, times in runs.items()}
+    return {**{name: spread(times) for name, times in runs.items()}, "slowdown": slowdown}
+
+
+@contextmanager
+def busy_process() -> Iterator[None]:
+    """Another process that takes all it gets of one core."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def synchronize(device: str) -> None:

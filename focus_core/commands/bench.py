@@ -101,6 +101,9 @@ def attention(
     repetitions: RepetitionsOption = 5,
     device: DeviceOption = "auto",
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of tensors and routing.")] = 0,
+    beside_load: Annotated[
+        bool, typer.Option("--beside-load", help="Time every point once more while another process is busy.")
+    ] = False,
     json_output: JsonOption = False,
 ) -> None:
     """Time one attention call, sparse against full.
@@ -138,6 +141,7 @@ def attention(
         repetitions=repetitions,
         device=_device(device),
         seed=seed,
+        beside_load=beside_load,
     )
     with terminal_progress() as progress:
         progress(f"Measuring {len(list(settings.points()))} points on {settings.device} into {out}", 0.0)

@@ -19,7 +19,8 @@ def bench_table(record: dict[str, Any]) -> Table:
     machine = machine_of(record)
     title = f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}"
     names = ("tokens", "K/k", "dtype", "full ms", "sparse ms", "speed-up", "with choice", "kept", "error", "MiB")
-    table = plain_table(title, *names, left=("dtype",))
+    loaded = any("loaded" in point for point in record["points"])
+    table = plain_table(title, *names, *(("full / sparse beside load",) if loaded else ()), left=("dtype",))
     for point in record["points"]:
         start = (f"{point['tokens']:,}", f"{point['num_groups']}/{point['top_k']}", point["dtype"])
         if "failure" in point:
@@ -35,8 +36,16 @@ def bench_table(record: dict[str, Any]) -> Table:
             f"{point['kept_share']:.1%}",
             f"{point['error_output']:.0e}",
             "" if memory is None else f"{memory / 2**20:,.0f}",
+            *((_slowdown(point),) if loaded else ()),
         )
     return table
+
+
+def _slowdown(point: dict[str, Any]) -> str:
+    if "loaded" not in point:
+        return ""
+    slowdown = point["loaded"]["slowdown"]
+    return f"{slowdown['full_s']:.2f} / {slowdown['sparse_s']:.2f} times as long"
 
 
 def baseline_bench_table(record: dict[str, Any]) -> Table:

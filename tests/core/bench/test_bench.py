@@ -2,12 +2,15 @@
 
 import json
 
+import psutil
 import pytest
 
 import focus_core.bench.attention as bench
-from focus_core.bench import routing
+from focus_core.bench import routing, timing
+from focus_core.commands.tables.bench import bench_table
 from focus_core.errors import FocusError
 from focus_core.frontier.speeds import distant_share, read_speeds
+from focus_core.results import made_now
 from focus_core.routing import balance
 from focus_core.routing.config import FocusConfig
 
@@ -163,3 +166,26 @@ def test_narrow_groups_are_timed_at_a_share(tmp_path):
     single = next(point for point in record["points"] if point["dtype"] == "float32")
     assert found.with_choice == pytest.approx(single["speedup_with_choice"])
     assert speeds.at(("narrow", 8, None), 300, 0.9).attention is None
+
+
+@pytest.mark.parametrize("router", ["layer", "narrow"])
+def test_points_are_timed_again_beside_a_busy_process_that_ends(tmp_path, monkeypatch, router):
+    monkeypatch.setattr(timing, "STEADY_SECONDS", 0)
+    running = []
+    waited = timing.synchronize
+
+    def seen(device):
+        running.append(len(psutil.Process().children()))
+        waited(device)
+
+    monkeypatch.setattr(timing, "synchronize", seen)
+    before = len(psutil.Process().children())
+    small = SMALL | {"sizes": (64,), "dtypes": ("float32",), "routings": ((8, 1),), "router": router}
+    settings = bench.BenchSettings(**small, shares=(0.25,), beside_load=True)
+    (point,) = bench.run_bench(settings, tmp_path / "bench.json")["points"]
+    loaded = point["loaded"]
+    for name in ("full_s", "sparse_s"):
+        assert loaded["slowdown"][name] == pytest.approx(loaded[name]["median"] / point[name]["median"])
+    assert before + 1 in running and running[0] == before == len(psutil.Process().children())
+    header = str(bench_table({"points": [point], "made": made_now()}).columns[-1].header)
+    assert header.split() == ["full", "/", "sparse", "beside", "load"]
