@@ -60,9 +60,10 @@ def _record(name: str) -> dict[str, Any]:
 
 def _rows() -> tuple[int, list[MeanRow], MeanRow]:
     record = _record(KINDS)
-    # The longest texts for which others are measured, too.
-    length = max(point["length"] for point in record["points"] if point["kind"] == "baseline")
-    rows = mean_rows(record, length)
+    lengths = sorted({point["length"] for point in record["points"] if point["kind"] == "baseline"}, reverse=True)
+    found = [(length, mean_rows(record, length)) for length in lengths]
+    # The longest texts on which others are measured too, with blocks enough to establish something.
+    length, rows = next((each for each in found if any(row.established for row in each[1])), found[0])
     return length, rows, next(row for row in rows if row.ours)
 
 
