@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
 
@@ -28,7 +29,7 @@ def test_a_group_is_named_found_again_and_measured(open_page, app_url):
     page.reload()
     page.get_by_role("heading", name="my ships").wait_for()
     assert heading.inner_text() == "Group 2 of layer 4: my ships"
-    assert page.get_by_role("textbox", name="Your name of it").input_value() == "my ships"
+    expect(page.get_by_role("textbox", name="Your name of it")).to_have_value("my ships")
     page.get_by_role("textbox", name="Your name of it").fill("")
     page.keyboard.press("Tab")
     page.get_by_role("heading", name="my ships").wait_for(state="detached")
