@@ -1,4 +1,4 @@
-"""`focus align`: do the groups track parts of speech?"""
+"""`focus align`: what explains the groups, and do they track parts of speech?"""
 
 from __future__ import annotations
 
@@ -25,12 +25,20 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from focus_core.analysis.linguistics.alignment import Alignment
+    from focus_core.analysis.linguistics.explain import Explained
+    from focus_core.evaluation.compare import Difference
 
 _SHORT = {
     "token identity": "identity",
     "frequency buckets": "frequency",
     "untrained routers": "untrained",
     "balanced k-means": "k-means",
+}
+_SHORT_FEATURES = {
+    "token identity": "identity",
+    "previous token": "previous",
+    "part of speech": "tag",
+    "dependency relation": "relation",
 }
 _BEYOND = {"C": "chance", "B": "balance", "I": "identity", "X": "context"}
 
@@ -66,9 +74,11 @@ def align(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the record to this JSON file.")] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Agreement of groups with parts of speech, and of reference groupings.
+    """What explains the groups, and their agreement with parts of speech.
 
-    AMI of every layer with intervals over documents. References are chance,
+    The share of each layer's groups that spelling, tag, relation, entity,
+    frequency and position explain on words held out, and the share that
+    each adds to the others. Then the AMI of every layer with intervals over documents. References are chance,
     token identity, context, balance, untrained routers and balanced k-means.
     The record also has the purest group for each published category.
 
@@ -98,9 +108,41 @@ def align(
         return
     name, words = record["model"]["name"], record["sample"]["units"]
     title = f"{name}, routers {record['settings']['routers']}, {words:,} words, UPOS"
+    if found.explained:
+        show(_shares(found.explained, f"{name}: share explained on words held out, alone (+ beyond all others)"))
+        for sentence in record["explained"]["verdicts"]:
+            print(sentence)
     show(_table(found.alignments["upos"], title))
     for sentence in record["verdicts"]["upos"]:
         print(sentence)
+
+
+def _shares(found: tuple[Explained, ...], title: str) -> Table:
+    """One line per layer: the share of all features with its interval, and that of each."""
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    from focus_core.analysis.linguistics.features import FEATURES
+
+    names = [each for each in FEATURES if each in {share.feature for share in found[0].features}]
+    caption = "Percent of the log-loss. 0 is chance; *: not established above 0."
+    table = Table(title=title, box=SIMPLE, caption=caption)
+    for name in ("layer", "all", "95%", *(_SHORT_FEATURES.get(name, name) for name in names)):
+        table.add_column(name, justify="right", no_wrap=True)
+    for layer in found:
+        shares = {share.feature: share for share in layer.features}
+        whole = layer.all_features
+        table.add_row(
+            str(layer.layer),
+            _percent(whole),
+            f"{100 * (whole.low or 0):.0f}–{100 * (whole.high or 0):.0f}",
+            *(f"{_percent(shares[name].alone)} (+{_percent(shares[name].unique)})" for name in names),
+        )
+    return table
+
+
+def _percent(share: Difference) -> str:
+    return f"{100 * share.difference:.0f}{'' if share.established else '*'}"
 
 
 def _table(found: Alignment, title: str) -> Table:

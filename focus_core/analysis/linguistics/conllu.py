@@ -29,7 +29,7 @@ class _Sentence:
 
     document: str = ""
     new_paragraph: bool = False
-    surfaces: list[tuple[str, list[tuple[str, str]], bool]] = field(default_factory=list)
+    surfaces: list[tuple[str, list[tuple[str, str, str]], bool]] = field(default_factory=list)
 
 
 def read_conllu(path: str | Path) -> list[TaggedText]:
@@ -77,16 +77,17 @@ def _sentences(path: Path) -> Iterator[_Sentence]:
             columns = line.split("\t")
             if len(columns) != _COLUMNS:
                 raise FocusError(f"{path}, line {number}, has {len(columns)} columns instead of 10: it is not CoNLL-U.")
-            name, form, tag, space = columns[0], columns[1], columns[3], "SpaceAfter=No" not in columns[9].split("|")
+            name, form, space = columns[0], columns[1], "SpaceAfter=No" not in columns[9].split("|")
+            word = form, columns[3], columns[7]
             if "." in name:
                 continue
             if "-" in name:
                 until, part_of = _last(name, path, number), len(sentence.surfaces)
                 sentence.surfaces.append((form, [], space))
             elif _last(name, path, number) <= until:
-                sentence.surfaces[part_of][1].append((form, tag))
+                sentence.surfaces[part_of][1].append(word)
             else:
-                sentence.surfaces.append((form, [(form, tag)], space))
+                sentence.surfaces.append((form, [word], space))
 
 
 def _last(name: str, path: Path, number: int) -> int:
@@ -97,20 +98,22 @@ def _last(name: str, path: Path, number: int) -> int:
 
 
 def _document(sentences: list[_Sentence], tagger: Tagger) -> TaggedText:
-    text, spans, tags, numbers = "", [], [], []
+    text, spans, tags, numbers, relations = "", [], [], [], []
     for number, sentence in enumerate(sentences):
         if text:
             text = text.rstrip() + ("\n\n" if sentence.new_paragraph else " ")
         for form, parts, space in sentence.surfaces:
             start = len(text)
             text += form + (" " if space else "")
-            spelt = "".join(part for part, _ in parts) == form
+            spelt = "".join(part for part, *_ in parts) == form
             position = start
-            for part, tag in parts:
+            for part, tag, relation in parts:
                 end = position + len(part)
                 spans.append((position, end) if spelt else (start, start + len(form)))
                 tags.append(tag)
+                relations.append(relation)
                 numbers.append(number)
                 position = end
     text = text.rstrip()
-    return TaggedText(text, np.asarray(spans, dtype=np.int64).reshape(-1, 2), tuple(tags), np.asarray(numbers), tagger)
+    placed = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
+    return TaggedText(text, placed, tuple(tags), np.asarray(numbers), tagger, tuple(relations))

@@ -11,11 +11,13 @@ from typing import Any
 
 from focus_core.analysis.linguistics.alignment import KMEANS, REPEATS, UNTRAINED, Alignment, align
 from focus_core.analysis.linguistics.conllu import read_conllu
+from focus_core.analysis.linguistics.explain import MIN_BLOCKS, Explained, explain_layers
+from focus_core.analysis.linguistics.features import sentence_blocks
 from focus_core.analysis.linguistics.group_profile import published_table
 from focus_core.analysis.linguistics.passages import passages as cut
 from focus_core.analysis.linguistics.sample import WordSample, word_sample
-from focus_core.analysis.linguistics.tagging import tag_text
-from focus_core.analysis.linguistics.verdicts import verdicts
+from focus_core.analysis.linguistics.tagging import tag_text, with_entities
+from focus_core.analysis.linguistics.verdicts import explained_verdicts, verdicts
 from focus_core.analysis.linguistics.words import SUBWORD_RULES, TAG_SETS, TaggedText
 from focus_core.analysis.reading import untouched
 from focus_core.analysis.states import UNTRAINED_SEEDS, StateGroups, state_groups
@@ -71,14 +73,16 @@ class AlignSettings:
 
 @dataclass(frozen=True)
 class AlignedTexts:
-    """Agreement of groups with parts of speech.
+    """What explains the groups of words, and their agreement with parts of speech.
 
     Attributes:
+        explained: shares that known properties of words explain, of every layer; none for a few sentences.
         alignments: scores of every layer, by tag set.
         sample: the words that were scored, with their tags and groups.
         record: everything as plain values, with model, settings, texts and answers in sentences (`verdicts`).
     """
 
+    explained: tuple[Explained, ...]
     alignments: dict[str, Alignment]
     sample: WordSample
     record: dict[str, Any]
@@ -95,7 +99,7 @@ def align_texts(
     out: str | Path | None = None,
     progress: Progress = silent,
 ) -> AlignedTexts:
-    """Tag texts, route them, and score how well the groups of every layer agree with parts of speech.
+    """Tag texts, route them, and find what explains the groups of every layer, and how well they agree with tags.
 
     Args:
         texts: UTF-8 text files and folders, tagged by spaCy; or CoNLL-U files with gold tags.
@@ -134,6 +138,7 @@ def align_texts(
                 "untrained_seeds": UNTRAINED_SEEDS,
             },
         }
+    explained = _explained(sample, progress)
     found = _scored(sample, grouped, settings, progress)
     report = {
         "schema": SCHEMA,
@@ -148,12 +153,16 @@ def align_texts(
             "exact_borders": sample.exact,
             "documents": sample.num_documents,
         },
+        "explained": {
+            "verdicts": explained_verdicts(explained) if explained else [],
+            "layers": [each.to_dict() for each in explained],
+        },
         "verdicts": {name: verdicts(each) for name, each in found.items()},
         "published": _published(sample, settings),
         "alignment": {name: each.to_dict() for name, each in found.items()},
     }
     record = stamp(report) if out is None else record_run(Path(out), report)
-    return AlignedTexts(found, sample, record)
+    return AlignedTexts(explained, found, sample, record)
 
 
 def _sample(
@@ -174,9 +183,16 @@ def _sample(
         sample = word_sample(traces, tagged, rule=settings.rule, special_ids=tokenizer.all_special_ids)
         chosen = [(trace.input_ids, sample.tokens[sample.documents == index]) for index, trace in enumerate(traces)]
         grouped = state_groups(
-            focus, chosen, seed=settings.seed, progress=lambda text, share: progress(text, 0.3 + 0.5 * share)
+            focus, chosen, seed=settings.seed, progress=lambda text, share: progress(text, 0.3 + 0.4 * share)
         )
     return sample, grouped
+
+
+def _explained(sample: WordSample, progress: Progress) -> tuple[Explained, ...]:
+    """What explains the groups of every layer; nothing for a few sentences."""
+    if sentence_blocks(sample).max() + 1 < MIN_BLOCKS:
+        return ()
+    return explain_layers(sample, progress=lambda text, share: progress(text, 0.7 + 0.1 * share))
 
 
 def _scored(
@@ -213,7 +229,8 @@ def _tagged(paths: list[Path], tokenizer: Any, settings: AlignSettings, progress
     found = []
     for index, path in enumerate(paths):
         progress("Tagging words", 0.0)
-        found += [tag_text(piece) for piece in cut(tokenizer, read_text(path), settings.length, settings.passages)]
+        pieces = cut(tokenizer, read_text(path), settings.length, settings.passages)
+        found += [with_entities(tag_text(piece)) for piece in pieces]
         progress("Tagging words", (index + 1) / len(paths))
     return found
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from focus_core.analysis.linguistics.words import TaggedText, Tagger, align_words, tag_codes
+from focus_core.analysis.linguistics.words import TaggedText, Tagger, WordTokens, align_words, tag_codes
 from focus_core.analysis.trace import Trace
 from focus_core.errors import FocusError
 
@@ -31,6 +31,8 @@ class WordSample:
         exact: share of aligned words that start and end at token borders.
         rule: which subword stands for a word.
         tagger: where the tags come from.
+        relations: (n,) what the word is to the one that it depends on; empty where a document has none.
+        entities: (n,) kind of the name that the word is part of, "" for none; empty likewise.
     """
 
     layers: tuple[int, ...]
@@ -47,6 +49,8 @@ class WordSample:
     exact: float
     rule: str
     tagger: Tagger
+    relations: tuple[str, ...] = ()
+    entities: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """n, the number of words."""
@@ -120,7 +124,16 @@ def word_sample(
         exact=float(np.average([part.exact for part in parts], weights=counts)),
         rule=rule,
         tagger=tagged[0].tagger,
+        relations=_joined([text.relations for text in tagged], parts),
+        entities=_joined([text.entities for text in tagged], parts),
     )
+
+
+def _joined(values: Sequence[tuple[str, ...]], parts: Sequence[WordTokens]) -> tuple[str, ...]:
+    """One value for each unit; empty where the words of a document have none."""
+    if not all(values):
+        return ()
+    return tuple(each[word] for each, part in zip(values, parts) for word in part.words.tolist())
 
 
 def type_codes(values: Sequence[Hashable]) -> np.ndarray:

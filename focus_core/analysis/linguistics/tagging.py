@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import importlib
@@ -138,6 +139,7 @@ def tag_text(text: str) -> TaggedText:
     pipeline, tagger = load_tagger()
     spans: list[tuple[int, int]] = []
     tags: list[str] = []
+    relations: list[str] = []
     sentences: list[int] = []
     number = -1
     for start, piece in _pieces(text):
@@ -148,9 +150,26 @@ def tag_text(text: str) -> TaggedText:
                     continue
                 spans.append((start + token.idx, start + token.idx + len(token.text)))
                 tags.append(token.pos_)
+                relations.append(token.dep_)
                 sentences.append(number)
     _, renumbered = np.unique(np.asarray(sentences, dtype=np.int64), return_inverse=True)
-    return TaggedText(text, np.asarray(spans, dtype=np.int64).reshape(-1, 2), tuple(tags), renumbered, tagger)
+    placed = np.asarray(spans, dtype=np.int64).reshape(-1, 2)
+    return TaggedText(text, placed, tuple(tags), renumbered, tagger, tuple(relations))
+
+
+def with_entities(tagged: TaggedText) -> TaggedText:
+    """The words with the kinds of names that they are part of.
+
+    Raises:
+        FocusError: spaCy or the model is not installed.
+    """
+    found = tag_entities(tagged.text)
+    kinds = np.asarray(["", *found.kinds])
+    at = np.zeros(len(tagged.tags), dtype=np.int64)
+    for number, (start, end) in enumerate(found.spans.tolist(), 1):
+        first, last = np.searchsorted(tagged.spans[:, 1], start, side="right"), np.searchsorted(tagged.spans[:, 0], end)
+        at[first:last] = number
+    return dataclasses.replace(tagged, entities=tuple(kinds[at].tolist()))
 
 
 def tag_entities(text: str) -> Entities:

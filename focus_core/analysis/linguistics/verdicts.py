@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from focus_core.analysis.linguistics.alignment import BALANCED, KMEANS, MIN_WORDS, UNTRAINED, Alignment, LayerAlignment
+from focus_core.analysis.linguistics.explain import Explained
+from focus_core.evaluation.compare import Difference
 
 TAGS = {"upos": "universal parts of speech", "coarse": "five coarse word classes"}
 
@@ -83,6 +85,64 @@ def layer_sentence(found: Alignment, row: int) -> str:
     return (
         f"{text}; {layer.measures.ami / found.ceiling:.0%} of the AMI that {found.num_groups} equal groups could reach."
     )
+
+
+def explained_sentence(found: Explained) -> str:
+    """The answer for one layer: the feature that explains most, all features, and what the first adds to the others."""
+    known = [each for each in found.features if each.alone.established]
+    if not known:
+        return (
+            "Nothing here explains which group a word is in: no share is above 0% beyond chance on words held out"
+            f"{_few(found)}."
+        )
+    first = known[0]
+    more = f"All {len(found.features)} features together explain {_percent(found.all_features)}."
+    if not found.all_features.established:
+        more = "All features together are not established."
+    own = sorted((each for each in found.features if each.unique.established), key=lambda each: -each.unique.difference)
+    added = "No feature adds a share of its own to the others."
+    if own:
+        added = f"{_capital(own[0].feature)} adds most to all others: {_percent(own[0].unique)}."
+    return (
+        f"{_capital(first.feature)} explains {_percent(first.alone)} of which group a word is in, on words held out. "
+        f"{more} {added}"
+    )
+
+
+def explained_verdicts(found: Sequence[Explained]) -> list[str]:
+    """One sentence on all features in all layers, and one for each feature that explains most somewhere."""
+    most, least = (choose(found, key=lambda each: each.all_features.difference) for choose in (max, min))
+    sentences = [
+        f"All features together explain {_percent(least.all_features)} of the groups of words held out in layer "
+        f"{least.layer} and {_percent(most.all_features)} in layer {most.layer}."
+    ]
+    best: dict[str, list[int]] = {}
+    for each in found:
+        first = each.features[0]
+        best.setdefault(first.feature if first.alone.established else "", []).append(each.layer)
+    for name in sorted(best, key=lambda name: (name == "", -len(best[name]))):
+        layers = _named(sorted(best[name]), len(found))
+        few = _few(found[0]) if not name else ""
+        sentences.append(
+            f"{_capital(name)} explains most in {layers}."
+            if name
+            else f"No feature has an established share in {layers}{few}."
+        )
+    return sentences
+
+
+def _few(found: Explained) -> str:
+    return f" ({found.all_features.mark})" if found.all_features.mark else ""
+
+
+def _percent(share: Difference) -> str:
+    if share.low is None or share.high is None:
+        return f"{share.difference:.0%}"
+    return f"{share.difference:.0%} [{share.low:.0%}, {share.high:.0%}]"
+
+
+def _capital(name: str) -> str:
+    return name[:1].upper() + name[1:]
 
 
 def _layers(found: Alignment, test: Callable[[LayerAlignment], bool]) -> list[int]:

@@ -63,6 +63,8 @@ class TaggedText:
         tags: (W,) UPOS of each word.
         sentences: (W,) int64 index of each word's sentence.
         tagger: where the tags come from.
+        relations: (W,) what each word is to the one that it depends on; empty where not known.
+        entities: (W,) kind of the name that each word is part of, "" for none; empty where not known.
     """
 
     text: str
@@ -70,6 +72,8 @@ class TaggedText:
     tags: tuple[str, ...]
     sentences: np.ndarray
     tagger: Tagger
+    relations: tuple[str, ...] = ()
+    entities: tuple[str, ...] = ()
 
     @property
     def words(self) -> tuple[str, ...]:

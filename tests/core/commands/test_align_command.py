@@ -62,6 +62,11 @@ def test_a_treebank_becomes_a_record_with_every_reference(tiny_folder, tmp_path)
     }
     assert {"date", "versions", "device"} <= set(record["made"])
     assert record["data"][0]["name"] == "tiny.conllu" and len(record["published"]) == 6
+    explained = record["explained"]
+    assert [layer["layer"] for layer in explained["layers"]] == [0, 1, 2] and "All features together" in result.output
+    assert {each["feature"] for each in explained["layers"][0]["features"]} == {
+        *("token identity", "previous token", "part of speech", "frequency", "position")
+    }
     for tag_set in ("upos", "coarse"):
         found = record["alignment"][tag_set]
         assert found["resampled"] == "documents" and len(found["layers"]) == 3
