@@ -1,4 +1,4 @@
-"""Linguistics: do groups track parts of speech?"""
+"""Linguistics: what explains the groups?"""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from focus_core.analysis.linguistics.alignment import MIN_WORDS, Alignment, pair_lift
+from focus_core.analysis.linguistics.explain import MIN_BLOCKS
 from focus_core.analysis.linguistics.group_profile import group_purity, top_words
 from focus_core.analysis.linguistics.sample import WordSample
 from focus_core.analysis.linguistics.tagging import ENGLISH_SHARE, english_share
-from focus_core.analysis.linguistics.verdicts import layer_sentence, verdicts
+from focus_core.analysis.linguistics.verdicts import explained_sentence, explained_verdicts, layer_sentence, verdicts
 from focus_core.analysis.linguistics.words import SUBWORD_RULES, TAG_SETS
 from focus_core.analysis.states import StateGroups
 from workbench.charts.theme import is_dark
@@ -19,6 +20,7 @@ from workbench.shell import state
 from workbench.shell.frame import open_page
 from workbench.views.linguistics import cached as kept
 from workbench.views.linguistics.charts import MOST_GROUPS, ami_by_layer, residual_map
+from workbench.views.linguistics.explained import share_bars_of, share_lines, share_table
 from workbench.views.linguistics.tables import largest_first, layer_table, residual_table, word_lists
 from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart, downloads
@@ -29,20 +31,26 @@ from workbench.widgets.layer import layer_slider
 from workbench.widgets.markup import counted, plain
 
 QUESTION = (
-    "Groups that look like parts of speech may follow spelling only, or agree by chance. This page compares the groups "
-    "of your text's words with their parts of speech. Beside each agreement stand the references it has to exceed."
+    "Groups that look like parts of speech may follow spelling only. This page predicts the group of words held out "
+    "from what is known of them: spelling, the word before, part of speech, relation, entity, frequency and position. "
+    "The better the prediction, the more that property explains."
 )
 SETS = {"upos": "Universal tags (17)", "coarse": "Five classes"}
 RULES = {"last": "last subword", "first": "first subword", "all": "every subword"}
 READY = "linguistics_clusterings"
 FEW_WORDS = 30  # below this many no agreement is shown
+SHARES = {
+    f"{part}{end}": st.column_config.NumberColumn(format="percent")
+    for part in ("alone", "unique")
+    for end in ("", " low", " high")
+}
 THREE = st.column_config.NumberColumn(format="%.3f")
 PERCENT = st.column_config.NumberColumn(format="percent", width=66)
 
 
 def main() -> None:
     """Draw the page."""
-    analysis = open_page("Linguistics: do groups track parts of speech?", QUESTION)
+    analysis = open_page("Linguistics: what explains the groups?", QUESTION)
     if analysis is None:
         _empty_state()
         return
@@ -52,7 +60,7 @@ def main() -> None:
 @st.fragment
 def _linguistics(analysis: Analysis) -> None:
     with guarded():
-        tag_set, rule, compare = _choices()
+        rule = _rule()
         with st.spinner("Tagging words …", show_time=True):
             words = kept.sample(analysis, st.session_state["model"], rule)
         if words.num_words < FEW_WORDS:
@@ -62,44 +70,116 @@ def _linguistics(analysis: Analysis) -> None:
             )
             state.publish()
             return
-        wanted = (cached.groups_key(analysis), rule)
-        ready = compare and st.session_state.get(READY) == wanted
-        waiting = st.empty()
-        grouped = _clusterings(analysis, words, waiting) if ready else None
-        with st.spinner("Comparing every layer with its references …", show_time=True):
-            found = kept.alignment(analysis, words, tag_set, grouped)
-        _verdict(analysis, words, found, waiting=compare and not ready)
-        row = layer_slider(
-            analysis.trace, "The layer whose groups are shown below. The sentence above is about all layers."
-        )
-        st.markdown(f"**{layer_sentence(found, row)}**{_lift(words, row, tag_set)}")
-        _layers(analysis, found, row)
-        _residuals(analysis, words, row, tag_set)
-        _more(analysis, words, row, found)
+        row = layer_slider(analysis.trace, "The layer whose groups are explained.")
+        _explained(analysis, words, row)
+        for label, key, draw in (
+            ("Every layer: what explains its groups", "linguistics_layers", _every_layer),
+            ("Agreement with parts of speech, beside chance, balance and spelling", "linguistics_ami", _agreement),
+            ("Each group of this layer: its word class and its words", "linguistics_groups", _groups),
+        ):
+            box = folded(label, key)
+            if box is not None:
+                with box:
+                    draw(analysis, words, row)
         state.publish()
-        if compare and not ready:  # the page above can be read meanwhile; then it is drawn again with two more lines
-            _clusterings(analysis, words, waiting)
-            st.session_state[READY] = wanted
-            st.rerun()
 
 
-def _more(analysis: Analysis, words: WordSample, row: int, found: Alignment) -> None:
-    groups = folded("Each group of this layer: its word class and its words", "linguistics_groups")
-    if groups is not None:
-        with groups:
-            _purity(analysis, words, row, found)
-            _words(analysis, words, row)
-            group_link(analysis.trace, row, key="linguistics_group_page")
+def _rule() -> str:
+    state.choose("subword", list(SUBWORD_RULES))
+    return st.selectbox(
+        "A word's group is that of its",
+        list(RULES),
+        format_func=lambda name: RULES[name],
+        key="subword",
+        help="In a causal model only the last subword has read the whole word. With every subword, each counts as a "
+        "word.",
+        persist_state="session",
+    )
+
+
+def _explained(analysis: Analysis, words: WordSample, row: int) -> None:
+    """The first thing on the page: the shares of one layer."""
+    with st.spinner("Predicting the groups of words held out …", show_time=True):
+        found = kept.explained(analysis, words, row)
+    if found is None:
+        st.markdown(f"#### Too few sentences to predict any: take a text of {MIN_BLOCKS} or more.")
+    else:
+        st.markdown(f"#### {explained_sentence(found)}")
+    _not_english(analysis)
+    if found is None:
+        return
+    chart(
+        share_bars_of(found, dark=is_dark()),
+        lambda: share_table([found]),
+        analysis.origin,
+        name="explained",
+        file=f"explained-layer-{found.layer}",
+        alt=f"Share of the groups of layer {found.layer} that each of {len(found.features)} features explains.",
+        column_config=SHARES,
+    )
+    st.caption(
+        f"n = {found.words:,} words ({words.coverage:.1%} of {words.num_words:,} have tokens; {words.exact:.0%} of "
+        f"them begin and end where tokens do). Tags, relations and entities: {plain(str(words.tagger))}. Group: first "
+        f"group of the {RULES[words.rule]}. Intervals: 95% over {found.blocks} stretches of sentences **of this text**."
+        " A share is established above 0 after Holm's correction over this layer."
+    )
+
+
+def _every_layer(analysis: Analysis, words: WordSample, row: int) -> None:
+    place, found = st.empty(), []
+    for each, layer in enumerate(words.layers):
+        place.progress(each / len(words.layers), text=f"Predicting the groups of layer {layer} …")
+        one = kept.explained(analysis, words, each)
+        if one is not None:
+            found.append(one)
+    place.empty()
+    if not found:
+        return
+    st.markdown("\n".join(f"- {sentence}" for sentence in explained_verdicts(found)))
+    chart(
+        share_lines(found, dark=is_dark(), layer=words.layers[row]),
+        lambda: share_table(found),
+        analysis.origin,
+        name="explained_layers",
+        file="explained-layers",
+        alt=f"Share of the groups that each feature explains in {len(found)} layers.",
+        column_config=SHARES,
+    )
+
+
+def _agreement(analysis: Analysis, words: WordSample, row: int) -> None:
+    """AMI with tags, beside its references."""
+    tag_set, compare = _choices()
+    wanted = (cached.groups_key(analysis), words.rule)
+    ready = compare and st.session_state.get(READY) == wanted
+    waiting = st.empty()
+    grouped = _clusterings(analysis, words, waiting) if ready else None
+    with st.spinner("Comparing every layer with its references …", show_time=True):
+        found = kept.alignment(analysis, words, tag_set, grouped)
+    _verdict(found, waiting=compare and not ready)
+    st.markdown(f"**{layer_sentence(found, row)}**{_lift(words, row, tag_set)}")
+    _layers(analysis, found, row)
+    _residuals(analysis, words, row, tag_set)
     measures = folded("All measures of every layer", "linguistics_measures")
     if measures is not None:
         with measures:
             _measures(analysis, found)
+    if compare and not ready:  # all of this can be read meanwhile; then it is drawn again with two more lines
+        _clusterings(analysis, words, waiting)
+        st.session_state[READY] = wanted
+        state.publish()
+        st.rerun()
 
 
-def _choices() -> tuple[str, str, bool]:
+def _groups(analysis: Analysis, words: WordSample, row: int) -> None:
+    _purity(analysis, words, row)
+    _words(analysis, words, row)
+    group_link(analysis.trace, row, key="linguistics_group_page")
+
+
+def _choices() -> tuple[str, bool]:
     state.choose("tags", list(TAG_SETS))
-    state.choose("subword", list(SUBWORD_RULES))
-    left, middle, right = st.columns([2, 2, 3], gap="medium", vertical_alignment="bottom")
+    left, right = st.columns([2, 3], gap="medium", vertical_alignment="bottom")
     tag_set = left.segmented_control(
         "Tags",
         list(SETS),
@@ -109,15 +189,6 @@ def _choices() -> tuple[str, str, bool]:
         help="Universal part-of-speech tags, or nominal, verbal, modifier, function word and other.",
         persist_state="session",
     )
-    rule = middle.selectbox(
-        "A word's group is that of its",
-        list(RULES),
-        format_func=lambda name: RULES[name],
-        key="subword",
-        help="In a causal model only the last subword has read the whole word. With every subword, each counts as a "
-        "word.",
-        persist_state="session",
-    )
     compare = right.toggle(
         "Compare with clusterings of the same hidden states",
         value=True,
@@ -125,7 +196,7 @@ def _choices() -> tuple[str, str, bool]:
         help="Balanced k-means and untrained routers on the hidden states that these routers read. Runs the model "
         "again, after the rest of the page is drawn.",
     )
-    return tag_set or "upos", rule, compare
+    return tag_set or "upos", compare
 
 
 def _clusterings(analysis: Analysis, words: WordSample, place: DeltaGenerator) -> StateGroups:
@@ -141,35 +212,33 @@ def _clusterings(analysis: Analysis, words: WordSample, place: DeltaGenerator) -
         place.empty()
 
 
-def _verdict(analysis: Analysis, words: WordSample, found: Alignment, *, waiting: bool) -> None:
+def _verdict(found: Alignment, *, waiting: bool) -> None:
     first, *others = verdicts(found)
-    st.markdown(f"#### {first}")
+    st.markdown(f"**{first}**")
     if others:
         st.markdown("\n".join(f"- {sentence}" for sentence in others))
     if waiting:
         st.caption("Untrained routers and k-means are being computed.")
-    text = kept.tagged(analysis)
-    share = english_share(text)
-    if share < ENGLISH_SHARE:
-        st.warning(
-            f"The tagger is for English, and this text does not look like English prose: {share:.0%} of its words are "
-            "English function words, in novels 50% to 60%. Tags and agreements mean little here.",
-            icon=":material/translate:",
-        )
     if found.descriptive:
         st.info(
             f"This text has {found.num_words} tagged words. Below {MIN_WORDS} words, intervals and tests are left out.",
             icon=":material/info:",
         )
-    drawn = ""
-    if not found.descriptive:
-        drawn = f" Intervals: bootstrap over {found.num_blocks} sentences, **within this text**."
+        return
     st.caption(
-        f"n = {found.num_words:,} words ({words.coverage:.1%} of {words.num_words:,} have tokens; {words.exact:.0%} of "
-        f"them begin and end where tokens do). Tags: {plain(str(words.tagger))}. Group: first group of the "
-        f"{RULES[words.rule]}.{drawn} Token identity is learnt on the other half of the text; {found.unseen:.0%} of "
-        "the words occur in one half only."
+        f"Intervals: bootstrap over {found.num_blocks} sentences, **within this text**. Token identity is learnt on "
+        f"the other half of the text; {found.unseen:.0%} of the words occur in one half only."
     )
+
+
+def _not_english(analysis: Analysis) -> None:
+    share = english_share(kept.tagged(analysis))
+    if share < ENGLISH_SHARE:
+        st.warning(
+            f"The tagger is for English, and this text does not look like English prose: {share:.0%} of its words are "
+            "English function words, in novels 50% to 60%. Tags and shares mean little here.",
+            icon=":material/translate:",
+        )
 
 
 def _lift(words: WordSample, row: int, tag_set: str) -> str:
@@ -213,9 +282,11 @@ def _residuals(analysis: Analysis, words: WordSample, row: int, tag_set: str) ->
     )
 
 
-def _purity(analysis: Analysis, words: WordSample, row: int, found: Alignment) -> None:
+def _purity(analysis: Analysis, words: WordSample, row: int) -> None:
     layer = words.layers[row]
-    table = largest_first(group_purity(words, row, blocks=None if found.descriptive else words.sentences), words, row)
+    table = largest_first(
+        group_purity(words, row, blocks=None if len(words) < MIN_WORDS else words.sentences), words, row
+    )
     st.markdown(f"**Groups of layer {layer} as word classes**")
     st.dataframe(
         table.dropna(axis=1, how="all"),
@@ -276,10 +347,9 @@ def _measures(analysis: Analysis, found: Alignment) -> None:
 def _empty_state() -> None:
     empty_state(
         "You will see:\n"
-        "1. **The answer**: the layers whose groups follow parts of speech beyond chance, beyond balance, and beyond "
-        "spelling.\n"
-        "2. **Every layer** beside its references, with intervals.\n"
-        "3. **One layer's groups**: the tags and words that each holds more of than by chance.\n\n"
+        "1. **The answer**: the property that explains most of a layer's groups, and what it adds to all others.\n"
+        "2. **Every layer**: the share of each property, with intervals.\n"
+        "3. **Parts of speech** in detail, and the tags and words of each group.\n\n"
         f"Intervals and tests need at least {MIN_WORDS} words. For a corpus, or a treebank with gold tags, run "
         "`focus align`.",
         first="**Paste or upload an English text in the sidebar**, or choose a sample.",

@@ -14,6 +14,7 @@ Every figure takes `dark=True` for a dark page. The app's tables that feed figur
 | agreement of layers | `agreement_map(trace, layer_agreement(trace.groups, K), row, other_row)` |
 | groups of one layer in another | `flow_map(trace, row, other_row)` |
 | tokens that change groups | `churn_line(step_table(trace, churn(trace.groups, K), agreement))` |
+| what explains the groups | `share_lines(explain_layers(words))`, `share_bars_of(explain_layers(words)[row])` |
 | parts of speech | `ami_by_layer(align(word_sample([trace], [tag_text(trace.text)])))` |
 | speed of attention | `speedup_curves(record.points)`, `time_curves`, `memory_curves`, with `read_speed` |
 | speed of a model | `model_curves(record.points, task)`, with `read_model_speed` |
@@ -35,6 +36,7 @@ from workbench.views.explore.token_map import token_map
 from workbench.views.layers.charts import agreement_map, churn_line, flow_map
 from workbench.views.layers.tables import step_table
 from workbench.views.linguistics.charts import ami_by_layer, residual_map
+from workbench.views.linguistics.explained import share_bars_of, share_lines, share_table
 from workbench.views.linguistics.tables import layer_table, residual_table
 from workbench.views.quality.charts import frontier as perplexity_frontier
 from workbench.views.quality.record_charts import difference_chart, frontier_lines, k_path, length_lines
@@ -80,6 +82,9 @@ __all__ = [
     "residual_table",
     "round_lines",
     "share_bars",
+    "share_bars_of",
+    "share_lines",
+    "share_table",
     "shipped_speeds",
     "size_table",
     "speedup_curves",

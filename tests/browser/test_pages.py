@@ -22,7 +22,7 @@ ANSWERS = {
     "Layers": r"From one layer to the next groups .* persist",
     "Balance": r"Sequence Sinkhorn .* this text",
     "Sparsity": r"\d+% of the causal pairs are computed",
-    "Linguistics": r"Groups follow universal parts of speech beyond chance in",
+    "Linguistics": r"of which group a word is in",
     "Compare": r"A and B agree|A and B form the same groups",
 }
 """What a page says first, on any text that is long enough."""

@@ -89,12 +89,15 @@ def layer_sentence(found: Alignment, row: int) -> str:
 
 def explained_sentence(found: Explained) -> str:
     """The answer for one layer: the feature that explains most, all features, and what the first adds to the others."""
+    if found.all_features.mark:
+        first = found.features[0]
+        return (
+            f"Too few sentences to be sure: {first.feature} explains {_percent(first.alone)} of which group a word is "
+            f"in, and all features together {_percent(found.all_features)}, over {found.blocks} stretches of sentences."
+        )
     known = [each for each in found.features if each.alone.established]
     if not known:
-        return (
-            "Nothing here explains which group a word is in: no share is above 0% beyond chance on words held out"
-            f"{_few(found)}."
-        )
+        return "Nothing here explains which group a word is in: no share is above chance on words held out."
     first = known[0]
     more = f"All {len(found.features)} features together explain {_percent(found.all_features)}."
     if not found.all_features.established:

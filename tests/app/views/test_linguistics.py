@@ -12,10 +12,11 @@ from streamlit.testing.v1 import AppTest
 from focus_core.analysis.linguistics import tagging
 from focus_core.analysis.linguistics.alignment import align
 from focus_core.analysis.linguistics.cells import cell_tests
+from focus_core.analysis.linguistics.explain import explain_layers
 from focus_core.analysis.linguistics.sample import word_sample
 from focus_core.analysis.linguistics.tagging import tag_text
 from focus_core.models import default_model
-from workbench.views.linguistics import cached
+from workbench.views.linguistics import cached, explained
 from workbench.views.linguistics import tables as linguistics
 from workbench.views.linguistics.charts import ami_by_layer, residual_map
 
@@ -23,8 +24,10 @@ APP = Path(__file__).parents[3] / "workbench" / "app.py"
 SENTENCE = "The old keeper slowly climbed the stairs, and a cold wind from the sea shook the narrow windows. "
 
 
-def start(text: str | None = None, **query: str) -> AppTest:
+def start(text: str | None = None, *opened: str, **query: str) -> AppTest:
     app = AppTest.from_file(str(APP), default_timeout=180)
+    for name in opened:
+        app.session_state[name] = True
     for name, value in {"v": "1", "routers": "untrained", "source": "paste", **query}.items():
         app.query_params[name] = value
     app.switch_page(str(APP.parents[1] / "pages" / "linguistics.py")).run()
@@ -49,14 +52,25 @@ def test_without_a_text_the_page_says_what_to_do():
 
 
 @needs_model
-def test_a_text_gets_a_verdict_with_every_reference_and_where_it_comes_from():
-    app = start(SENTENCE * 12, layer="3")
+def test_a_text_first_gets_what_explains_its_groups_and_folds_the_rest():
+    app = start(SENTENCE * 16, layer="3")
+    text = shown(app)
+    assert not app.error and not app.warning
+    assert "of which group a word is in" in text or "Nothing here explains" in text
+    assert "of this text" in text and "en\\_core\\_web\\_sm" in text and "AMI" not in text
+    app.session_state["linguistics_layers"] = True
+    text = shown(app.run())
+    assert "All features together explain" in text
+
+
+@needs_model
+def test_agreement_has_a_verdict_with_every_reference():
+    app = start(SENTENCE * 12, "linguistics_ami", layer="3")
     text = shown(app)
     assert not app.error and not app.warning
     assert "Groups follow universal parts of speech beyond chance in" in text and "Beyond token identity" in text
     assert "untrained routers)" in text and "balanced k-means" in text  # clusterings are in by the second drawing
-    assert "within this text" in text and "en\\_core\\_web\\_sm" in text
-    assert "Layer 3: AMI" in text
+    assert "within this text" in text and "Layer 3: AMI" in text
     app.session_state["tags"], app.session_state["subword"], app.session_state["k"] = "coarse", "all", 3
     app.run()
     text = shown(app)
@@ -65,8 +79,9 @@ def test_a_text_gets_a_verdict_with_every_reference_and_where_it_comes_from():
 
 @needs_model
 def test_a_short_text_is_described_and_the_page_says_why():
-    app = start(SENTENCE * 3)
+    app = start(SENTENCE * 3, "linguistics_ami")
     text = shown(app)
+    assert "Too few sentences to predict any" in text
     assert "Only described, not tested" in text and "Below 200 words" in text
     assert "beyond chance" not in text
 
@@ -121,6 +136,19 @@ def test_tables_and_charts_say_the_same(words):
     assert cells["observed"].sum() == len(words)
     heat = residual_map(cells, dark=True, tag_set="coarse").to_dict()["data"][0]
     assert len(heat["y"]) == cells["tag"].nunique()
+
+
+def test_charts_of_shares_say_what_their_table_says(words):
+    found = explain_layers(words)
+    table = explained.share_table(found)
+    assert len(table) == len(words.layers) * (1 + len(found[0].features)) and set(table["layer"]) == set(words.layers)
+    bars = {trace["name"]: trace for trace in explained.share_bars_of(found[1], dark=True).to_dict()["data"]}
+    of_layer = table[table["layer"] == words.layers[1]]
+    assert np.asarray(bars["by itself"]["x"]) == pytest.approx(100 * of_layer["alone"].to_numpy())
+    assert np.asarray(bars["beyond all others"]["x"]) == pytest.approx(100 * of_layer["unique"].dropna().to_numpy())
+    lines = {trace["name"]: trace for trace in explained.share_lines(found, layer=0).to_dict()["data"]}
+    spelling = table[table["feature"] == "token identity"]
+    assert np.asarray(lines["token identity"]["y"]) == pytest.approx(100 * spelling["alone"].to_numpy())
 
 
 def test_too_short_for_tests_draws_without_bands(words):

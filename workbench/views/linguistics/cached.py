@@ -12,8 +12,10 @@ import streamlit as st
 from focus_core.analysis.agreement import contingency
 from focus_core.analysis.linguistics.alignment import KMEANS, UNTRAINED, Alignment, align
 from focus_core.analysis.linguistics.cells import CellTests, cell_tests
+from focus_core.analysis.linguistics.explain import MIN_BLOCKS, Explained, explain_layers
+from focus_core.analysis.linguistics.features import sentence_blocks
 from focus_core.analysis.linguistics.sample import WordSample, word_sample
-from focus_core.analysis.linguistics.tagging import load_tagger, tag_text
+from focus_core.analysis.linguistics.tagging import load_tagger, tag_text, with_entities
 from focus_core.analysis.linguistics.words import TAG_SETS, TaggedText
 from focus_core.analysis.states import StateGroups, state_groups
 from focus_core.analysis.tables import text_hash
@@ -26,7 +28,7 @@ _ENTRIES = 16
 
 
 def tagged(analysis: Analysis) -> TaggedText:
-    """The words of the text.
+    """The words of the text, with relations and entities.
 
     Raises:
         FocusError: spaCy or its model is not installed.
@@ -42,6 +44,11 @@ def sample(analysis: Analysis, model: str, rule: str) -> WordSample:
     """
     special = service.load_base(model).tokenizer.all_special_ids
     return word_sample([analysis.trace], [tagged(analysis)], rule=rule, special_ids=special)
+
+
+def explained(analysis: Analysis, words: WordSample, row: int) -> Explained | None:
+    """What explains the groups of one layer; None for a few sentences."""
+    return _explained(cached.groups_key(analysis), words.rule, row, words)
 
 
 def clusterings(
@@ -86,7 +93,14 @@ def tag_tests(analysis: Analysis, words: WordSample, tag_set: str) -> CellTests:
 @st.cache_resource(max_entries=_ENTRIES, show_spinner=False)
 def _tagged(text_sha256: str, _text: str) -> TaggedText:
     _load_tagger()
-    return tag_text(_text)
+    return with_entities(tag_text(_text))
+
+
+@st.cache_resource(max_entries=32 * _ENTRIES, show_spinner=False)
+def _explained(key: str, rule: str, row: int, _sample: WordSample) -> Explained | None:
+    if sentence_blocks(_sample).max() + 1 < MIN_BLOCKS:
+        return None
+    return explain_layers(_sample, [row])[0]
 
 
 @functools.cache
