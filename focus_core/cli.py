@@ -26,6 +26,7 @@ from focus_core.commands.options import print_json
 from focus_core.commands.plan import plan
 from focus_core.commands.report import report
 from focus_core.commands.reproduce import reproduce
+from focus_core.commands.serve import export, serve
 from focus_core.commands.train import train
 from focus_core.errors import FocusError
 
@@ -110,6 +111,8 @@ app.command("fit")(fit)
 app.command("train")(train)
 app.command("eval")(evaluate)
 app.command("generate")(generate)
+app.command("export")(export)
+app.command("serve")(serve)
 app.command("analyze")(analyze)
 app.command("align")(align)
 app.command("effects")(effects)

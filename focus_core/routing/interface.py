@@ -38,6 +38,7 @@ _HARMLESS = {
     "logits_to_keep",
     "return_dict",
     "labels",
+    "tokenizer",  # the server of Transformers gives it to generate, for stop strings
 }
 
 

@@ -198,6 +198,12 @@ class FocusModel(nn.Module):
         finally:
             self._enter(previous)
 
+    def attend(self, **changes: Any) -> None:
+        """Attend by hard routing with other settings from now on; `changes` are those of `routing`."""
+        with self.routing("hard", **changes):
+            chosen = self._routing
+        self._enter(chosen)
+
     def _enter(self, routing: Routing) -> None:
         self._routing = routing
         self.model.set_attn_implementation(self._base_implementation if routing.mode == "off" else NAME)

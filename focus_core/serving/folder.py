@@ -1,0 +1,133 @@
+"""A folder to serve: routers, tokenizer, and the base model by reference or as a copy.
+
+Its `config.json` has the model type "focus", which only `focus_core.serving.register` knows. Transformers alone
+refuses the folder; it cannot serve the base model without its routers by mistake.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from focus_core.bench.crossover import crossover
+from focus_core.errors import FocusError
+from focus_core.files import to_json, write_atomic
+from focus_core.models import LoadedModel, load_model
+from focus_core.models.default_model import NAME
+from focus_core.models.loading import weights_revision
+from focus_core.progress import Progress, silent
+from focus_core.reading import read_json
+from focus_core.routing.attach import attached
+from focus_core.routing.config import MOST_TOKENS
+from focus_core.routing.model import FocusModel
+from focus_core.schema import anything, maybe, table, text, whole
+
+CONFIG = "config.json"
+TYPE = "focus"
+CLASS = "FocusForCausalLM"
+FORMAT = 1
+ROUTERS = "routers"
+BASE = "base"
+
+_EXPORT = table(
+    {"model_type": text(), "format": whole(1), "base": table({"model": maybe(text()), "revision": text()})},
+    {"full_below": maybe(whole(0, MOST_TOKENS)), "architectures": anything},
+)
+
+
+def export_model(
+    model: str | Path | LoadedModel,
+    routers: str | Path | None,
+    folder: Path,
+    *,
+    copy: bool = False,
+    full_below: int | None = None,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Write a folder that `focus serve` runs.
+
+    Args:
+        model: a loaded model of a known place, or a name that `load_model` accepts.
+        routers: a folder or a shipped name; None for those shipped for the model.
+        folder: must be new or empty.
+        copy: write the base model's weights too; otherwise its name, and the hash of its weights.
+        full_below: earlier tokens attend to everything; None measures it on the machine that serves.
+        progress: told of loading.
+
+    Returns:
+        What `config.json` holds.
+
+    Raises:
+        FocusError: the folder has files, the model or routers cannot be loaded or do not fit each other, or the
+            model has no name to refer to.
+        OSError: the folder cannot be written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FocusError(f"{folder} is not empty: name a new folder.")
+    with attached(model, routers, progress=progress) as (loaded, focus):
+        if full_below:
+            focus.config.replace(full_below=full_below)  # refuses routers without narrow groups
+        name = None if copy else _reference(model, loaded)
+        loaded.tokenizer.save_pretrained(folder)
+        focus.save_pretrained(folder / ROUTERS)
+    revision = loaded.info.revision
+    if copy:  # without its routers, so that nothing of them gets into its configuration
+        loaded.model.save_pretrained(folder / BASE)
+        loaded.tokenizer.save_pretrained(folder / BASE)
+        revision = weights_revision(folder / BASE)
+    record = {
+        "model_type": TYPE,
+        "architectures": [CLASS],
+        "format": FORMAT,
+        "base": {"model": name, "revision": revision},
+        "full_below": full_below,
+    }
+    write_atomic(folder / CONFIG, to_json(record) + "\n")
+    return record
+
+
+def load_export(
+    folder: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu", progress: Progress = silent
+) -> tuple[LoadedModel, FocusModel]:
+    """The model of an exported folder with its routers attached, attending as the folder says.
+
+    Args:
+        folder: that `export_model` wrote.
+        dtype: of the weights.
+        device: of the model.
+        progress: told of loading.
+
+    Raises:
+        FocusError: no such folder, damaged files, or a base model that is missing or has changed.
+    """
+    if not (folder / CONFIG).is_file():
+        raise FocusError(f"{folder} has no {CONFIG}: name a folder that focus export wrote.")
+    if read_json(folder / CONFIG, table(), finite=False).get("model_type") != TYPE:
+        raise FocusError(f"{folder} is not an exported folder: write one with focus export.")
+    record = read_json(folder / CONFIG, _EXPORT)
+    if record["format"] != FORMAT:
+        raise FocusError(f"{folder / CONFIG} has format {record['format']}: this version reads format {FORMAT}.")
+    base = record["base"]
+    place = base["model"] or str(folder / BASE)
+    loaded = load_model(place, dtype=dtype, device=device, progress=progress)
+    if loaded.info.revision != base["revision"]:
+        raise FocusError(
+            f"The base model {place} has revision {loaded.info.revision}, and {folder} was written for "
+            f"{base['revision']}: export it again."
+        )
+    focus = FocusModel.from_pretrained(loaded.model, folder / ROUTERS)
+    full_below = record.get("full_below")
+    full_below = crossover(focus, progress=progress) if full_below is None else full_below
+    focus.attend(full_below=full_below)
+    return loaded, focus
+
+
+def _reference(model: str | Path | LoadedModel, loaded: LoadedModel) -> str:
+    """The spelling under which the base model is found again, from any working directory."""
+    if loaded.info.source == "default":
+        return NAME
+    if isinstance(model, LoadedModel):
+        raise FocusError("A model that is loaded already has no name to refer to: give its name, or copy it.")
+    return str(model) if loaded.info.source == "hub" else str(Path(model).expanduser().resolve())
