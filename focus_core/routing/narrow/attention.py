@@ -12,6 +12,7 @@ from focus_core.attention import AttentionOutput, PairCounts, focus_attention
 from focus_core.attention.cpu.kernel import FAR, cpu_flash
 from focus_core.attention.reference import attention_logits
 from focus_core.routing.narrow.reading import Reading
+from focus_core.routing.narrow.reads import blocks_read
 from focus_core.routing.narrow.summaries import RunningSums, Summaries
 
 if TYPE_CHECKING:
@@ -130,13 +131,12 @@ def narrow_pairs(
     softcap: float | None = None,
 ) -> PairCounts:
     """The pairs that `narrow_attention` attends exactly, each count (B, H) int64, without its attention."""
-    groups, num_groups = reading.parts(groups, num_groups)
+    parts, total = reading.parts(groups, num_groups)
     compute = torch.promote_types(query.dtype, torch.float32)
-    key = key.to(compute)
-    chunks = _chunks(query.to(compute), key, key[..., :0], groups, num_groups, reading, scale, softcap)
+    blocks = blocks_read(query.to(compute), key.to(compute), parts, total, reading, scale=scale, softcap=softcap)
     pairs_read = torch.zeros(query.shape[:2], dtype=torch.int64, device=query.device)
-    for chunk in chunks:
-        pairs_read += chunk.pairs_read()
+    for reads, counts in blocks:
+        pairs_read += (reads * counts).sum((-1, -2)).to(torch.int64).flatten(1)
     return _pair_counts(query.shape[2], reading, pairs_read)
 
 
@@ -153,9 +153,8 @@ def narrow_reads(
     """The part of each key (a page, or its group), and the parts that `narrow_attention` reads for each query."""
     parts, total = reading.parts(groups, num_groups)
     compute = torch.promote_types(query.dtype, torch.float32)
-    key = key.to(compute)
-    chunks = _chunks(query.to(compute), key, key[..., :0], parts, total, reading, scale, softcap)
-    return parts, torch.cat([chunk.reads.flatten(1, 2) for chunk in chunks], 2)
+    blocks = blocks_read(query.to(compute), key.to(compute), parts, total, reading, scale=scale, softcap=softcap)
+    return parts, torch.cat([reads.flatten(1, 2) for reads, _ in blocks], 2)
 
 
 def _chunks(
