@@ -20,8 +20,18 @@ from workbench.shell import state
 from workbench.shell.frame import open_page
 from workbench.views.effects.cached import Asked, eligible_sizes, group_point, known
 from workbench.views.effects.charts import effect_chart, of_groups, of_kinds
+from workbench.views.effects.repeats import (
+    LENGTH,
+    MOST_ROWS,
+    TEXTS,
+    repeat_map,
+    repeat_sentence,
+    repeats,
+    strongest,
+)
 from workbench.views.effects.tables import floor_sentence, kind_table, most_changed, shown_table, verdict
 from workbench.widgets.export import chart, downloads
+from workbench.widgets.folded import folded
 from workbench.widgets.group_link import group_link
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
@@ -43,6 +53,7 @@ CHANCES = {"keys": "as many random tokens", "links": "as many random links"}
 DRAWS, TOKENS = (19, 39, 99, 199, 399), (256, 384, 512, MAX_TOKENS)
 WHICH = {"largest": f"The {LARGEST} largest", "chosen": "Choose"}
 RUNNING = "effects_running"
+SHARES = ("read", "chance", "difference", "low", "high")
 _THREE = st.column_config.NumberColumn(format="%.3f")
 
 
@@ -53,6 +64,51 @@ def main() -> None:
         _empty_state()
         return
     _effects(analysis)
+    _repeats(analysis)
+
+
+@st.fragment
+def _repeats(analysis: Analysis) -> None:
+    """The repeat-sequence test: one run of the model, when it is unfolded."""
+    with guarded():
+        box = folded("Copying: which heads and groups read what a repeat needs", "effects_repeats")
+        if box is None:
+            return
+        with box:
+            text = st.segmented_control(
+                "Text of the test",
+                list(TEXTS),
+                format_func=lambda name: TEXTS[name],
+                key="repeat_text",
+                default="planted",
+            )
+            with st.spinner("Running the text once …", show_time=True):
+                found = repeats(analysis, text or "planted", st.session_state["model"], st.session_state["routers"])
+            st.markdown(f"#### {repeat_sentence(found)}")
+            pairs = found.most_pairs
+            first = f"{LENGTH} random tokens, twice" if text != "own" else "this text"
+            st.caption(
+                f"To copy, a token reads the key after its last earlier occurrence (Olsson et al. 2022). In {first}, "
+                f"up to {pairs:,} such keys lie beyond the window. Chance: any distant key of the same queries. "
+                "Intervals: 95% over stretches of neighbouring pairs. Dot: not significant (Holm over heads)."
+            )
+            origin = analysis.origin | {"text of the test": TEXTS[text or "planted"]}
+            chart(
+                repeat_map(found, dark=is_dark()),
+                found.heads,
+                origin,
+                name="repeats",
+                alt=f"Share of {pairs} induction keys that {len(found.heads)} heads read, less chance.",
+            )
+            groups = strongest(found.groups).head(MOST_ROWS)
+            if groups.empty:
+                st.markdown("**No group alone holds enough of these keys to tell it from chance.**")
+                return
+            st.markdown("**The groups that are read for such a key most beyond chance**")
+            st.caption("Chance here: how often a group is read by tokens that need a key of another group.")
+            columns = {name: st.column_config.NumberColumn(format="percent") for name in SHARES}
+            st.dataframe(groups, hide_index=True, key="repeat_groups", column_config=columns | {"p": _THREE})
+            downloads(found.groups, origin, name="repeat-groups")
 
 
 @st.fragment

@@ -10,12 +10,13 @@ import torch
 
 from focus_core.analysis.reading import PartsRead
 from focus_core.errors import FocusError
-from focus_core.evaluation.compare import holm, mean_difference
+from focus_core.evaluation.compare import MIN_BLOCKS, holm, mean_difference
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel
 
 BLOCKS = 32
 """Stretches of pairs that the intervals are over, at most."""
+_NO_GAP: dict[str, object] = {"difference": None, "low": None, "high": None, "established": False, "p": None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +29,17 @@ class Induction:
             same queries read), difference, low, high (mean and 95% interval over stretches of pairs), p (Holm over the
             rows; None under 2 stretches), established.
         groups: one row per layer, head and group of an induction key: layer, head, group, pairs, read, chance (share
-            of the group's distant keys that the same queries read).
+            of the group's distant keys that queries read whose induction key is in another group), and, over
+            `MIN_BLOCKS` pairs or more, difference (read less chance), low, high, p (Holm over these rows), established.
     """
 
     heads: pd.DataFrame
     groups: pd.DataFrame
+
+    @property
+    def most_pairs(self) -> int:
+        """Distant induction pairs of the head that has most."""
+        return int(self.heads["pairs"].to_numpy().max())
 
 
 def planted_repeat(length: int, vocabulary: int, seed: int = 0) -> np.ndarray:
@@ -89,7 +96,7 @@ def induction(focus: FocusModel, input_ids: np.ndarray) -> Induction:
             heads.append(
                 {**place, "pairs": len(keys), "read": read.mean(), "chance": chance.mean(), **_gap(read - chance)}
             )
-            groups.append(_by_group(links, far, keys, read, own).assign(**place))
+            groups.append(_by_group(place, links, far, keys, read, own))
 
     ids = torch.tensor(np.asarray(input_ids))[None].to(focus.model.device)
     with torch.inference_mode(), focus.observe(record):
@@ -97,11 +104,13 @@ def induction(focus: FocusModel, input_ids: np.ndarray) -> Induction:
     if not heads:
         raise FocusError("No token is repeated beyond the window: give a longer text with repeats.")
     table = pd.DataFrame(heads).sort_values(["layer", "head"], ignore_index=True)
-    by_group = pd.DataFrame(pd.concat(groups), columns=["layer", "head", "group", "pairs", "read", "chance"])
-    return Induction(
-        table.assign(p=holm([None if pd.isna(value) else value for value in table["p"]])),
-        by_group.sort_values(["layer", "head", "group"], ignore_index=True),
-    )
+    by_group = pd.concat(groups).sort_values(["layer", "head", "group"], ignore_index=True)
+    return Induction(_corrected(table), _corrected(by_group))
+
+
+def _corrected(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with p-values for the number of its rows."""
+    return table.assign(p=holm([None if pd.isna(value) else value for value in table["p"]]))
 
 
 def _heads(
@@ -139,11 +148,22 @@ def _gap(differences: np.ndarray) -> dict[str, object]:
 
 
 def _by_group(
-    kept: np.ndarray, distant: np.ndarray, keys: np.ndarray, read: np.ndarray, own: np.ndarray
+    place: dict[str, int], kept: np.ndarray, distant: np.ndarray, keys: np.ndarray, read: np.ndarray, own: np.ndarray
 ) -> pd.DataFrame:
     rows = []
     for group in np.unique(own[keys]):
         inside, members = own[keys] == group, own == group
-        chance = kept[inside][:, members].sum() / distant[inside][:, members].sum()
-        rows.append((int(group), int(inside.sum()), float(read[inside].mean()), float(chance)))
-    return pd.DataFrame(rows, columns=["group", "pairs", "read", "chance"])
+        others = distant[~inside][:, members].sum()
+        chance = float(kept[~inside][:, members].sum() / others) if others else np.nan
+        known = inside.sum() >= MIN_BLOCKS and others
+        rows.append(
+            {
+                **place,
+                "group": int(group),
+                "pairs": int(inside.sum()),
+                "read": float(read[inside].mean()),
+                "chance": chance,
+                **(_gap(read[inside] - chance) if known else _NO_GAP),
+            }
+        )
+    return pd.DataFrame(rows)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
 from opening import TEXT, open_page, paste, shown
 from synthetic import synthetic_trace
 
+from focus_core import FocusConfig, retrofit
+from focus_core.analysis.interventions.induction import induction, planted_repeat
 from focus_core.models import default_model
 from workbench.views.effects.cached import eligible_sizes
 from workbench.views.effects.charts import effect_chart, of_groups, of_kinds
+from workbench.views.effects.repeats import repeat_map, repeat_sentence, strongest
 from workbench.views.effects.tables import floor_sentence, kind_table, most_changed, shown_table, verdict
 
 real_model = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
@@ -53,7 +58,10 @@ def test_the_page_runs_a_group_and_says_whether_it_matters():
 
 @real_model
 def test_a_text_inside_the_window_has_nothing_to_remove():
-    assert "is read from beyond the window" in shown(paste("effects", "One two three."))
+    app = paste("effects", "One two three.")
+    assert "is read from beyond the window" in shown(app)
+    app.session_state["effects_repeats"] = True  # the repeat of random tokens needs nothing of the text
+    assert "the key that copying needs more often than" in shown(app.run())
 
 
 @real_model
@@ -104,3 +112,23 @@ def test_charts_have_titles(dark):
     for table in (of_groups(effects([0.01, 0.5])), of_kinds(kinds)):
         figure = effect_chart(table, title="Effects", axis="", dark=dark)
         assert figure.layout.title.text and figure.layout.xaxis.title.text
+
+
+def test_the_repeat_test_names_the_head_that_copies_and_its_groups(tiny_llama):
+    focus = retrofit(tiny_llama.model, FocusConfig(num_groups=3, top_k=1, window=4, sink_tokens=1), seed=0)
+    with focus.routing("hard"):
+        found = induction(focus, planted_repeat(60, 90, seed=1))
+    focus.detach()
+    figure = repeat_map(found, dark=True).to_dict()["data"][0]
+    assert np.shape(figure["z"]) == (found.heads["layer"].nunique(), found.heads["head"].nunique())
+    none = dataclasses.replace(found, heads=found.heads.assign(established=False))
+    assert repeat_sentence(none).startswith("No head reads the key that copying needs more often")
+    clear = {"difference": 0.5, "low": 0.4, "high": 0.6, "p": 0.001, "established": True, "read": 0.9, "chance": 0.4}
+    one = found.heads.copy()
+    one.loc[0, list(clear)] = list(clear.values())
+    one.loc[1:, "established"] = False
+    said = repeat_sentence(dataclasses.replace(found, heads=one))
+    assert (
+        said.startswith(f"One of {len(one)} heads reads") and "90%, where chance is 40% (difference 50 points" in said
+    )
+    assert strongest(one)[["layer", "head"]].values.tolist() == [[one.loc[0, "layer"], one.loc[0, "head"]]]

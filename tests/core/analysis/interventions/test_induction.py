@@ -36,7 +36,7 @@ def test_shares_are_those_of_plain_loops_over_traces(tiny_llama, router):
     borders = np.full(len(pairs), 0)
     if trace.parts is not None and trace.parts[row] is not None:
         borders = trace.parts[row].borders(pairs[:, 0])
-    read, chance, by_group = [], [], {}
+    read, chance, by_group, links = [], [], {}, []
     for (query, key), border in zip(pairs.tolist(), borders.tolist()):
         kept = kept_keys(trace, row, np.array([query]))[0]
         distant = [k for k in range(3, query) if (k < border if router == "narrow" else query - k > 12)]
@@ -44,12 +44,30 @@ def test_shares_are_those_of_plain_loops_over_traces(tiny_llama, router):
             read.append(bool(kept[key]))
             chance.append(np.mean([kept[k] for k in distant]))
             by_group.setdefault(int(trace.groups[row, key]), []).append(bool(kept[key]))
+            links += [(int(trace.groups[row, key]), int(trace.groups[row, k]), kept[k]) for k in distant]
     own = found.heads.query("layer == @row and head == 0").iloc[0]
     assert own["pairs"] == len(read) > 3
     assert own["read"] == pytest.approx(np.mean(read)) and own["chance"] == pytest.approx(np.mean(chance))
     assert own["difference"] == pytest.approx(np.mean(read) - np.mean(chance), abs=0.02)  # stretches differ by a pair
-    of_groups = found.groups.query("layer == @row and head == 0").set_index("group")["read"]
-    assert of_groups.to_dict() == pytest.approx({group: np.mean(hits) for group, hits in sorted(by_group.items())})
+    table = found.groups.query("layer == @row and head == 0").set_index("group")
+    for group, expected in table["chance"].dropna().items():
+        others = [kept for own_group, of, kept in links if own_group != group and of == group]
+        assert expected == pytest.approx(np.mean(others))
+    assert table["read"].to_dict() == pytest.approx({group: np.mean(hits) for group, hits in sorted(by_group.items())})
+    focus.detach()
+
+
+def test_groups_have_intervals_where_they_hold_enough_pairs(tiny_llama):
+    focus = retrofit(tiny_llama.model, FocusConfig(num_groups=3, top_k=1, window=4, sink_tokens=1), seed=0)
+    with focus.routing("hard"):
+        found = induction(focus, planted_repeat(60, 90, seed=1))
+    groups, heads = found.groups, found.heads.set_index(["layer", "head"])
+    known = groups[groups["pairs"] >= 16]
+    assert groups[groups["pairs"] < 16]["low"].isna().all() and not known.empty
+    assert (known["low"] <= known["difference"]).all() and (known["difference"] <= known["high"]).all()
+    assert known["difference"].to_numpy(float) == pytest.approx((known["read"] - known["chance"]).to_numpy(), abs=0.06)
+    for place, part in groups.groupby(["layer", "head"]):
+        assert np.average(part["read"], weights=part["pairs"]) == pytest.approx(heads.loc[place, "read"])
     focus.detach()
 
 
