@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import streamlit as st
 
 from focus_core.analysis import Trace
@@ -9,14 +10,15 @@ from focus_core.analysis.display.cells import page_of, paginate
 from focus_core.analysis.tokens import context
 from workbench.charts.theme import is_dark
 from workbench.engine import service
+from workbench.engine.labels import labels
 from workbench.engine.service import Analysis
 from workbench.shell import state
 from workbench.shell.frame import open_page
 from workbench.views.attention.cached import attention_of
 from workbench.views.attention.charts import weights_chart
-from workbench.views.attention.tables import head_table, key_table, verdict
+from workbench.views.attention.tables import DRAWN, head_table, key_table, pooled_sentence, start_token, verdict
 from workbench.widgets.export import chart, downloads
-from workbench.widgets.group_link import group_link
+from workbench.widgets.group_link import await_labels, group_column, group_link, group_urls
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.strip import strip_data, token_strip
@@ -45,7 +47,7 @@ def _attention(analysis: Analysis) -> None:
         row = layer_slider(trace, "The layer whose attention is shown.")
         last = len(trace.tokens) - 1
         if not 0 <= st.session_state.get("token", -1) <= last:
-            st.session_state["token"] = last
+            st.session_state["token"] = start_token(trace)
         token = st.session_state["token"]
         head, query_head = _heads(trace)
         with st.spinner("Running the text up to this token …", show_time=True):
@@ -61,6 +63,13 @@ def _attention(analysis: Analysis) -> None:
         st.markdown(f"#### {verdict(trace, found, query_head, token)}")
         st.text(context(trace, token, 70))
         table = key_table(trace, found, query_head)
+        names = labels(analysis, row, st.session_state["model"], head)
+        columns = {"full": PERCENT, "routed": PERCENT, "group": group_column()}
+
+        def linked(table: pd.DataFrame) -> pd.DataFrame:
+            of = head if trace.head is not None else None
+            return table.assign(group=group_urls(table["group"], trace.layers[row], of, names))
+
         beyond = slice(trace.config.sink_tokens, None)  # sinks often hold so much that nothing else could be seen
         most = float(max(each[query_head, beyond].max(initial=0.0) for each in (found.full, found.weights))) or 1.0
         titles = {"full": "Full attention", "routed": "Really read"}
@@ -68,21 +77,24 @@ def _attention(analysis: Analysis) -> None:
         for column, (name, title) in zip(st.columns(2, gap="medium"), titles.items()):
             with column:
                 chart(
-                    weights_chart(table, name, title=title, most=most, dark=is_dark()),
+                    weights_chart(table.head(DRAWN), name, title=title, most=most, dark=is_dark(), names=names),
                     table.loc[:, ["token", "text", "distance", "group", "how", name]],
                     origin,
                     name=f"attention-{name}",
                     alt=f"Weights of token {token} on the tokens before it: {title.lower()}.",
-                    column_config={name: PERCENT},
+                    column_config=columns,
+                    shown=linked,
                 )
-        _strip(analysis, row, token)
+        if pooled := pooled_sentence(table):
+            st.caption(pooled)
+        _strip(analysis, row, token, names)
         st.markdown("**The tokens with the most weight**")
         st.dataframe(
-            table.head(40),
+            linked(table.head(40)),
             hide_index=True,
             key="attention_keys",
             height=320,
-            column_config={"full": PERCENT, "routed": PERCENT},
+            column_config=columns,
         )
         downloads(table, origin, name="attention", file=f"attention-layer-{trace.layers[row]}-token-{token}")
         st.markdown("**All query heads of this key/value head**")
@@ -92,8 +104,9 @@ def _attention(analysis: Analysis) -> None:
             "Shares are of full attention from the same queries and keys. The output changed by the length of the "
             "difference over the length of the full output, before the heads are mixed. The layers before are routed."
         )
-        group_link(trace, row, key="attention_group_page")
+        group_link(trace, row, key="attention_group_page", names=names)
         state.publish()
+        await_labels(trace)
 
 
 def _heads(trace: Trace) -> tuple[int, int]:
@@ -111,12 +124,18 @@ def _heads(trace: Trace) -> tuple[int, int]:
     return int(head), int(query_head)
 
 
-def _strip(analysis: Analysis, row: int, token: int) -> None:
+def _strip(analysis: Analysis, row: int, token: int, names: dict[int, str]) -> None:
     """The text around the token; a click chooses another one."""
     pages = paginate(analysis.cells)
     first, last = pages[page_of(analysis.cells, pages, token)]
     data = strip_data(
-        analysis.trace, analysis.trace.token_bytes, analysis.cells[first:last], row, token, fade_unread=True
+        analysis.trace,
+        analysis.trace.token_bytes,
+        analysis.cells[first:last],
+        row,
+        token,
+        fade_unread=True,
+        names=names,
     )
     with st.container(height=300, border=True, key="attention_strip_frame"):
         token_strip(data, key="attention_strip", on_pick=_select)

@@ -1,7 +1,8 @@
-"""Balance: does Sinkhorn balance?"""
+"""Balance: how evenly do groups fill?"""
 
 from __future__ import annotations
 
+import pandas as pd
 import streamlit as st
 
 from focus_core.analysis.group_balance import Balancing
@@ -11,6 +12,7 @@ from workbench.engine import cached
 from workbench.engine.service import Analysis
 from workbench.shell import state
 from workbench.shell.frame import open_page
+from workbench.shell.sidebar import GROUPS
 from workbench.views.balance.cached import future_table
 from workbench.views.balance.charts import flip_lines, future_line, largest_lines, load_map, round_lines
 from workbench.views.balance.tables import (
@@ -25,6 +27,7 @@ from workbench.views.balance.tables import (
 from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart
 from workbench.widgets.folded import folded
+from workbench.widgets.group_link import await_labels, group_column, group_urls, labels_here
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 
@@ -46,7 +49,7 @@ THREE = st.column_config.NumberColumn(format="%.3f")
 
 def main() -> None:
     """Draw the page."""
-    analysis = open_page("Balance: does Sinkhorn balance?", QUESTION)
+    analysis = open_page("Balance: how evenly do groups fill?", QUESTION, parts=GROUPS)
     if analysis is None:
         _empty_state()
         return
@@ -70,6 +73,7 @@ def _balance(analysis: Analysis) -> None:
             else "The layer of the sentence below, and of the bars.",
         )
         st.markdown(layer_sentence(trace, row))
+        layer, names = trace.layers[row], labels_here(analysis, row)
         shares = {"largest group": SHARE, "smallest group": SHARE, "entropy": THREE, "effective groups": THREE}
         left, right = st.columns(2, gap="medium")
         with left:
@@ -79,7 +83,8 @@ def _balance(analysis: Analysis) -> None:
                 analysis.origin,
                 name="load",
                 alt="Share of tokens in each group of every layer, as routed.",
-                column_config={"first share": SHARE, "member share": SHARE},
+                column_config={"first share": SHARE, "member share": SHARE, "group": group_column()},
+                shown=lambda sizes: _linked(analysis, sizes, {layer: names}),
             )
         with right:
             chart(
@@ -102,6 +107,16 @@ def _balance(analysis: Analysis) -> None:
                     _narrow(analysis, row)
                 else:
                     _rounds(analysis, balancing, row)
+        await_labels(trace)
+
+
+def _linked(analysis: Analysis, table: pd.DataFrame, names: dict[int, dict[int, str]]) -> pd.DataFrame:
+    """A table of groups with links to their pages; `names` holds the labels of the layers that have them."""
+    places = zip(table["layer"].tolist(), table["group"].tolist())
+    head = analysis.trace.head
+    return table.assign(
+        group=[url for layer, group in places for url in group_urls([group], layer, head, names.get(layer, {}))]
+    )
 
 
 def _rounds(analysis: Analysis, balancing: Balancing, row: int) -> None:
@@ -149,16 +164,18 @@ def _narrow(analysis: Analysis, row: int) -> None:
     """The sizes of one layer's narrow groups, and the tokens that the potentials move."""
     trace, dark, layer = analysis.trace, is_dark(), analysis.trace.layers[row]
     left, right = st.columns(2, gap="medium")
+    names = labels_here(analysis, row)
     with left:
         sizes = size_table(trace)
         chart(
-            layer_sizes(trace, row, dark=dark),
+            layer_sizes(trace, row, dark=dark, names=names),
             sizes.loc[sizes["layer"].eq(layer)],
             analysis.origin,
             name="layer-sizes",
             file=f"group-sizes-layer-{layer}",
             alt=f"Share of tokens in each group of layer {layer}, by size.",
-            column_config={"first share": SHARE, "member share": SHARE},
+            column_config={"first share": SHARE, "member share": SHARE, "group": group_column()},
+            shown=lambda shown: _linked(analysis, shown, {layer: names}),
         )
     flips = flip_table(trace, None)
     with right:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import streamlit as st
@@ -11,6 +12,7 @@ from streamlit.delta_generator import DeltaGenerator
 from focus_core.analysis import Trace
 from focus_core.analysis.display.cells import paginate
 from focus_core.analysis.matching import agreement_within
+from focus_core.analysis.trace import RoutedLayer
 from workbench.charts.group_sizes import layer_sizes, size_table
 from workbench.charts.theme import is_dark
 from workbench.engine import service
@@ -37,8 +39,10 @@ from workbench.views.explore.verdicts import layer_verdict
 from workbench.views.layers.charts import overlap_map
 from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart, downloads
+from workbench.widgets.group_link import await_labels, called, group_column, group_urls, labels_here
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
+from workbench.widgets.routing import routing_progress
 from workbench.widgets.strip import strip_data, token_strip
 
 QUESTION = (
@@ -59,6 +63,32 @@ def main() -> None:
     _compare(analysis)
 
 
+def _second(a: Side, settings: service.Settings, text: str) -> Analysis:
+    """B; A stands alone while B is routed."""
+    alone = st.empty()
+
+    def on_layer(part: RoutedLayer) -> None:
+        tell(part)
+        if part.done == 1:  # so that nothing flickers where B is known
+            with alone.container():
+                _alone(a)
+
+    with routing_progress("Routing B") as tell:
+        second = service.analysis(settings, text, on_layer)
+    alone.empty()
+    if second.trace.query_head is None or a.trace.query_head is None:
+        return second
+    return dataclasses.replace(second, trace=dataclasses.replace(second.trace, query_head=a.trace.query_head))
+
+
+def _alone(a: Side) -> None:
+    """A before B is known: its sentence and the beginning of its text."""
+    st.markdown(f"**A.** {layer_verdict(a.trace, a.row, pair_shares(a.trace, a.row))}")
+    first, last = paginate(a.analysis.cells, 400)[0]
+    with st.container(height=420 if last - first > 120 else "content", border=True, key="strip_frame_alone"):
+        token_strip(strip_data(a.trace, a.trace.token_bytes, a.analysis.cells[first:last], a.row), key="strip_alone")
+
+
 @st.fragment
 def _compare(analysis: Analysis) -> None:
     with guarded():
@@ -68,28 +98,24 @@ def _compare(analysis: Analysis) -> None:
             if "text" in differs and text is None:
                 st.info("**Paste or upload a text for B.**", icon=":material/edit_note:")
                 return
-            with st.spinner("Routing B …", show_time=True):
-                second = service.analysis(settings, analysis.trace.text if text is None else text)
-            if second.trace.query_head is not None and analysis.trace.query_head is not None:
-                shown = dataclasses.replace(second.trace, query_head=analysis.trace.query_head)
-                second = dataclasses.replace(second, trace=shown)
             row = layer_slider(
                 analysis.trace,
                 "The layer of A. B has the same layer unless it differs in the layer.",
                 label="Layer of A",
             )
+            second = _second(Side(analysis, row), settings, analysis.trace.text if text is None else text)
             other = controls.layer(analysis.trace.layers[row], second.trace, differs="layer" in differs)
         finally:
             state.publish()
         a = Side(analysis, row)
         b = Side(dataclasses.replace(second, text_name=text_name or analysis.text_name), other)
         if same_tokens(a, b):
-            _same_text(a, b, answer)
+            _same_text(a, b, answer, settings.routers if settings.routers != st.session_state["routers"] else "")
         else:
             _different_texts(a, b, answer)
 
 
-def _same_text(a: Side, b: Side, answer: DeltaGenerator) -> None:
+def _same_text(a: Side, b: Side, answer: DeltaGenerator, routers: str) -> None:
     counts, columns, renumbered = matched(a, b)
     sizes = a.trace.config.num_groups, b.trace.config.num_groups
     agreement = agreement_within(a.trace.groups[a.row], b.trace.groups[b.row], *sizes)
@@ -101,6 +127,7 @@ def _same_text(a: Side, b: Side, answer: DeltaGenerator) -> None:
             "other texts."
         )
     made_from = origin(a, b)
+    names = _names(a), _names(b)
     left, right = st.columns(2, gap="medium")
     with left:
         table = side_table(a, b)
@@ -108,18 +135,41 @@ def _same_text(a: Side, b: Side, answer: DeltaGenerator) -> None:
         downloads(table, made_from, name="compared")
     with right:
         chart(
-            overlap_map(counts, columns, "A", "B", dark=is_dark()),
+            overlap_map(counts, columns, "A", "B", dark=is_dark(), names=names),
             overlap_table(counts, columns),
             made_from,
             name="overlap",
             alt="Share of each group of A in each group of B, matched groups on the diagonal.",
-            column_config={"share of A's group": SHARE},
+            column_config={
+                "share of A's group": SHARE,
+                **{name: group_column(name) for name in ("group of A", "group of B")},
+            },
+            shown=lambda table: table.assign(
+                **{
+                    "group of A": _urls(a, table["group of A"].tolist(), names[0]),
+                    "group of B": _urls(b, table["group of B"].tolist(), names[1], routers),
+                }
+            ),
         )
-    _strips(a, b, renumbered)
-    _differing(a, renumbered, made_from)
+    # B's groups under A's numbers: labels of B's own groups, by the numbers that the strip shows.
+    theirs = {place: names[1][group] for place, group in enumerate(columns.tolist()) if group in names[1]}
+    _strips(a, b, renumbered, (names[0], theirs))
+    _differing(a, renumbered, made_from, lambda groups: _urls(a, groups, names[0]), theirs)
+    await_labels(a.trace)
+    await_labels(b.trace)
 
 
-def _strips(a: Side, b: Side, renumbered: Trace) -> None:
+def _names(side: Side) -> dict[int, str]:
+    return labels_here(side.analysis, side.row)
+
+
+def _urls(side: Side, groups: Iterable[int], names: dict[int, str], routers: str = "") -> list[str]:
+    """Links to groups of a side, with its own routers where it has others than A."""
+    changes = {"routers": routers} if routers else {}
+    return group_urls(groups, side.layer, side.trace.head, names, **changes)
+
+
+def _strips(a: Side, b: Side, renumbered: Trace, names: tuple[dict[int, str], dict[int, str]]) -> None:
     st.divider()
     st.markdown(
         "**The same tokens twice.** A group of B has the number and colour of its matched group of A. "
@@ -130,14 +180,22 @@ def _strips(a: Side, b: Side, renumbered: Trace) -> None:
     first, last = pages[number]
     cells, raw = a.analysis.cells[first:last], a.trace.token_bytes
     left, right = st.columns(2, gap="medium")
-    for place, name, trace, row in ((left, "A", a.trace, a.row), (right, "B", renumbered, 0)):
+    sides = (left, "A", a.trace, a.row, names[0]), (right, "B", renumbered, 0, names[1])
+    for place, name, trace, row, own in sides:
         with place:
             st.markdown(f"**{name}**, layer {trace.layers[row]}")
             with st.container(height=420 if last - first > 120 else "content", border=True, key=f"strip_frame_{name}"):
-                token_strip(strip_data(trace, raw, cells, row), key=f"strip_{name}", on_pick=lambda token: None)
+                data = strip_data(trace, raw, cells, row, names=own)
+                token_strip(data, key=f"strip_{name}", on_pick=lambda token: None)
 
 
-def _differing(a: Side, renumbered: Trace, made_from: dict[str, Any]) -> None:
+def _differing(
+    a: Side,
+    renumbered: Trace,
+    made_from: dict[str, Any],
+    links: Callable[[Iterable[int]], list[str]],
+    theirs: dict[int, str],
+) -> None:
     moved = differing(a, renumbered)
     if not len(moved):
         st.markdown("No token is in another group.")
@@ -147,12 +205,17 @@ def _differing(a: Side, renumbered: Trace, made_from: dict[str, Any]) -> None:
         order = "their margin in A, the clearest first: how far their group is above the next one."
     st.markdown(f"**{len(moved):,} tokens differ**, sorted by {order}")
     shown = differing_table(a, renumbered, moved[:LISTED])
+    in_b = [called(group, theirs) for group in shown["group in B"].tolist()]
     st.dataframe(
-        shown,
+        shown.assign(**{"group in A": links(shown["group in A"].tolist()), "group in B": in_b}),
         hide_index=True,
         height=320,
         key="differing",
-        column_config=dict.fromkeys(("affinity", "margin in A", "margin in B"), THREE),
+        column_config={
+            **dict.fromkeys(("affinity", "margin in A", "margin in B"), THREE),
+            "group in A": group_column("group in A"),
+            "group in B": st.column_config.TextColumn(help="A's number of it, and the label of B's own group."),
+        },
     )
     downloads(lambda: differing_table(a, renumbered, moved), made_from, name="differing-tokens")
 
@@ -172,7 +235,7 @@ def _different_texts(a: Side, b: Side, answer: DeltaGenerator) -> None:
             st.markdown(f"**{name}.** {layer_verdict(trace, side.row, pair_shares(trace, side.row))}")
             sizes = size_table(trace)
             chart(
-                layer_sizes(trace, side.row, dark=is_dark()),
+                layer_sizes(trace, side.row, dark=is_dark(), names=_names(side)),
                 sizes.loc[sizes["layer"].eq(side.layer)],
                 side.analysis.origin,
                 name=f"sizes-{name}",

@@ -15,9 +15,11 @@ from focus_core.analysis.interventions.run import LARGEST, SCHEMA, effects_of_po
 from focus_core.errors import FocusError
 from workbench.charts.theme import is_dark
 from workbench.engine import service
+from workbench.engine.labels import labels
 from workbench.engine.service import Analysis
 from workbench.shell import state
 from workbench.shell.frame import open_page
+from workbench.views.effects import single_box
 from workbench.views.effects.cached import Asked, eligible_sizes, group_point, known
 from workbench.views.effects.charts import effect_chart, of_groups, of_kinds
 from workbench.views.effects.repeats import (
@@ -29,10 +31,19 @@ from workbench.views.effects.repeats import (
     repeats,
     strongest,
 )
-from workbench.views.effects.tables import floor_sentence, kind_table, most_changed, shown_table, verdict
+from workbench.views.effects.tables import (
+    few_keys_sentence,
+    floor_sentence,
+    kind_table,
+    most_changed,
+    shown_table,
+    target_places,
+    target_table,
+    verdict,
+)
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.folded import folded
-from workbench.widgets.group_link import group_link
+from workbench.widgets.group_link import await_labels, called, group_link, labels_here
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 
@@ -55,6 +66,7 @@ WHICH = {"largest": f"The {LARGEST} largest", "chosen": "Choose"}
 RUNNING = "effects_running"
 SHARES = ("read", "chance", "difference", "low", "high")
 _THREE = st.column_config.NumberColumn(format="%.3f")
+_DIGITS = st.column_config.NumberColumn(format="%.3g")
 
 
 def main() -> None:
@@ -139,17 +151,23 @@ def _effects(analysis: Analysis) -> None:
             "that are done are kept.",
         )
         place = right.empty()
-        floor = floor_sentence(len(groups), asked.effect.draws)
-        if floor:
-            st.caption(floor)
+        sizes = eligible_sizes(analysis.trace, row, asked.tokens)
+        few = few_keys_sentence([int(sizes[group]) for group in groups])
+        for warning in filter(None, (floor_sentence(len(groups), asked.effect.draws), few)):
+            st.caption(warning)
         if points:
             _results(analysis, asked, points)
         else:
             st.markdown(f"#### {BEFORE[asked.effect.kind]}")
-        group_link(analysis.trace, row, key="effects_group_page")
+        group_link(analysis.trace, row, key="effects_group_page", names=labels_here(analysis, row))
+        box = None if running else folded("One link, or the groups of two tokens", "effects_single")
+        if box is not None:
+            with box:
+                single_box.draw(analysis, asked.layer, asked.head, asked.tokens)
         if running:  # one group at a time, so that its result is shown while the next one runs
             _run_one(analysis, asked, missing[0], len(points), len(groups), place)
             st.rerun()
+        await_labels(analysis.trace)
 
 
 def _start(asked: Asked, groups: list[int]) -> None:
@@ -208,6 +226,14 @@ def _choices(analysis: Analysis, row: int) -> tuple[Asked, list[int]]:
             key="effect_draws",
             help="More give smaller p-values. Drawing stops early where chance does as much as the group.",
         )
+    with left:
+        typed = st.text_input(
+            "Predictions to follow",
+            key="effect_targets",
+            placeholder="places of tokens, such as 120, 133",
+            help="Chosen predictions are tested one by one, against the same random sets; the places are those of "
+            "Explore. Choose them before you run: other places run the text again.",
+        )
     sizes = eligible_sizes(trace, row, tokens)
     order = [int(group) for group in np.argsort(-sizes, kind="stable") if sizes[group]]
     with right:
@@ -223,21 +249,22 @@ def _choices(analysis: Analysis, row: int) -> tuple[Asked, list[int]]:
                 )
             )
         _take_group_of_link(order)
-        which = st.segmented_control(
-            "Groups", list(WHICH), format_func=lambda name: WHICH[name], key="effect_which", default="largest"
-        )
+        names = labels(analysis, row, st.session_state["model"], head)
+        st.session_state.setdefault("effect_which", "largest")  # no default beside it: Streamlit would warn
+        which = st.segmented_control("Groups", list(WHICH), format_func=lambda name: WHICH[name], key="effect_which")
         groups = order[:LARGEST]
         if which == "chosen":
             groups = st.multiselect(
                 "Chosen groups",
                 order,
                 default=order[:1],
-                format_func=lambda group: f"{group} ({sizes[group]} tokens)",
+                format_func=lambda group: f"{called(group, names)} ({sizes[group]} tokens)",
                 key=f"effect_groups_{trace.layers[row]}_{head}_{tokens}",
                 help="Fewer groups need fewer random sets for the same p-value.",
             )
-    effect = EffectSettings(kind=kind, chance=chance, draws=draws)
-    return Asked(trace.layers[row], head, min(tokens, len(trace.tokens)), effect), list(groups)
+    length = min(tokens, len(trace.tokens))
+    effect = EffectSettings(kind=kind, chance=chance, draws=draws, targets=target_places(typed, length))
+    return Asked(trace.layers[row], head, length, effect), list(groups)
 
 
 def _take_group_of_link(order: list[int]) -> None:
@@ -264,7 +291,7 @@ def _results(analysis: Analysis, asked: Asked, points: list[dict[str, Any]]) -> 
     chart(
         effect_chart(
             of_groups(table),
-            title=f"Effect of each group of layer {asked.layer}, head {asked.head}, on the predictions",
+            title=f"Effect of each group: layer {asked.layer}, head {asked.head}",
             axis="",
             dark=is_dark(),
         ),
@@ -299,6 +326,14 @@ def _results(analysis: Analysis, asked: Asked, points: list[dict[str, Any]]) -> 
         f"{asked.tokens:,} tokens of one text: the p-values are about this text. Layers after the change run again, "
         "those before it do not change. Nothing before the first changed link can move."
     )
+    if asked.effect.targets:
+        chosen = target_table(points, asked.effect.targets, analysis.trace)
+        st.markdown("**The predictions to follow**")
+        st.dataframe(
+            chosen, hide_index=True, key="effects_targets", column_config={"change of loss": _DIGITS, "p": _THREE}
+        )
+        st.caption("Change of the loss in nats; p by Holm's method over these rows.")
+        downloads(chosen, origin | {"targets": list(asked.effect.targets)}, name="effects-targets")
     _details(analysis, asked, points, origin)
 
 
@@ -307,12 +342,13 @@ def _details(analysis: Analysis, asked: Asked, points: list[dict[str, Any]], ori
     if not box.open:
         return
     with box:
+        own = labels(analysis, analysis.trace.layers.index(asked.layer), st.session_state["model"], asked.head)
         largest = max(range(len(points)), key=lambda place: points[place]["kl"]["value"])
         place = st.selectbox(
             "Group",
             range(len(points)),
             index=largest,
-            format_func=lambda place: f"group {points[place]['group']}",
+            format_func=lambda place: f"group {called(points[place]['group'], own)}",
             key=f"effect_one_{len(points)}",
         )
         point = points[place]
@@ -333,7 +369,7 @@ def _details(analysis: Analysis, asked: Asked, points: list[dict[str, Any]], ori
         changed = most_changed(point, analysis.trace)
         st.markdown("**The predictions that change most**")
         st.dataframe(
-            changed, hide_index=True, key="effects_changed", column_config={"change of loss": _THREE, "KL": _THREE}
+            changed, hide_index=True, key="effects_changed", column_config={"change of loss": _DIGITS, "KL": _DIGITS}
         )
         downloads(changed, origin | {"group": point["group"]}, name="effects-predictions")
 

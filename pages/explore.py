@@ -5,12 +5,15 @@ from __future__ import annotations
 from functools import partial
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from focus_core.analysis import Trace
 from focus_core.analysis.display.cells import page_of, paginate
 from focus_core.analysis.tokens import context, margin_of
+from focus_core.analysis.trace import RoutedLayer
 from workbench.charts.group_sizes import all_sizes, layer_sizes, size_table
 from workbench.charts.theme import is_dark
+from workbench.engine import service
 from workbench.engine.service import Analysis
 from workbench.shell import state
 from workbench.shell.frame import open_page
@@ -18,12 +21,14 @@ from workbench.shell.sidebar import Inputs
 from workbench.tokens import previews
 from workbench.tokens.reads import PairShares, class_names, pair_shares, partners, relations, repeated_words
 from workbench.tokens.tables import ambiguous, groups_by_layer, token_table
+from workbench.views.explore.cached import overlay
+from workbench.views.explore.overlays import OVERLAYS, Overlay
 from workbench.views.explore.pairs import pair_bar
 from workbench.views.explore.token_map import token_map
 from workbench.views.explore.verdicts import layer_verdict, repeats_sentence, token_sentence
 from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart, downloads
-from workbench.widgets.group_link import group_link
+from workbench.widgets.group_link import await_labels, group_column, group_link, group_urls, labels_here
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.strip import strip_data, token_strip
@@ -46,22 +51,39 @@ WEIGHT = st.column_config.NumberColumn(format="%.3f")
 
 def main() -> None:
     """Draw the page."""
-    analysis = open_page("Explore: which group is each token in?", QUESTION, _meanwhile)
+    analysis = open_page("Explore: which group is each token in?", QUESTION, _meanwhile, _arriving)
     if analysis is None:
         _empty_state()
         return
     _explore(analysis)
 
 
-def _meanwhile(inputs: Inputs) -> None:
-    """The groups of a sample as they ship, until the model has routed it."""
+def _meanwhile(inputs: Inputs) -> bool:
+    """The groups of a sample as they ship, until the model has routed it; False if none ship."""
     found = None if inputs.text is None else previews.find(inputs.settings, inputs.text)
     if found is None:
-        return
+        return False
     data = previews.preview_strip(found, st.session_state.get("layer", -1))
     st.caption(f"Groups of layer {data['layer']} as they ship. The model is loading; details follow.")
     with st.container(height=640, border=True):
         token_strip(data, key="preview")
+    return True
+
+
+def _arriving(inputs: Inputs, part: RoutedLayer, place: DeltaGenerator) -> None:
+    """The groups of the first layer as soon as they are known, then those of the chosen one."""
+    wanted, chosen = part.done - 1 == part.count // 2, st.session_state.get("layer", -1)
+    if chosen != -1:
+        wanted = part.layer == chosen
+    if inputs.text is None or not (wanted or part.done == 1):
+        return
+    offsets = service.encoding(inputs.settings.model, inputs.text).offsets
+    data = previews.preview_strip(previews.of_layer(inputs.text, offsets, part), part.layer)
+    rest = "" if wanted else f" Layer {chosen} follows." if chosen != -1 else " The middle one follows."
+    with place.container():
+        st.caption(f"Groups of layer {part.layer}.{rest} Details follow when all layers are known.")
+        with st.container(height=640, border=True):
+            token_strip(data, key=f"arriving_{part.layer}")
 
 
 @st.fragment
@@ -75,15 +97,17 @@ def _explore(analysis: Analysis) -> None:
         )
         shares = pair_shares(trace, row)
         st.markdown(f"#### {layer_verdict(trace, row, shares)}")
+        names = labels_here(analysis, row)
         left, right = st.columns([3, 2], gap="medium")
         with left:
-            _strip(analysis, row)
+            _strip(analysis, row, names)
         with right:
-            _token_detail(analysis, row, shares)
-            group_link(trace, row, key="explore_group_page")
+            _token_detail(analysis, row, shares, names)
+            group_link(trace, row, key="explore_group_page", names=names)
         st.divider()
-        _views(analysis, row)
+        _views(analysis, row, names)
         state.publish()
+        await_labels(trace)
 
 
 def _keep_token_in_range(analysis: Analysis) -> None:
@@ -102,9 +126,10 @@ def _select(token: int) -> None:
     st.session_state["token_box"] = token
 
 
-def _strip(analysis: Analysis, row: int) -> None:
+def _strip(analysis: Analysis, row: int, names: dict[int, str]) -> None:
     selected = _selected()
     pages = paginate(analysis.cells)
+    values = _overlay(analysis, row)
     fade_unread = st.toggle(
         "Fade tokens that the selected one does not read",
         key="fade_unread",
@@ -120,14 +145,43 @@ def _strip(analysis: Analysis, row: int) -> None:
         row,
         selected,
         fade_unread=fade_unread and selected is not None,
+        names=names,
     )
+    if values is not None:
+        data = values.tint(data, dark=is_dark())
     with st.container(height=640 if last - first > 250 else "content", border=True, key="strip_frame"):
         token_strip(data, key="strip", on_pick=_select)
+    if values is not None:
+        st.caption(
+            "Fill and number: the value. Hover or focus a token for it in words and for its group; click to select it."
+        )
+        downloads(values.table, analysis.origin, name="token-values", file=f"tokens-{values.kind}")
+        return
     several = analysis.trace.config.key_top_k_of(row) > 1
     st.caption(
         f"Fill and number: the {'first ' if several else ''}group. {'Stripe: the second group. ' if several else ''}"
         "Hover or focus a token for its details; click it, or press Enter, to select it."
     )
+
+
+def _overlay(analysis: Analysis, row: int) -> Overlay | None:
+    """The values that tint the strip in place of groups, if some are chosen, with their meaning."""
+    state.choose("tint", list(OVERLAYS))
+    kind = st.segmented_control(
+        "Colour tokens by",
+        list(OVERLAYS),
+        format_func=lambda name: OVERLAYS[name],
+        key="tint",
+        required=True,
+        help="Their group in this layer; how hard they are to predict; how much harder routing makes them; or how much "
+        "of their attention goes to tokens that they do not read in this layer.",
+        persist_state="session",
+    )
+    with st.spinner("Running the text through the model …", show_time=True):
+        values = overlay(kind or "groups", analysis, row, st.session_state["model"], st.session_state["routers"])
+    if values is not None:
+        st.markdown(values.sentences)
+    return values
 
 
 def _page_number(analysis: Analysis, pages: list[tuple[int, int]], selected: int | None) -> int:
@@ -142,7 +196,7 @@ def _page_number(analysis: Analysis, pages: list[tuple[int, int]], selected: int
     return st.pagination(len(pages), default=start + 1, key=f"page_{len(pages)}_{selected}") - 1
 
 
-def _token_detail(analysis: Analysis, row: int, shares: PairShares) -> None:
+def _token_detail(analysis: Analysis, row: int, shares: PairShares, names: dict[int, str]) -> None:
     trace, dark, layer = analysis.trace, is_dark(), analysis.trace.layers[row]
     st.plotly_chart(
         pair_bar(shares, layer, dark=dark, names=class_names(trace)),
@@ -173,23 +227,25 @@ def _token_detail(analysis: Analysis, row: int, shares: PairShares) -> None:
     st.markdown(token_sentence(codes, selected, layer, chosen=trace.head is not None, narrow=narrow))
     far = partners(trace, row, selected)
     if len(far):
+        links = group_urls(trace.groups[row, far["token"]].tolist(), layer, trace.head, names)
         st.dataframe(
-            far,
+            far.assign(group=links),
             hide_index=True,
             key="partners",
             column_config={
-                "in context": st.column_config.TextColumn(width=245),
+                "which": st.column_config.TextColumn(width=70),
+                "in context": st.column_config.TextColumn(width=200),
                 "distance": st.column_config.NumberColumn(width=65),
                 "affinity": st.column_config.NumberColumn(format="%.3f", width=60),
-                "shared groups": st.column_config.TextColumn(
-                    "groups",
-                    width=55,
-                    help="The key's group; none just beyond the window, which is always read."
-                    if narrow
-                    else "Groups both are in.",
-                ),
+                "group": group_column(help="The first group of the token that is read.", width=110),
+                "shared groups": st.column_config.TextColumn("shared", width=55, help="Groups both are in."),
             },
-            column_order=["in context", "distance", "shared groups", "affinity", "which", "token"],
+            # The shared groups of narrow routers are the key's own, or none just beyond the window.
+            column_order=[
+                *("which", "in context", "distance", "group"),
+                *(() if narrow else ("shared groups", "affinity")),
+                "token",
+            ],
         )
     with st.expander("Its groups in every layer"):
         st.dataframe(
@@ -204,7 +260,7 @@ def _select_from_box() -> None:
     st.session_state["token"] = -1 if value is None else int(value)
 
 
-def _views(analysis: Analysis, row: int) -> None:
+def _views(analysis: Analysis, row: int, names: dict[int, str]) -> None:
     trace, dark, layer = analysis.trace, is_dark(), analysis.trace.layers[row]
     state.choose("view", list(VIEWS))
     view = st.segmented_control(
@@ -240,7 +296,7 @@ def _views(analysis: Analysis, row: int) -> None:
             )
             downloads(table, analysis.origin, name="returning-words", file=f"returning-words-layer-{layer}")
     elif view == "map":
-        figure = token_map(trace, dark=dark, layer=row, token=_selected())
+        figure = token_map(trace, dark=dark, layer=row, token=_selected(), names=names)
         chart(
             figure,
             lambda: token_table(trace, trace.token_bytes),
@@ -254,13 +310,14 @@ def _views(analysis: Analysis, row: int) -> None:
         left, right = st.columns(2)
         with left:
             chart(
-                layer_sizes(trace, row, dark=dark),
+                layer_sizes(trace, row, dark=dark, names=names),
                 table.loc[table["layer"].eq(trace.layers[row])],
                 analysis.origin,
                 name="layer-sizes",
                 file=f"group-sizes-layer-{layer}",
                 alt=f"Share of tokens in each group of layer {trace.layers[row]}.",
-                column_config=shares,
+                column_config=shares | {"group": group_column()},
+                shown=lambda sizes: sizes.assign(group=group_urls(sizes["group"], layer, trace.head, names)),
             )
         with right:
             chart(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import streamlit as st
 
 from focus_core.analysis.linguistics.tagging import ENTITIES
 from focus_core.analysis.linguistics.words import UPOS
 from focus_core.analysis.search.matches import MAX_PATTERN
+from focus_core.report.labels import TAG_WORDS
 from focus_core.resources import pages_dir
 from workbench.charts.theme import is_dark
+from workbench.engine.labels import labels
 from workbench.engine.service import Analysis
 from workbench.runs import notes
 from workbench.shell import state
 from workbench.shell.frame import open_page
+from workbench.shell.sidebar import GROUPS
 from workbench.views.find import cached
 from workbench.views.find.show import (
     context_table,
@@ -26,11 +31,11 @@ from workbench.views.find.show import (
     row_sentence,
     verdict,
 )
-from workbench.views.group.labels import TAG_WORDS
 from workbench.views.linguistics.cached import tagged
 from workbench.views.report.build import report_of
 from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart
+from workbench.widgets.group_link import await_labels
 from workbench.widgets.guard import guarded
 from workbench.widgets.markup import counted, plain
 
@@ -61,7 +66,7 @@ TWO = st.column_config.NumberColumn(format="%.2f")
 
 def main() -> None:
     """Draw the page."""
-    analysis = open_page("Find: where do names gather?", QUESTION)
+    analysis = open_page("Find: where do names gather?", QUESTION, parts=GROUPS)
     if analysis is None:
         empty_state(
             "You will see:\n"
@@ -85,7 +90,7 @@ def _find(analysis: Analysis) -> None:
             _labels(analysis, query)
         else:
             _gathered(analysis, by, query)
-        st.page_link(pages_dir() / "group.py", label="From a group to its tokens and parts of speech: the page Group")
+        await_labels(analysis.trace)
 
 
 def _asked(analysis: Analysis) -> tuple[str, str]:
@@ -98,6 +103,7 @@ def _asked(analysis: Analysis) -> tuple[str, str]:
         format_func=lambda name: KINDS[name],
         key="find_by",
         required=True,
+        wrap=True,
         help="Parts of speech and entities are predictions of spaCy's small English model.",
         persist_state="session",
     )
@@ -148,9 +154,11 @@ def _gathered(analysis: Analysis, by: str, query: str) -> None:
         for place, (name, _) in own_names(notes.of_every_head(analysis.trace.provenance.routers_hash)).items()
         if name
     }
-    for row in found.listed.head(ROWS).to_dict("records"):
+    shown = found.listed.head(ROWS).to_dict("records")
+    guessed = _guessed(analysis, shown) | names
+    for row in shown:
         left, right = st.columns([2, 5], gap="small", vertical_alignment="center")
-        name = names.get((int(row["layer"]), int(row["head"]), int(row["group"])), "")
+        name = guessed.get((int(row["layer"]), int(row["head"]), int(row["group"])), "")
         place = place_of(row, heads).capitalize()
         left.page_link(
             pages_dir() / "group.py",
@@ -165,7 +173,7 @@ def _gathered(analysis: Analysis, by: str, query: str) -> None:
         "of the first in a ranking flatter them."
     )
     chart(
-        lift_chart(found, heads, dark=is_dark()),
+        lift_chart(found, heads, dark=is_dark(), names=guessed),
         listed_table(found, names, heads),
         analysis.origin | {"find by": by, "find": query},
         name="find",
@@ -178,6 +186,14 @@ def _gathered(analysis: Analysis, by: str, query: str) -> None:
     )
     st.markdown("**The matches in context**")
     st.dataframe(context_table(analysis.trace, found.matches), hide_index=True, key="find_contexts")
+
+
+def _guessed(analysis: Analysis, rows: list[dict[str, Any]]) -> dict[tuple[int, int, int], str]:
+    """Labels of the groups of some rows, by layer, head and group, as far as they are known."""
+    layers = analysis.trace.layers
+    places = {(int(row["layer"]), int(row["head"])) for row in rows}
+    found = {place: labels(analysis, layers.index(place[0]), st.session_state["model"], place[1]) for place in places}
+    return {(*place, group): name for place, own in found.items() for group, name in own.items()}
 
 
 def _named(by: str, query: str) -> str:

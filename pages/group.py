@@ -9,17 +9,18 @@ import streamlit as st
 from focus_core.analysis.interventions.groups import EffectSettings
 from focus_core.analysis.interventions.run import effects_of_points
 from focus_core.report.bundle import MAX_NOTE
+from focus_core.report.labels import as_note, guess, named
 from focus_core.report.model import Card
 from focus_core.resources import pages_dir
 from workbench.charts.theme import is_dark
+from workbench.engine.labels import Words, notes_key, words_of
 from workbench.engine.service import Analysis
 from workbench.shell import sessions, state
 from workbench.shell.frame import open_page
 from workbench.views.effects.cached import Asked, group_point, known
-from workbench.views.effects.tables import floor_sentence, most_changed, shown_table, verdict
+from workbench.views.effects.tables import few_keys_sentence, floor_sentence, most_changed, shown_table, verdict
 from workbench.views.group import cached
 from workbench.views.group.charts import tag_chart
-from workbench.views.group.labels import as_note, guess, named, notes_key
 from workbench.views.group.tables import (
     context_rows,
     matched_rows,
@@ -31,6 +32,7 @@ from workbench.views.group.tables import (
 )
 from workbench.views.report.build import report_of
 from workbench.widgets.export import chart, downloads
+from workbench.widgets.group_link import group_column, group_urls, labels_here
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.markup import plain
@@ -44,6 +46,7 @@ TOKENS = 384
 NAME = 80
 PERCENT = st.column_config.NumberColumn(format="percent")
 TWO = st.column_config.NumberColumn(format="%.2f")
+DIGITS = st.column_config.NumberColumn(format="%.3g")
 
 
 def main() -> None:
@@ -79,7 +82,7 @@ def _group(analysis: Analysis) -> None:
         )
         state.publish()
         card = cards[group]
-        _head(analysis, card, own.get((layer, group), ""))
+        _head(analysis, card, own.get((layer, group), ""), words_of(trace, row).get(group, {}))
         _own_words(analysis, layer, group, own.get((layer, group), ""))
         left, right = st.columns(2, gap="medium")
         with left:
@@ -87,18 +90,18 @@ def _group(analysis: Analysis) -> None:
         with right:
             _tags(analysis, card, report.intervals)
         _contexts(card)
-        _others(analysis, row, group, {number: _called(each, "") for number, each in cards.items()})
+        _others(analysis, row, group)
         _effect(analysis, layer, group)
 
 
 def _called(card: Card, note: str) -> str:
     """A group in a list: its number, the user's name or the guess, and its size."""
-    name = named(note)[0] or guess(card).label
+    name = named(note)[0] or guess(card).short
     return f"{card.group}{f': {name}' if name else ''} ({card.share.value:.1%})"
 
 
-def _head(analysis: Analysis, card: Card, note: str) -> None:
-    trace, found = analysis.trace, guess(card)
+def _head(analysis: Analysis, card: Card, note: str, words: Words) -> None:
+    trace, found = analysis.trace, guess(card, words)
     name, _ = named(note)
     head = "" if trace.head is None else f", key/value head {trace.head}"
     where = f"Group {card.group} of layer {card.layer}{head}"
@@ -187,12 +190,13 @@ def _contexts(card: Card) -> None:
                     table,
                     hide_index=True,
                     key=f"contexts_{name}",
-                    column_config={"before": st.column_config.TextColumn(alignment="right")},
+                    column_config={"before": st.column_config.TextColumn(alignment="right", width=170)},
                 )
 
 
-def _others(analysis: Analysis, row: int, group: int, names: dict[int, str]) -> None:
-    trace = analysis.trace
+def _others(analysis: Analysis, row: int, group: int) -> None:
+    trace, head = analysis.trace, analysis.trace.head
+    layer, names = trace.layers[row], labels_here(analysis, row)
     read, pairs = cached.reading(analysis, row)
     readers = reading_rows(read, pairs, group, of="readers")
     reads = reading_rows(read, pairs, group, of="read")
@@ -212,21 +216,40 @@ def _others(analysis: Analysis, row: int, group: int, names: dict[int, str]) -> 
                 st.caption("The text is too short: too few pairs lie beyond the window.")
                 continue
             st.dataframe(
-                table.assign(group=[names[number] for number in table["group"]]),
+                table.assign(group=group_urls(table["group"], layer, head, names)),
                 hide_index=True,
                 key=key,
-                column_config={"read": PERCENT, "times the mean": TWO},
+                column_config={
+                    "group": group_column(width=150),
+                    "distant pairs": st.column_config.NumberColumn("pairs", help=hint, width=70),
+                    "read": st.column_config.NumberColumn(format="percent", width=70),
+                    "times the mean": st.column_config.NumberColumn(
+                        "× mean", format="%.2f", width=70, help="The share read, over that of all groups together."
+                    ),
+                },
             )
     with columns[0]:
         st.markdown(
             "**In the layers beside it**",
             help="The groups of two layers are paired so that most tokens stay together.",
         )
+        beside = matched_rows(trace, row, group)
+        urls = [
+            url
+            for other, partner in zip(beside["layer"].tolist(), beside["group"].tolist())
+            for url in group_urls([partner], other, head, labels_here(analysis, trace.layers.index(other)))
+        ]
         st.dataframe(
-            matched_rows(trace, row, group),
+            beside.assign(group=urls),
             hide_index=True,
             key="group_matched",
-            column_config={"of this group": PERCENT, "by chance": PERCENT},
+            column_config={
+                "layer": st.column_config.NumberColumn(width=60),
+                "group": group_column(width=150),
+                "shared": st.column_config.NumberColumn(help="Tokens in both.", width=70),
+                "of this group": st.column_config.NumberColumn(format="percent", width=100),
+                "by chance": st.column_config.NumberColumn(format="percent", width=80),
+            },
         )
     with columns[1]:
         st.markdown("**Nearest groups**", help="By the cosine of their centroids, which the routers hold.")
@@ -234,10 +257,13 @@ def _others(analysis: Analysis, row: int, group: int, names: dict[int, str]) -> 
             cached.centroids(analysis, st.session_state["model"], st.session_state["routers"])[trace.layers[row]], group
         )
         st.dataframe(
-            near.assign(group=[names[number] for number in near["group"]]),
+            near.assign(group=group_urls(near["group"], layer, head, names)),
             hide_index=True,
             key="group_near",
-            column_config={"cosine of centroids": TWO},
+            column_config={
+                "group": group_column(width=220),
+                "cosine of centroids": st.column_config.NumberColumn("cosine", format="%.2f", width=80),
+            },
         )
 
 
@@ -270,12 +296,14 @@ def _effect(analysis: Analysis, layer: int, group: int) -> None:
     table = effects_of_points(points)
     st.markdown(verdict(table, EFFECT.kind, layer=layer, head=asked.head, tokens=asked.tokens))
     st.dataframe(shown_table(table), hide_index=True, key="group_effect", column_config={"p": TWO, "p, loss": TWO})
-    floor = floor_sentence(1, EFFECT.draws)
-    st.caption(f"KL and loss in thousandths of a nat per token; chance is as many random tokens. {floor}")
+    warnings = f"{floor_sentence(1, EFFECT.draws)} {few_keys_sentence([len(points[0]['keys'])])}"
+    st.caption(f"KL and loss in thousandths of a nat per token; chance is as many random tokens. {warnings}")
     changed = most_changed(points[0], trace)
     if len(changed):
         st.markdown("The predictions that change most:")
-        st.dataframe(changed, hide_index=True, key="group_changed", column_config={"KL": TWO, "change of loss": TWO})
+        st.dataframe(
+            changed, hide_index=True, key="group_changed", column_config={"KL": DIGITS, "change of loss": DIGITS}
+        )
 
 
 def _empty_state() -> None:

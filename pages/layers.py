@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import streamlit as st
 
 from focus_core.analysis import Trace
@@ -12,6 +13,7 @@ from workbench.engine import cached
 from workbench.engine.service import Analysis
 from workbench.shell import state
 from workbench.shell.frame import open_page
+from workbench.shell.sidebar import GROUPS
 from workbench.views.layers.charts import agreement_map, churn_line, flow_map
 from workbench.views.layers.tables import (
     FEW_TOKENS,
@@ -25,6 +27,7 @@ from workbench.views.layers.tables import (
 )
 from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart, downloads
+from workbench.widgets.group_link import await_labels, group_column, group_urls, labels_here
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 
@@ -39,7 +42,7 @@ LISTED = 25
 
 def main() -> None:
     """Draw the page."""
-    analysis = open_page("Layers: do groups persist?", QUESTION)
+    analysis = open_page("Layers: do groups persist?", QUESTION, parts=GROUPS)
     if analysis is None:
         _empty_state()
         return
@@ -70,6 +73,7 @@ def _layers(analysis: Analysis) -> None:
             )
             _tokens(analysis, churn, row)
         state.publish()
+        await_labels(trace)
 
 
 def _two_layers(trace: Trace) -> tuple[int, int]:
@@ -89,6 +93,7 @@ def _two_layers(trace: Trace) -> tuple[int, int]:
 
 def _maps(analysis: Analysis, agreement: np.ndarray, row: int, other: int) -> None:
     trace, dark = analysis.trace, is_dark()
+    names = labels_here(analysis, row), labels_here(analysis, other)
     left, right = st.columns(2, gap="medium")
     with left:
         chart(
@@ -105,13 +110,23 @@ def _maps(analysis: Analysis, agreement: np.ndarray, row: int, other: int) -> No
         )
     with right:
         chart(
-            flow_map(trace, row, other, dark=dark),
+            flow_map(trace, row, other, dark=dark, names=names),
             lambda: flow_table(trace, row, other),
             analysis.origin,
             name="flow",
             file=f"flow-{trace.layers[row]}-{trace.layers[other]}",
             alt=f"Share of each group of layer {trace.layers[row]} in each group of layer {trace.layers[other]}.",
-            column_config={"share of group": SHARE},
+            column_config={
+                "share of group": SHARE,
+                "group": group_column(),
+                "other group": group_column("other group"),
+            },
+            shown=lambda table: table.assign(
+                **{
+                    name: group_urls(table[name], trace.layers[place], trace.head, own)
+                    for name, place, own in zip(("group", "other group"), (row, other), names)
+                }
+            ),
         )
         st.caption(
             "Each row adds up to 100%. Matched groups lie on the diagonal: the pairing that holds the most tokens "
@@ -126,15 +141,26 @@ def _tokens(analysis: Analysis, churn: Churn, row: int) -> None:
         f"**Churn of a token**: the share of the {steps} steps between neighbouring layers at which it leaves its "
         "matched group."
     )
-    columns = {"churn": SHARE, "changes": st.column_config.NumberColumn(help=f"Of {steps} steps.")}
+    layer, names = trace.layers[row], labels_here(analysis, row)
+    group = f"group in layer {layer}"
+    columns = {
+        "churn": SHARE,
+        "changes": st.column_config.NumberColumn(help=f"Of {steps} steps."),
+        group: group_column(group),
+    }
+
+    def shown(tokens: np.ndarray) -> pd.DataFrame:
+        table = token_churn(trace, churn, row, tokens)
+        return table.assign(**{group: group_urls(table[group], layer, trace.head, names)})
+
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("Most stable")
-        stable = token_churn(trace, churn, row, order[:LISTED])
+        stable = shown(order[:LISTED])
         st.dataframe(stable, hide_index=True, height=320, key="stable", column_config=columns)
     with right:
         st.markdown("Least stable")
-        unstable = token_churn(trace, churn, row, order[::-1][:LISTED])
+        unstable = shown(order[::-1][:LISTED])
         st.dataframe(unstable, hide_index=True, height=320, key="unstable", column_config=columns)
     downloads(lambda: token_churn(trace, churn, row, order), analysis.origin, name="token-churn")
 

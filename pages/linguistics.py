@@ -18,6 +18,7 @@ from workbench.engine import cached
 from workbench.engine.service import Analysis
 from workbench.shell import state
 from workbench.shell.frame import open_page
+from workbench.shell.sidebar import GROUPS
 from workbench.views.linguistics import cached as kept
 from workbench.views.linguistics.charts import MOST_GROUPS, ami_by_layer, residual_map
 from workbench.views.linguistics.explained import share_bars_of, share_lines, share_table
@@ -25,7 +26,7 @@ from workbench.views.linguistics.tables import largest_first, layer_table, resid
 from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.folded import folded
-from workbench.widgets.group_link import group_link
+from workbench.widgets.group_link import group_link, labels_here
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.markup import counted, plain
@@ -50,7 +51,7 @@ PERCENT = st.column_config.NumberColumn(format="percent", width=66)
 
 def main() -> None:
     """Draw the page."""
-    analysis = open_page("Linguistics: what explains the groups?", QUESTION)
+    analysis = open_page("Linguistics: what explains the groups?", QUESTION, parts=GROUPS)
     if analysis is None:
         _empty_state()
         return
@@ -104,7 +105,8 @@ def _explained(analysis: Analysis, words: WordSample, row: int) -> None:
     if found is None:
         st.markdown(f"#### Too few sentences to predict any: take a text of {MIN_BLOCKS} or more.")
     else:
-        st.markdown(f"#### {explained_sentence(found)}")
+        answer, stop, more = explained_sentence(found).partition(". ")
+        st.markdown(f"#### {answer}{stop.strip()}\n\n{more}")
     _not_english(analysis)
     if found is None:
         return
@@ -174,7 +176,7 @@ def _agreement(analysis: Analysis, words: WordSample, row: int) -> None:
 def _groups(analysis: Analysis, words: WordSample, row: int) -> None:
     _purity(analysis, words, row)
     _words(analysis, words, row)
-    group_link(analysis.trace, row, key="linguistics_group_page")
+    group_link(analysis.trace, row, key="linguistics_group_page", names=labels_here(analysis, row))
 
 
 def _choices() -> tuple[str, bool]:

@@ -15,9 +15,18 @@ from workbench.runs import jobs
 from workbench.shell import state
 from workbench.shell.frame import open_bare_page
 from workbench.views.quality.charts import BOUND, KEPT, frontier
+from workbench.views.quality.kinds import (
+    CHANGE,
+    by_kind,
+    kinds_frontier,
+    kinds_lengths,
+    kinds_map,
+    kinds_notes,
+    kinds_verdict,
+    usual_length,
+)
 from workbench.views.quality.kinds import SHARES as KINDS_SHARES
 from workbench.views.quality.kinds import TIMES as KINDS_TIMES
-from workbench.views.quality.kinds import by_kind, kinds_lengths, kinds_map, kinds_notes, kinds_verdict
 from workbench.views.quality.record_charts import KEPT as DISTANT_KEPT
 from workbench.views.quality.record_charts import draw
 from workbench.views.quality.record_tables import SPEEDS
@@ -218,7 +227,8 @@ def _evidence(kind: str, records: list[Record]) -> None:
 def _kinds(record: Record, table: pd.DataFrame) -> None:
     """Several kinds of text: a length to choose, the means over kinds, and KL of each method on each kind."""
     content, lengths = record.content, kinds_lengths(record.content)
-    state.choose("kinds_length", [lengths[-1], *lengths])
+    usual = usual_length(content)
+    state.choose("kinds_length", [usual, *lengths])
     length = st.segmented_control(
         "Length",
         lengths,
@@ -228,21 +238,30 @@ def _kinds(record: Record, table: pd.DataFrame) -> None:
         help="Context length T. Quality, kept share and speed of a table are all of this length.",
         persist_state="session",
     )
-    length = length or lengths[-1]
+    length = length or usual
     st.markdown(f"#### {plain(kinds_verdict(content, length))}")
-    st.dataframe(
-        table.loc[table["T"] == length].dropna(axis="columns", how="all").drop(columns="T"),
-        hide_index=True,
-        key="kinds_rows",
-        column_config={name: PERCENT for name in KINDS_SHARES}
-        | {name: TIMES for name in KINDS_TIMES}
-        | {name: st.column_config.NumberColumn(format="%.4f") for name in KINDS_NATS},
+    here = table.loc[table["T"] == length].dropna(axis="columns", how="all").drop(columns="T")
+    columns = {name: PERCENT for name in KINDS_SHARES} | {name: TIMES for name in KINDS_TIMES}
+    columns |= {name: st.column_config.NumberColumn(format="%.4f") for name in KINDS_NATS}
+    columns[CHANGE] = st.column_config.NumberColumn(
+        format="percent", help="Of perplexity, from that of the untouched model."
     )
+    origin = {"file": record.name, "model": content["model"]["name"], "date": record.date, "length": length}
+    chart(
+        kinds_frontier(here, dark=is_dark()),
+        here,
+        origin,
+        name="quality-kinds-frontier",
+        alt=f"KL of {len(here)} methods at {length:,} tokens against the share of distant pairs that they keep.",
+        column_config=columns,
+    )
+    st.markdown("**Every method**")
+    st.dataframe(here, hide_index=True, key="kinds_rows", placeholder="–", column_config=columns)
     kinds = by_kind(content, length)
     chart(
         kinds_map(kinds, dark=is_dark()),
         kinds,
-        {"file": record.name, "model": content["model"]["name"], "date": record.date, "length": length},
+        origin,
         name="quality-kinds",
         alt=f"KL of {len(kinds)} methods on {len(kinds.columns) - 1} kinds of text at {length:,} tokens.",
     )

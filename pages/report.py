@@ -14,13 +14,14 @@ from focus_core.report.files import report_files
 from focus_core.report.html import summary, to_html, to_json
 from focus_core.report.model import SECTIONS, Card, Report
 from workbench.charts.theme import is_dark
+from workbench.engine.labels import notes_key
 from workbench.engine.service import Analysis
 from workbench.shell import sessions, state
 from workbench.shell.frame import open_page
-from workbench.views.group.labels import notes_key
 from workbench.views.report.build import report_of
+from workbench.views.report.corpus_box import corpus_box
 from workbench.widgets.empty import empty_state
-from workbench.widgets.group_link import group_link
+from workbench.widgets.group_link import group_link, labels_here
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.markup import plain
@@ -49,6 +50,8 @@ def main() -> None:
             _restored(analysis)
             _report(analysis)
     finally:  # after an error another session can still be opened
+        if state.OWN in st.session_state:  # the sidebar has been drawn
+            corpus_box()
         _session_box()
 
 
@@ -76,7 +79,7 @@ def _report(analysis: Analysis) -> None:
         layer = analysis.trace.layers[row]
         if "notes" in sections:
             _notes(routers, report, layer)
-        group_link(analysis.trace, row, key="report_group_page")
+        group_link(analysis.trace, row, key="report_group_page", names=labels_here(analysis, row))
         st.iframe(
             to_html(report.only([layer], sections), "dark" if is_dark() else "light", cards_only=True),
             height=900,
@@ -99,6 +102,7 @@ def _choices(layers: list[int]) -> tuple[list[int], list[str], int, int]:
         selection_mode="multi",
         format_func=lambda name: SECTIONS[name],
         key=keys["sections"],
+        wrap=True,
         help="Parts of a card. Size and confidence are always there. Parts left out are in none of the files.",
         persist_state="session",
     )
@@ -286,7 +290,7 @@ def _empty_state() -> None:
         "3. **Parts of speech** with intervals, and whether the group's tokens share a group in other layers.\n"
         "4. **Your notes**, saved with the report.\n"
         "5. **Files**: an HTML page that opens without a network, tables, and a session file to continue later."
-        "\n\nFor a whole corpus, use the command line. It streams, and resumes after an interruption:",
+        "\n\nFor a whole corpus, give its folder below, or use the command line:",
         command="focus report my-books/ --out runs/my-report",
     )
 

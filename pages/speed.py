@@ -17,6 +17,7 @@ from workbench.shell.frame import open_bare_page
 from workbench.views.speed.baselines import is_baselines, read_baseline_speed, shipped_baselines
 from workbench.views.speed.charts import error_curves, memory_curves, model_curves, speedup_curves, time_curves
 from workbench.views.speed.tables import (
+    DEFAULTS,
     SpeedRecord,
     apart,
     crossovers,
@@ -25,6 +26,7 @@ from workbench.views.speed.tables import (
     read_model_speed,
     read_speed,
     shipped_speeds,
+    title_of,
 )
 from workbench.views.speed.verdicts import baseline_verdict, model_speed_verdict, speed_verdict
 from workbench.widgets.export import chart, downloads
@@ -55,8 +57,7 @@ COLUMNS = {
     **{name: ERROR for name in ("error output", "error logsumexp", "largest error", "largest logit error")},
     **{name: TIME for name in ("seconds", "min s", "max s")},
     "tokens per second": st.column_config.NumberColumn(format="%.4g"),
-    "working bytes": st.column_config.NumberColumn(format="bytes"),
-    "input bytes": st.column_config.NumberColumn(format="bytes"),
+    **{name: st.column_config.NumberColumn(format="bytes") for name in ("working bytes", "input bytes", "cache bytes")},
 }
 ATTENTION_COLUMNS = COLUMNS | {
     "speedup": st.column_config.NumberColumn("attention only", format="%.2f"),
@@ -93,14 +94,17 @@ def main() -> None:
 
 
 def _choose(shipped: dict[str, Any], runs: dict[str, Job]) -> str:
-    options = [*(name for name, job in runs.items() if job.is_alive), *shipped, *runs, UPLOAD]
+    """The measurement on show; those of the default routers come first, after one that is running."""
+    own = [name for name in DEFAULTS if name in shipped]
+    options = [*(name for name, job in runs.items() if job.is_alive), *own, *shipped, *runs, UPLOAD]
     options = list(dict.fromkeys(options))
     state.choose("speed", options)
     names = {UPLOAD: "upload a file", **{name: f"{job.name} · {job.state}" for name, job in runs.items()}}
+    names |= {name: f"{title_of(name)} · comes with the workbench" for name in shipped}
     return st.selectbox(
         "Measurement",
         options,
-        format_func=lambda name: names.get(name, f"{name} · comes with the workbench"),
+        format_func=lambda name: names.get(name) or str(name),
         key="speed",
         help="Shipped measurements, measurements of this machine, or a file. Each names its machine.",
         persist_state="session",

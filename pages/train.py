@@ -44,8 +44,8 @@ def main() -> None:
     if runs:
         job = _choose(runs)
         scroll_here(st.session_state.pop(SHOW, ""), key="started")
-        run_every = POLL_SECONDS if job.is_alive else None
-        st.fragment(_watch, run_every=run_every)(job.name, job.state)
+        run_every = POLL_SECONDS if any(each.is_alive for each in runs) else None
+        st.fragment(_watch, run_every=run_every)(job.name, _states(runs))
     else:
         _empty_state()
     state.publish()
@@ -72,11 +72,16 @@ def _choose(runs: list[Job]) -> Job:
     return by_name[name]
 
 
-def _watch(name: str, seen: str) -> None:
-    """One run: its sentence, buttons, curves and results. Drawn again every moment while the run works."""
+def _states(runs: list[Job]) -> dict[str, str]:
+    """What the list of runs says of each."""
+    return {job.name: job.state for job in runs}
+
+
+def _watch(name: str, seen: dict[str, str]) -> None:
+    """One run: its sentence, buttons, curves and results. Drawn again every moment while a run works."""
     with guarded():
         job = jobs.find(name)
-        if job is None or (job.state != seen and not job.is_alive):
+        if job is None or _states(jobs.jobs("train")) != seen:
             st.rerun()  # the list of runs and of routers has changed
         progress, results = read_log(job.folder), results_table(job)
         st.markdown(f"#### {training_verdict(job, progress, results)}")

@@ -28,6 +28,7 @@ from workbench.views.write.show import (
     kl_chart,
     likeliest,
     short_prompt,
+    speed_note,
     token_table,
     verdict,
     written_text,
@@ -42,16 +43,17 @@ QUESTION = (
 )
 EXAMPLE = "To sum up, the"
 NOTHING, FILE = "", "file"  # documents before the prompt, beside the samples
+LONG = "story"  # long enough for routing to leave something out
 PAIR, DRAFTS, PICKED, COMPARED = "written_pair", "written_drafts", "written_token", "compared_prompts"
 TASKS = {"continue": "Continue a prompt", "compare": "Compare two prompts"}
 EDIT = ("The keeper thanked his brother, because he", "The keeper thanked his sister, because she")
-PROBABILITY = st.column_config.NumberColumn(format="percent")
+PROBABILITY = st.column_config.NumberColumn("probability", format="percent", width=80)
 THREE = st.column_config.NumberColumn(format="%.3f")
 
 
 def main() -> None:
     """Draw the page."""
-    inputs = open_bare_page("Write: do both models write the same?", QUESTION, ("routers",))
+    inputs = open_bare_page("Write: do both models write the same?", QUESTION, ("routers", "reading"))
     state.choose("write_as", list(TASKS))
     task = st.segmented_control(
         "What to do",
@@ -67,8 +69,15 @@ def main() -> None:
         return
     request = _form(inputs.settings)
     state.publish()
+    below = st.empty()  # takes the last hint or result away before anything is written
     if request is not None:
         _write(request)
+    with below.container():
+        _written()
+
+
+def _written() -> None:
+    """The last texts, or what the page will show."""
     pair: Pair | None = st.session_state.get(PAIR)
     if pair is not None:
         _show(pair)
@@ -82,13 +91,16 @@ def main() -> None:
             "2. **Each token** tinted by how much more or less likely routing makes it.\n"
             "3. **The ten likeliest tokens** of both models at a token that you select."
         )
+        note = speed_note()
+        if note:
+            st.caption(note)
 
 
 def _before() -> str:
     """The name of the document before the prompt."""
     samples = texts.samples()
     names = {NOTHING: "nothing", **{name: sample.title for name, sample in samples.items()}, FILE: "a file of yours"}
-    st.session_state.setdefault("before", "news" if "news" in samples else NOTHING)
+    st.session_state.setdefault("before", LONG if LONG in samples else NOTHING)
     before = st.selectbox(
         "Document before the prompt",
         list(names),
@@ -185,12 +197,19 @@ def _compare(settings: Settings) -> None:
             "Compare", type="primary", icon=":material/difference:", help="Both models read both prompts."
         )
     state.publish()
+    below = st.empty()  # as on the other task
     if pressed:
         st.session_state.pop(COMPARED, None)
         prepare(settings.model)
         request = PairRequest(document, st.session_state["first_prompt"], st.session_state["second_prompt"], settings)
         with st.spinner("Both models read both prompts …", show_time=True):
             st.session_state[COMPARED] = compare_prompts(request)
+    with below.container():
+        _compared()
+
+
+def _compared() -> None:
+    """The last two prompts that were compared, or what to press."""
     found: ComparedPrompts | None = st.session_state.get(COMPARED)
     if found is None:
         st.info(
@@ -271,6 +290,9 @@ def _show(pair: Pair) -> None:
             "Blue: more likely under routing. Orange: less likely. Wavy line: the first token that differs. Both "
             "models read each text. Select a token for their likeliest ones."
         )
+        note = speed_note(pair.written[1].prompt_tokens)
+        if note:
+            st.caption(note)
         _details(pair, side, place)
 
 
@@ -308,7 +330,11 @@ def _details(pair: Pair, side: int, place: int) -> None:
             likeliest(pair, side, place),
             hide_index=True,
             key="likeliest",
-            column_config={f"{name}, probability": PROBABILITY for name in NAMES},
+            column_config={
+                "rank": st.column_config.NumberColumn(width=40),
+                **{name: st.column_config.TextColumn(width=80) for name in NAMES},
+                **{f"{name}, probability": PROBABILITY for name in NAMES},
+            },
         )
     with right:
         chart(

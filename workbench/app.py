@@ -25,15 +25,13 @@ from focus_core.resources import pages_dir  # noqa: E402
 from workbench.shell.server import HostGuard, serving  # noqa: E402
 from workbench.shell.state import is_link  # noqa: E402
 
-# Fingers cannot hover, so there Plotly's buttons would always lie on the titles of charts. (Streamlit writes a string
-# that stands alone in this file into the page, so this is a comment.)
-TOUCH = "<style>@media (hover: none) { .modebar-container { display: none !important } }</style>"
+STYLE = Path(__file__).with_name("style.css")
 
 
 def draw() -> None:
     """Draw the page that the session has chosen."""
     st.set_page_config(page_title="Focus workbench", page_icon="🔆", layout="wide", initial_sidebar_state=340)
-    st.html(TOUCH)
+    st.html(STYLE)
     home, explore = _page("home", "Home", "home", default=True), _page("explore", "Explore", "search")
     page = st.navigation(
         {

@@ -24,7 +24,7 @@ def paste(name: str, text: str, **query: str) -> AppTest:
     """Run a page on a pasted text, with untrained routers unless the query says otherwise."""
     app = open_page(name, **{"source": "paste", "routers": "untrained", **query})
     app.text_area(key="paste").set_value(text)
-    app.button[0].click()
+    next(button for button in app.button if button.label == "Show groups").click()
     return app.run()
 
 

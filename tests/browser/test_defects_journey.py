@@ -83,7 +83,7 @@ def test_a_pasted_book_is_refused_soon_and_its_beginning_can_be_taken(open_page)
     offer.wait_for(timeout=30_000)
     offer.click()
     page.wait_for_selector(".cell", timeout=180_000)
-    assert not offer.is_visible()
+    offer.wait_for(state="hidden", timeout=240_000)  # there until the last layer has come
 
 
 def test_the_hint_is_gone_while_the_text_is_routed(open_page):

@@ -140,3 +140,32 @@ def is_number(value: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def test_the_strip_is_tinted_by_what_routing_costs_and_back(open_page):
+    page = open_page("source=sample&sample=news&layer=12&window=32&k=1")
+    page.wait_for_selector(".cell")
+    groups = page.locator(".cell").nth(120).evaluate("cell => cell.style.getPropertyValue('--fill')")
+    page.get_by_role("radio", name="Cost of routing").click()
+    page.get_by_text("What does routing cost at each token?").wait_for()
+    page.locator(".legend .step").nth(8).wait_for()
+    page.wait_for_url(lambda url: "tint=change" in url)
+    shown = [cell for cell in cells(page) if cell.get("group")]
+    tinted = page.locator(".cell .body[data-label^='+'], .cell .body[data-label^='−']")
+    assert 10 < tinted.count() <= len(shown)
+    tinted.first.hover()
+    assert "nats untouched" in page.locator(".tip").inner_text()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV", exact=True).first.click()
+    with Path(download.value.path()).open(encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    cost = sum(float(row["change"]) for row in rows[1:]) / len(rows[1:])
+    assert f"{cost:+.4f}" in page.get_by_test_id("stMain").inner_text()
+    page.get_by_role("radio", name="Groups", exact=True).click()
+    page.locator(".legend button[data-group]").first.wait_for()
+    page.wait_for_function(
+        "before => { const find = root => [...root.querySelectorAll('*')].flatMap(n =>"
+        " n.shadowRoot ? [...n.shadowRoot.querySelectorAll('.cell')] : []);"
+        " return find(document)[120]?.style.getPropertyValue('--fill') === before; }",
+        arg=groups,
+    )

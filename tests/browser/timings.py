@@ -175,6 +175,14 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def chromium_path(parser: argparse.ArgumentParser) -> str:
+    """Where Chromium is; ends the program with a sentence if there is none."""
+    chromium = os.environ.get("FOCUS_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
+    if chromium is None:
+        parser.error("no Chromium found: install one, or set FOCUS_CHROMIUM to its path")
+    return chromium
+
+
 def main() -> None:
     """Start a workbench, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -182,9 +190,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2, help="changes in each direction; the median counts")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    chromium = os.environ.get("FOCUS_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
-    if chromium is None:
-        parser.error("no Chromium found: install one, or set FOCUS_CHROMIUM to its path")
+    chromium = chromium_path(parser)
     texts = texts_of(given.tokens)
     log = Path(tempfile.mkdtemp()) / "log.txt"
     with launched_browser(chromium) as browser, running_app(log) as (url, _):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -33,8 +36,21 @@ def size_table(trace: Trace) -> pd.DataFrame:
     )
 
 
-def layer_sizes(trace: Trace, layer: int, *, dark: bool = False) -> go.Figure:
-    """Bars of one layer's first-group shares, with the even split as a line; many groups from the largest on."""
+def hover_names(groups: Sequence[int], names: Mapping[int, str] | None) -> list[str]:
+    """Groups with their labels, for the hover text of a chart: "42: nouns"."""
+    names = names or {}
+    return [f"{group}: {html.escape(names[group])}" if names.get(group) else str(group) for group in groups]
+
+
+def layer_sizes(trace: Trace, layer: int, *, dark: bool = False, names: Mapping[int, str] | None = None) -> go.Figure:
+    """Bars of one layer's first-group shares, with the even split as a line; many groups from the largest on.
+
+    Args:
+        trace: the routing.
+        layer: row of its layers.
+        dark: colours for a dark page.
+        names: labels of the groups, for the hover text.
+    """
     num_groups = trace.config.num_groups
     share = np.bincount(trace.groups[layer], minlength=num_groups) / len(trace.tokens)
     many = num_groups > SINGLE_COLORS
@@ -50,7 +66,8 @@ def layer_sizes(trace: Trace, layer: int, *, dark: bool = False) -> go.Figure:
             insidetextfont={"color": [ink(color) for color in colors]},
             textangle=0,
             cliponaxis=False,
-            hovertemplate="group %{x}<br>%{y:.1%} of tokens<extra></extra>",
+            customdata=hover_names(order.tolist(), names),
+            hovertemplate="group %{customdata}<br>%{y:.1%} of tokens<extra></extra>",
         )
     )
     figure.add_hline(

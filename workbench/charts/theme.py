@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from functools import cache
 
 import plotly.graph_objects as go
@@ -10,6 +11,22 @@ import plotly.io as pio
 FONT = '"Source Sans", "Source Sans Pro", "Segoe UI", sans-serif'
 """The app's own font, so that charts and text match."""
 
+WIDEST = 52
+"""Characters of a line of a title; so many fit beside each other on a phone."""
+
+_TITLE_MIDDLE, _TITLE_LINE, _MARGIN = 24, 20, 48
+"""Pixels from the top of a chart to the middle of its title, from there to a second line, and to the axes."""
+
+_BELOW = {
+    "orientation": "h",
+    "xref": "container",
+    "x": 0,
+    "xanchor": "left",
+    "yref": "container",
+    "y": 0,
+    "yanchor": "bottom",
+    "traceorder": "normal",
+}
 _KINDS = ("bar", "heatmap", "scatter")
 _OTHER_CHARTS = ("polar", "ternary", "scene", "geo", "mapbox", "map")
 
@@ -27,7 +44,9 @@ def is_dark() -> bool:
 
 
 def style(figure: go.Figure, *, dark: bool, height: int) -> go.Figure:
-    """Give a figure our template, whatever Streamlit has set as Plotly's default.
+    """Give a figure our template, whatever Streamlit has set as Plotly's default, and its title lines that fit.
+
+    The legend lies below the axes, where it takes the lines that it needs on a narrow screen.
 
     Args:
         figure: changed in place and returned.
@@ -35,7 +54,17 @@ def style(figure: go.Figure, *, dark: bool, height: int) -> go.Figure:
         height: pixels.
     """
     clear = "rgba(0,0,0,0)"
-    return figure.update_layout(template=_template(dark), height=height, paper_bgcolor=clear, plot_bgcolor=clear)
+    figure.update_layout(template=_template(dark), height=height, paper_bgcolor=clear, plot_bgcolor=clear)
+    lines = _lines(figure.layout.title.text or "")  # pyright: ignore[reportAttributeAccessIssue]
+    if len(lines) > 1:
+        figure.update_layout(title={"text": "<br>".join(lines), "y": 1 - _TITLE_MIDDLE / height, "yanchor": "middle"})
+        figure.update_layout(margin={"t": _MARGIN + _TITLE_LINE * (len(lines) - 1)})
+    return figure
+
+
+def _lines(title: str) -> list[str]:
+    """The lines of a title; those that it has already are kept."""
+    return [line for part in title.split("<br>") for line in textwrap.wrap(part, WIDEST, break_on_hyphens=False)]
 
 
 @cache
@@ -51,7 +80,8 @@ def _template(dark: bool) -> go.layout.Template:
     layout |= {
         "font": {"color": text, "size": 13, "family": FONT},
         "title": {**layout["title"], "font": {"size": 15}, "x": 0, "xanchor": "left"},
-        "margin": {"l": 8, "r": 8, "t": 48, "b": 8},
+        "margin": {"l": 8, "r": 8, "t": _MARGIN, "b": 8},
+        "legend": _BELOW,
         "hoverlabel": {**layout["hoverlabel"], "font": {"size": 12}},
         "xaxis": {**layout["xaxis"], **axis},
         "yaxis": {**layout["yaxis"], **axis},

@@ -23,7 +23,7 @@ from focus_core.analysis import Trace
 from focus_core.analysis.display.cells import Cell, build_cells
 from focus_core.analysis.reading import untouched
 from focus_core.analysis.tables import origin, text_hash
-from focus_core.analysis.trace import key_memberships
+from focus_core.analysis.trace import RoutedLayer, key_memberships
 from focus_core.errors import FocusError
 from focus_core.models import ModelInfo, default_model
 from focus_core.progress import Progress
@@ -34,6 +34,7 @@ from focus_core.shipped import routers_folder, shipped_routers
 from focus_core.text import Encoding, encode
 from workbench.engine import access
 from workbench.engine.garbage import return_freed
+from workbench.engine.passes import SharedPass
 from workbench.runs import jobs
 
 UNTRAINED = "untrained"
@@ -118,12 +119,14 @@ class Analysis:
         cells: the text cut into the characters that the token strip draws, see `focus_core.analysis.display.cells`.
         states: a key of `STATES`, whose hidden states were routed.
         text_name: what this session calls the text; the same text may have another name in another session.
+        final_states: (T, d) float32 of the model whose states were routed, of which losses are made without its layers.
     """
 
     trace: Trace
     cells: list[Cell]
     states: str
     text_name: str = ""
+    final_states: np.ndarray | None = None
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -243,8 +246,14 @@ def beginning(model: str, text: str) -> str | None:
     return part
 
 
-def analysis(settings: Settings, text: str) -> Analysis:
+def analysis(settings: Settings, text: str, on_layer: Callable[[RoutedLayer], None] | None = None) -> Analysis:
     """Route a text, or return the cached result.
+
+    Args:
+        settings: of the analysis.
+        text: the text.
+        on_layer: called in this thread with the groups of each layer as soon as they are known; not for a cached
+            result.
 
     Raises:
         FocusError: bad text, model, routers or settings, in one sentence.
@@ -252,7 +261,9 @@ def analysis(settings: Settings, text: str) -> Analysis:
     run = settings
     if settings.states == "untouched" and not narrow(settings.routers):
         run = dataclasses.replace(settings, top_k=settings.num_groups, layer_top_k=None, window=0, sink_tokens=0)
-    found = _analysis(run, _fingerprint(settings.routers), text_hash(text), text)
+    made = _made(run, _fingerprint(settings.routers), text_hash(text))
+    base, tokens = load_base(settings.model), encoding(settings.model, text)
+    found = made.result(lambda tell: _analysis(run, base, text, tokens, tell), on_layer)
     return found if run is settings else _at_setting(found, settings)
 
 
@@ -297,19 +308,28 @@ def _encoding(model: str, text_sha256: str, _text: str) -> Encoding:
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _analysis(settings: Settings, routers_hash: str, text_sha256: str, _text: str) -> Analysis:
-    base, tokens = load_base(settings.model), encoding(settings.model, _text)
+def _made(settings: Settings, routers_hash: str, text_sha256: str) -> SharedPass[RoutedLayer, Analysis]:
+    return SharedPass()
+
+
+def _analysis(
+    settings: Settings, base: Base, text: str, tokens: Encoding, tell: Callable[[RoutedLayer], None]
+) -> Analysis:
+    states: list[np.ndarray] = []
+
+    def work(focus: FocusModel) -> Trace:
+        known = {"head": settings.head, "encoding": tokens}
+        return analyze(focus, base.tokenizer, text, on_layer=tell, on_states=states.append, **known)
+
     with base.lock:
-        trace = routed(
-            base, settings, lambda focus: analyze(focus, base.tokenizer, _text, head=settings.head, encoding=tokens)
-        )
+        trace = routed(base, settings, work)
     return_freed()
     # The model's usual name, not the folder of the cache it was loaded from.
     provenance = dataclasses.replace(trace.provenance, model=base.info.name)
     trace = dataclasses.replace(trace, provenance=provenance)
-    for array in (trace.scores, trace.assignment, trace.membership):
+    for array in (trace.scores, trace.assignment, trace.membership, *states):
         array.setflags(write=False)
-    return Analysis(trace, build_cells(_text, np.asarray(trace.offsets)), settings.states)
+    return Analysis(trace, build_cells(text, np.asarray(trace.offsets)), settings.states, final_states=states[0])
 
 
 def routed(base: Base, settings: Settings, work: Callable[[FocusModel], Result]) -> Result:

@@ -50,7 +50,7 @@ class Job:
 
     Attributes:
         folder: all files of the job; its name is the job's name.
-        kind: "train" or "bench", the `focus` command that it runs.
+        kind: "train", "bench" or "report", the `focus` command that it runs.
         arguments: of `focus`.
         about: the settings that the page shows; plain values.
         created: when it was first started, in ISO format.
@@ -225,8 +225,8 @@ def _launch(folder: Path) -> None:
             busy = next((job for job in jobs() if job.is_alive), None)
             if busy is not None:
                 raise FocusError(
-                    f"{busy.name} is still running, and only one training or measurement runs at a time: wait for it "
-                    "or stop it."
+                    f"{busy.name} is still running, and only one training, measurement or report runs at a time: "
+                    "wait for it or stop it."
                 )
             (folder / OUTCOME).unlink(missing_ok=True)
             root = str(Path(__file__).resolve().parents[2])

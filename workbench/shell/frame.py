@@ -6,27 +6,40 @@ import dataclasses
 from collections.abc import Callable, Collection
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from focus_core.analysis.tables import text_hash
+from focus_core.analysis.trace import RoutedLayer
 from focus_core.errors import FocusError
 from focus_core.models import default_model
 from workbench.engine import service
 from workbench.engine.service import Analysis
-from workbench.shell import asking, sidebar, state
+from workbench.shell import asking, reading, sidebar, state
 from workbench.widgets import tour
 from workbench.widgets.badge import provenance_badge
 from workbench.widgets.copy_link import copy_link
+from workbench.widgets.routing import routing_progress
+from workbench.widgets.theme_watch import theme_watch
 
 _SEEN = "_text_seen"
 
 
-def open_page(title: str, question: str, meanwhile: Callable[[sidebar.Inputs], None] | None = None) -> Analysis | None:
+def open_page(
+    title: str,
+    question: str,
+    meanwhile: Callable[[sidebar.Inputs], bool] | None = None,
+    arriving: Callable[[sidebar.Inputs, RoutedLayer, DeltaGenerator], None] | None = None,
+    parts: Collection[str] = sidebar.PARTS,
+) -> Analysis | None:
     """Draw the head of a page and analyse the chosen text.
 
     Args:
         title: of the page.
         question: the one it answers.
-        meanwhile: draws what can be shown while a text that is new in this session is routed.
+        meanwhile: draws what can be shown while a text that is new in this session is routed; False if that is nothing.
+        arriving: told of every layer as soon as its groups are known, while those after it are routed, unless there is
+            something to show meanwhile; draws them into the place it is given.
+        parts: of the sidebar that act on the page, of `sidebar.PARTS`.
 
     Returns:
         The analysis, or None while there is no text; the page then shows its empty state.
@@ -34,20 +47,26 @@ def open_page(title: str, question: str, meanwhile: Callable[[sidebar.Inputs], N
     Raises:
         FocusError: bad text, model, routers or settings.
     """
-    inputs = open_bare_page(title, question, sidebar.PARTS)
+    inputs = open_bare_page(title, question, parts)
     if inputs.text is None:
         return None
     st.empty()  # takes the place of the empty state, whose hint would stay while the text is routed
-    waiting, place = st.container(), st.empty()
+    waiting, place, drawn = st.container(), st.empty(), False
     if meanwhile is not None and st.session_state.get(_SEEN) != (seen := _of(inputs)):
         with place.container():
-            meanwhile(inputs)
+            drawn = meanwhile(inputs)
         st.session_state[_SEEN] = seen
     with waiting:
         prepare(inputs.settings.model)
         try:
-            with st.spinner("Routing the text through every layer …", show_time=True):
-                found = service.analysis(inputs.settings, inputs.text)
+            with routing_progress("Routing the text") as tell:
+
+                def on_layer(part: RoutedLayer) -> None:
+                    tell(part)
+                    if arriving is not None and not drawn:
+                        arriving(inputs, part, place)
+
+                found = service.analysis(inputs.settings, inputs.text, on_layer)
         except FocusError:
             _offer_beginning(inputs.settings.model, inputs.text)
             raise
@@ -55,10 +74,10 @@ def open_page(title: str, question: str, meanwhile: Callable[[sidebar.Inputs], N
             place.empty()
     if found.trace.query_head is not None:
         try:
-            shown = dataclasses.replace(found.trace, query_head=sidebar.query_head(found.trace, inputs.below_head))
+            head = reading.query_head(found.trace, inputs.below_head, drawn=inputs.reading)
         finally:
             state.publish()
-        found = dataclasses.replace(found, trace=shown)
+        found = dataclasses.replace(found, trace=dataclasses.replace(found.trace, query_head=head))
     provenance_badge(found.trace, inputs.text_name, service.STATES[found.states])
     return dataclasses.replace(found, text_name=inputs.text_name)
 
@@ -102,6 +121,7 @@ def _head(title: str, question: str) -> None:
     with st.container(horizontal=True, vertical_alignment="center", key="page_head"):
         st.header(title, help=question or None, anchor=False)
         copy_link("copy_link")
+        theme_watch("theme_watch")
 
 
 def _of(inputs: sidebar.Inputs) -> tuple[str, str, str]:

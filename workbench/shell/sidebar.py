@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from types import ModuleType
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from focus_core.analysis import Trace
-from focus_core.routing.config import FocusConfig
-from focus_core.routing.routers import ROUTERS
 from focus_core.shipped import DEFAULT, PUBLISHED, shipped_routers
 from focus_core.text import read_text
 from workbench.engine import access, service
-from workbench.engine.plans import plan_in_words, shares
 from workbench.runs import jobs
-from workbench.shell import state, texts
+from workbench.shell import reading, state, texts
 
-_K_FROM = {"plan": "As planned", "one": "One k for all"}
 FORMS = {"best": "Best", "published": "As published"}
 """The visible switch between the default routers and those of the paper's form."""
 _FORM, _FORM_OF = "form", {"best": DEFAULT, "published": PUBLISHED}
-PARTS = ("text", "routers", "analysis", "model")
-"""Parts of the sidebar: the text; the routers and their budget; what of them is analysed; and the model alone."""
+PARTS = ("text", "routers", "reading", "analysis", "model")
+"""Parts of the sidebar: the text; the routers; what is read by their groups; what is analysed; and the model alone."""
+GROUPS = tuple(part for part in PARTS if part != "reading")
+"""Parts of pages about groups alone. What is read is drawn there only where it acts: on states of the routed model."""
 _SOURCES = {"sample": "Sample", "paste": "Paste", "upload": "File", "folder": "Folder"}
 
 
@@ -37,12 +33,14 @@ class Inputs:
         text: the text, None if there is none yet.
         text_name: its name on the pages.
         below_head: place for `query_head`, beside the choice of the key/value head.
+        reading: whether the settings of what is read are drawn.
     """
 
     settings: service.Settings
     text: str | None
     text_name: str
     below_head: DeltaGenerator
+    reading: bool = True
 
 
 def draw(parts: Collection[str] = PARTS) -> Inputs:
@@ -59,11 +57,13 @@ def draw(parts: Collection[str] = PARTS) -> Inputs:
         if "text" in parts:
             text, text_name = _text()
             st.divider()
+        analysed = "analysis" in parts
+        drawn = "reading" in parts or (analysed and st.session_state["states"] == "routed")
         if "routers" in parts:
-            settings, below_head = _settings("analysis" in parts)
+            settings, below_head = _settings(analysed, drawn)
         else:
             settings, below_head = _kept("model" in parts), st.container()
-    return Inputs(settings, text, text_name, below_head)
+    return Inputs(settings, text, text_name, below_head, drawn)
 
 
 def _kept(with_model: bool) -> service.Settings:
@@ -165,8 +165,8 @@ def _in_folder() -> tuple[str | None, str]:
             persist_state="session",
         )
     st.caption(
-        f"{len(files):,} texts here; the pages analyse one at a time. For statistics over all, run `focus align` or "
-        "`focus report` on the folder."
+        f"{len(files):,} texts here; the pages analyse one at a time. For statistics over all, start a report on the "
+        "folder at the end of the page Report."
     )
     return parts[int(number) - 1], name if len(parts) == 1 else f"{name}, part {number} of {len(parts):,}"
 
@@ -185,37 +185,25 @@ def _model() -> str:
     return model
 
 
-def _settings(analysed: bool) -> tuple[service.Settings, DeltaGenerator]:
+def _settings(analysed: bool, drawn: bool) -> tuple[service.Settings, DeltaGenerator]:
     model = _model()
     routers = _routers()
     own = service.router_config(routers, _untrained_groups() if routers == service.UNTRAINED else 8)
     state.follow({"k": own.top_k, "window": own.window, "sinks": own.sink_tokens})
-    share = None if own.read_share is None else share_of_pairs(st, "share", own.read_share)
-    top_k, plan = _groups_per_token(own) if share is None else (own.top_k, None)
+    share, top_k, plan = None, own.top_k, None
+    if own.read_share is None:
+        top_k, plan = reading.groups_per_token(own)
+    elif drawn:
+        share = reading.share_of_pairs(st, "share", own.read_share)
+    else:
+        share = reading.fitting_share("share", own.read_share) / 100
     head = _head(routers) if analysed else 0
     below_head = st.container()
-    left, right = st.columns(2)
-    state.clamp("window", 0, 100_000, own.window)
-    window = left.number_input(
-        "Window, w",
-        0,
-        100_000,
-        key="window",
-        step=16,
-        help="Tokens at most this far back are always read, whatever their groups.",
-        persist_state="session",
-    )
-    state.clamp("sinks", 0, 1_000, own.sink_tokens)
-    sinks = right.number_input(
-        "Sink tokens",
-        0,
-        1_000,
-        key="sinks",
-        help="First tokens of the text, which every later token reads. 0 is the published method.",
-        persist_state="session",
-    )
+    window, sinks = reading.local(own, drawn)
     states = _states() if analysed else "routed"
-    chosen = service.Settings(model, routers, own.num_groups, top_k, int(window), int(sinks), states, plan, head, share)
+    if not drawn:
+        st.caption("Groups of the untouched model do not depend on what is read, so its settings are not here.")
+    chosen = service.Settings(model, routers, own.num_groups, top_k, window, sinks, states, plan, head, share)
     return chosen, below_head
 
 
@@ -232,57 +220,6 @@ def _states() -> str:
         "kept, so every change runs the model again.",
         persist_state="session",
     )
-
-
-def share_of_pairs(
-    place: DeltaGenerator | ModuleType, key: str, own: float, label: str = "Distant pairs read"
-) -> float:
-    """The share of the distant pairs that narrow routers read; links hold it in percent.
-
-    Args:
-        place: where to draw.
-        key: setting in links.
-        own: the routers' own share.
-        label: of the slider.
-    """
-    options = [round(100 * share, 6) for share in shares(own)]
-    if st.session_state.get(key) not in options:
-        st.session_state[key] = round(100 * own, 6)
-    percent = place.select_slider(
-        label,
-        options,
-        key=key,
-        format_func=lambda percent: f"{percent:g}%",
-        help="The budget of narrow groups: the share of the keys beyond its window that a query attends to exactly. "
-        f"Summaries stand for the others. There is no k. Default of these routers: {100 * own:g}%.",
-        persist_state="session",
-    )
-    return float(percent) / 100
-
-
-def query_head(trace: Trace, place: DeltaGenerator) -> int:
-    """The query head whose reading the pages show, where every query head chooses for itself.
-
-    Args:
-        trace: the routing.
-        place: where to draw, `Inputs.below_head`.
-    """
-    count = next((len(parts.packed) for parts in trace.parts or () if parts is not None), 1)
-    if count == 1:
-        return 0
-    state.clamp("query_head", 0, count - 1, 0)
-    with place:
-        chosen = st.segmented_control(
-            "Query head of it",
-            range(count),
-            key="query_head",
-            required=True,
-            width="stretch",
-            help=f"The {count} query heads of key/value head {trace.head} share its groups, and each chooses what it "
-            "reads. Groups are those of the key/value head; what is read is that of one query head.",
-            persist_state="session",
-        )
-    return chosen or 0
 
 
 def _head(routers: str) -> int:
@@ -302,38 +239,6 @@ def _head(routers: str) -> int:
         persist_state="session",
     )
     return chosen or 0
-
-
-def _groups_per_token(own: FocusConfig) -> tuple[int, tuple[int, ...] | None]:
-    """k, and the routers' plan if they have one and the user chose it."""
-    if own.layer_top_k is not None:
-        state.choose("k_from", list(_K_FROM))
-        chosen = st.segmented_control(
-            "k of the layers",
-            list(_K_FROM),
-            format_func=lambda name: _K_FROM[name],
-            key="k_from",
-            required=True,
-            width="stretch",
-            help="These routers have a plan, made by focus plan: a k for each layer. Use it, or one k for all layers.",
-            persist_state="session",
-        )
-        if chosen == "plan":
-            st.caption(f"{plan_in_words(own)}.")
-            return own.top_k, own.layer_top_k
-    state.clamp("k", 1, own.num_groups, own.top_k)
-    label, joins = "Groups per token, k", "joins. A token reads a distant one if they share a group"
-    if not ROUTERS[own.router].reads_own_groups:
-        label, joins = "Groups a token reads, k", "reads. As a key it is in one of them"
-    top_k = st.slider(
-        label,
-        1,
-        own.num_groups,
-        key="k",
-        help=f"How many of the {own.num_groups} groups each token {joins}. Default of these routers: k = {own.top_k}.",
-        persist_state="session",
-    )
-    return top_k, None
 
 
 def _routers() -> str:

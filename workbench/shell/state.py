@@ -95,6 +95,7 @@ SETTINGS: dict[str, Setting] = {
     "b_window": Setting(-1, _whole_number),
     "b_sinks": Setting(-1, _whole_number),
     "token": Setting(-1, _whole_number),
+    "tint": Setting("", _words),
     "view": Setting("", _words),
     "tags": Setting("upos", _words),
     "subword": Setting("last", _words),
@@ -153,7 +154,7 @@ def _went_elsewhere() -> bool:
         return False
     if published is None:  # nothing was drawn yet, as on Home or while a question is open
         return here != st.session_state.get(_READ)
-    return here != published and _chosen() == published
+    return here != published and chosen() == published
 
 
 def is_link() -> bool:
@@ -163,20 +164,20 @@ def is_link() -> bool:
 
 def publish() -> None:
     """Write the settings of this session into the URL."""
-    chosen = _chosen()
-    if st.query_params.to_dict() != chosen:
-        st.query_params.from_dict(chosen)
-    st.session_state[_PUBLISHED] = chosen
+    link = chosen()
+    if st.query_params.to_dict() != link:
+        st.query_params.from_dict(link)
+    st.session_state[_PUBLISHED] = link
 
 
-def _chosen() -> dict[str, str]:
+def chosen() -> dict[str, str]:
     """The settings of this session as a link has them."""
-    chosen = {_VERSION_KEY: VERSION}
+    link = {_VERSION_KEY: VERSION}
     for name in SETTINGS:
         value = st.session_state.get(name)
         if value not in (None, "", -1):
-            chosen[name] = f"{value:g}" if isinstance(value, float) else str(value)
-    return chosen
+            link[name] = f"{value:g}" if isinstance(value, float) else str(value)
+    return link
 
 
 def refuse(name: str, taken: object) -> None:

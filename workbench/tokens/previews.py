@@ -16,6 +16,7 @@ import numpy as np
 from focus_core.analysis.display.cells import Cell, build_cells, paginate
 from focus_core.analysis.display.palette import group_color, ink
 from focus_core.analysis.tables import text_hash
+from focus_core.analysis.trace import RoutedLayer
 from focus_core.errors import FocusError
 from focus_core.reading import read_bytes, read_json
 from focus_core.resources import data_dir
@@ -90,6 +91,17 @@ def find(settings: Settings, text: str) -> Preview | None:
     if groups.shape != (len(layers), len(offsets)) or len(families) != len(layers) or offsets[-1, 1] != len(text):
         return None
     return Preview(text, offsets, layers, groups, families)
+
+
+def of_layer(text: str, offsets: np.ndarray, part: RoutedLayer) -> Preview:
+    """A layer of a text that is being routed, as a preview of that layer alone.
+
+    Args:
+        text: the text.
+        offsets: (T, 2) int, characters of each token.
+        part: the groups of the layer.
+    """
+    return Preview(text, offsets, (part.layer,), part.groups[None], part.families[None])
 
 
 def preview_strip(preview: Preview, layer: int) -> dict[str, Any]:

@@ -25,6 +25,7 @@ def chart(
     alt: str,
     column_config: dict[str, Any] | None = None,
     file: str = "",
+    shown: Callable[[pd.DataFrame], pd.DataFrame] | None = None,
 ) -> None:
     """Draw a figure with its folded table and downloads.
 
@@ -40,6 +41,7 @@ def chart(
         alt: the chart in one sentence, for those who cannot see it.
         column_config: how `st.dataframe` shows the columns.
         file: name of the downloaded files, with the layer for instance; `name` if empty.
+        shown: the table as the page shows it, such as with links; files have the table itself.
     """
     file = file or name
     options = {"toImageButtonOptions": {"format": "svg", "filename": file}, "displaylogo": False}
@@ -49,7 +51,8 @@ def chart(
         return
     with twin:
         made = table() if callable(table) else table
-        st.dataframe(made, hide_index=True, key=f"table_{name}", column_config=column_config)
+        table_shown = made if shown is None else shown(made)
+        st.dataframe(table_shown, hide_index=True, key=f"table_{name}", column_config=column_config)
         downloads(made, origin, name=name, figure=figure, file=file)
 
 

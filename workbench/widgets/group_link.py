@@ -1,21 +1,79 @@
-"""The way from a page to the page of one group."""
+"""The ways from a page to the page of one group, and what groups are called there."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from urllib.parse import quote, urlencode
+
 import numpy as np
 import streamlit as st
+from streamlit.elements.lib.column_types import ColumnConfig
 
 from focus_core.analysis import Trace
 from focus_core.resources import pages_dir
+from workbench.engine.labels import labels, tags_ready
+from workbench.engine.service import Analysis
+from workbench.shell import state
+
+SOON = 1.0
+"""Seconds between looks for labels that are being made."""
 
 
-def group_link(trace: Trace, row: int, *, key: str) -> None:
+def called(group: int, names: Mapping[int, str]) -> str:
+    """A group by its number, with its label where it has one: "42: nouns"."""
+    return f"{group}: {names[group]}" if names.get(group) else str(group)
+
+
+def labels_here(analysis: Analysis, row: int) -> dict[int, str]:
+    """The labels of one layer's groups as far as they are known; the page is drawn again once guesses are made."""
+    return labels(analysis, row, st.session_state["model"])
+
+
+def await_labels(trace: Trace) -> None:
+    """Draw the page once more when the words of the text are tagged, if they are not; for the end of a page."""
+    if not tags_ready(trace):
+        st.fragment(_look, run_every=SOON)(trace)
+
+
+def _look(trace: Trace) -> None:
+    if tags_ready(trace):
+        st.rerun()
+
+
+def group_column(title: str = "group", *, help: str = "", width: int | None = None) -> ColumnConfig:
+    """The column of `group_urls`: it shows number and label, and opens the group's page."""
+    hint = f"{help} Opens the page of the group.".strip()
+    return st.column_config.LinkColumn(title, display_text=r"#(.+)$", help=hint, width=width)
+
+
+def group_urls(
+    groups: Iterable[int], layer: int, head: int | None, names: Mapping[int, str], **changes: str
+) -> list[str]:
+    """Links to the pages of groups, each with its number and label at the end, where `group_column` finds them.
+
+    The links hold the settings of this session, since they open in a page of its own.
+
+    Args:
+        groups: their numbers.
+        layer: number of their layer.
+        head: key/value head; None where all heads share the groups.
+        names: labels by number.
+        changes: settings that differ there.
+    """
+    settings = {name: value for name, value in state.chosen().items() if name not in ("v", "layer", "head", "group")}
+    place = {"v": state.VERSION, "layer": str(layer)} | ({} if head is None else {"head": str(head)})
+    start = f"/group?{urlencode(settings | changes | place)}"
+    return [f"{start}&group={int(group)}#{quote(called(int(group), names), safe=':,;')}" for group in groups]
+
+
+def group_link(trace: Trace, row: int, *, key: str, names: Mapping[int, str] | None = None) -> None:
     """Draw a choice of the groups of a layer, the largest first; choosing one opens its page.
 
     Args:
         trace: the routing.
         row: row of its layers.
         key: unique on the page.
+        names: labels of the groups.
     """
     sizes = np.bincount(trace.groups[row], minlength=trace.config.num_groups)
     order = [int(group) for group in np.argsort(-sizes, kind="stable") if sizes[group]]
@@ -23,7 +81,7 @@ def group_link(trace: Trace, row: int, *, key: str) -> None:
         "Open the page of a group",
         order,
         index=None,
-        format_func=lambda group: f"group {group} ({sizes[group]:,} tokens)",
+        format_func=lambda group: f"group {called(group, names or {})} ({sizes[group]:,} tokens)",
         key=key,
         placeholder="choose a group, or type its number",
         help="Its tokens, contexts and neighbours, what reads it, and its effect on the predictions.",

@@ -5,7 +5,7 @@ A Streamlit component around the script and style that notebooks share (`focus_c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from streamlit.components.v2 import component
 from focus_core.analysis import Trace
 from focus_core.analysis.display.cells import Cell
 from focus_core.analysis.display.strip import asset, drawn_groups, legend, token_facts, token_groups
-from focus_core.analysis.tokens import margin_of
+from focus_core.analysis.tokens import margin_of, token_text
 from workbench.tokens.reads import BEYOND, DROPPED, LATER, SELF, relation_name, relations
 
 _FOLDER = Path(__file__).parent
@@ -35,6 +35,7 @@ def strip_data(
     selected: int | None = None,
     *,
     fade_unread: bool = False,
+    names: Mapping[int, str] | None = None,
 ) -> dict[str, Any]:
     """The data of the strip's script, ready for JSON.
 
@@ -48,6 +49,7 @@ def strip_data(
         layer: row of the trace.
         selected: token drawn with a frame.
         fade_unread: fade what the selected token does not read.
+        names: labels of the groups.
     """
     codes = relations(trace, layer, selected) if selected is not None and fade_unread else None
     shown = [token for cell in cells for token in cell.tokens]
@@ -57,7 +59,7 @@ def strip_data(
     for cell in cells:
         item: dict[str, Any] = {
             "t": trace.text[cell.start : cell.end],
-            "k": [[*token_facts(trace, token_bytes, token), *said[token]] for token in cell.tokens],
+            "k": [_facts(trace, token_bytes, token) + said[token] for token in cell.tokens],
         }
         if cell.tokens:
             last = cell.tokens[-1]
@@ -70,11 +72,18 @@ def strip_data(
         drawn.append(item)
     return {
         "cells": drawn,
-        "groups": legend(trace, layer),
+        "groups": [each | {"name": (names or {}).get(each["number"], "")} for each in legend(trace, layer)],
+        "joins": drawn_here,
         "selected": selected,
         "sinks": trace.config.sink_tokens,
         "by": margin_of(trace),
     }
+
+
+def _facts(trace: Trace, token_bytes: Sequence[bytes], token: int) -> list[Any]:
+    """`token_facts` with the text that a person sees in place of the vocabulary's spelling."""
+    index, _, *rest = token_facts(trace, token_bytes, token)
+    return [index, token_text(trace, token), *rest]
 
 
 def token_strip(data: dict[str, Any], *, key: str, on_pick: Callable[[int], None] = lambda _: None) -> None:

@@ -55,7 +55,7 @@ STEPS = (
     Step(
         "quality",
         "See the cost",
-        "Each point is a method at a share of pairs. Lower is closer to the untouched model.",
+        "Each point is a method at the share of distant pairs that it keeps. Lower is closer to the untouched model.",
         {"evidence": "kinds"},
     ),
 )

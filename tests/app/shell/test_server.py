@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -63,7 +64,8 @@ def test_the_start_opens_the_browser_and_records_whom_it_serves(monkeypatch, opt
             assert (access.roots() is None) is (options["server.address"] in ("127.0.0.1", "::1"))
 
     monkeypatch.delenv(access.ROOTS, raising=False)
-    asyncio.run(start())
+    with ThreadPoolExecutor(1) as thread:  # tests in a browser leave a running loop in this one
+        thread.submit(asyncio.run, start()).result()
     if url is None:
         assert opened.empty()
     else:

@@ -10,7 +10,15 @@ from synthetic import synthetic_trace
 from focus_core.analysis.interventions.attention import TokenAttention
 from focus_core.models import default_model
 from workbench.views.attention.charts import weights_chart
-from workbench.views.attention.tables import head_table, key_kinds, key_table, verdict
+from workbench.views.attention.tables import (
+    DRAWN,
+    head_table,
+    key_kinds,
+    key_table,
+    pooled_sentence,
+    start_token,
+    verdict,
+)
 
 real_model = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
 
@@ -52,6 +60,31 @@ def test_tables_and_sentence_hold_the_numbers():
     assert heads["weight read"][0] == pytest.approx(0.8) and heads["dropped"][0] == pytest.approx(0.1)
     said = verdict(trace, found(), 0, 5)
     assert "reads 4 of 6 tokens exactly; they hold 80.0%" in said and "changes by 25.0%" in said
+
+
+def test_thousands_of_keys_are_pooled_and_counted():
+    count = DRAWN + 700
+    trace = synthetic_trace("w " * (count - 1) + "w", window=1, sink_tokens=1)
+    count = len(trace.tokens)
+    full = np.linspace(2, 1, count, dtype=np.float32)[None] / np.linspace(2, 1, count).sum()
+    exact = np.arange(count)[None] % 2 == 0
+    many = TokenAttention(full * exact, full, exact, ~exact, np.zeros(count, int), np.zeros(1, dtype=np.float32))
+    table = key_table(trace, many, 0)
+    said = pooled_sentence(table)
+    assert f"draw the {DRAWN} tokens with the most weight. The other {count - DRAWN:,} hold" in said
+    assert f"{full[0, DRAWN:].sum():.2%} of full attention" in said
+    assert f"{(full * exact)[0, DRAWN:].sum():.2%} of what is really read" in said
+    figure = weights_chart(table.head(DRAWN), "full", title="Full attention", most=0.3)
+    assert sum(len(each.x) for each in figure.data if each.mode == "markers") == DRAWN
+    assert pooled_sentence(table.head(DRAWN)) == ""
+
+
+def test_the_page_starts_with_a_word_in_the_middle():
+    trace = synthetic_trace("One little island lies far beyond the grey winter harbour, they said.\n", window=1)
+    token = start_token(trace)
+    start, end = trace.offsets[token]
+    assert trace.text[start:end].strip().isalpha() and abs(token - len(trace.tokens) // 2) < 5
+    assert start_token(synthetic_trace(", . ; : ! ? , . ; :", window=1)) < 10
 
 
 @pytest.mark.parametrize("dark", [False, True])

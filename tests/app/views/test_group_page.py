@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from opening import TEXT, open_page, paste, shown
 from synthetic import synthetic_trace
 
 from focus_core.models import default_model
+from focus_core.report.labels import as_note, guess, named
 from focus_core.report.model import Card, Interval, TagShare, TokenCount
+from focus_core.report.tags import TAGS
 from focus_core.resources import runs_dir
+from focus_core.shipped import DEFAULT
+from workbench.engine import labels, service
+from workbench.engine.service import Settings
 from workbench.runs import notes
-from workbench.views.group.labels import as_note, guess, named
+from workbench.shell import texts
 from workbench.views.group.tables import matched_rows, neighbour_rows, reading_counts, reading_rows
+from workbench.views.report.build import report_of
 
 real_model = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
 
@@ -49,9 +57,42 @@ def test_a_guess_comes_with_its_evidence():
     assert "sea" in one.label and "15 of its 20 tokens" in one.evidence
     tag = TagShare("PROPN", 12, Interval(0.8, 0.6, 0.9), 0.1)
     found = guess(card(tags=(tag,)))
-    assert found.label.startswith("names, such as") and "80% of its words are tagged PROPN" in found.evidence
+    assert found.label == found.short == "names" and "80% of its words are tagged PROPN" in found.evidence
     weak = TagShare("PROPN", 12, Interval(0.8, 0.12, 0.9), 0.1)
     assert guess(card(tags=(weak,))).label.startswith("tokens such as")
+
+
+def test_examples_have_the_part_of_speech_and_are_words():
+    tag = TagShare("AUX", 12, Interval(0.8, 0.6, 0.9), 0.1)
+    words = {"AUX": ("is", "Is", "'", "was", "are", "be", "am"), "VERB": ("kept",)}
+    assert guess(card(tags=(tag,)), words).label == "auxiliary verbs, such as is, was, are, be"
+    assert guess(card(tags=(tag,)), {"VERB": ("kept",)}).label == "auxiliary verbs"
+    marks = (TokenCount(" .", 1, 2, 30, 2.0), TokenCount(" ", 3, 2, 30, 2.0), TokenCount(" sky", 2, 2, 4, 1.0))
+    found = guess(dataclasses.replace(card(), frequent=marks, typical=marks))
+    assert (found.label, found.short) == ("tokens such as sky", "“sky”")
+    assert guess(dataclasses.replace(card(), frequent=marks, typical=marks[:2])).label == ""
+
+
+@real_model
+def test_every_example_of_a_real_text_has_its_tag():
+    settings = Settings("default", DEFAULT, 64, 1, 128, 4, read_share=0.15)
+    found = service.analysis(settings, texts.samples()["news"].read())
+    row = 7
+    tags, words = labels.tags_of(found.trace), labels.words_of(found.trace, row)
+    tagged = {(int(found.trace.groups[row][t]), TAGS[c], w) for t, c, w in zip(tags.tokens, tags.codes, tags.words)}
+    assert sum(len(each) for own in words.values() for each in own.values()) > 100
+    for group, own in words.items():
+        for tag, each in own.items():
+            assert all((group, tag, word) in tagged for word in each)
+    said = [guess(each, words.get(each.group)) for each in report_of(found, model="default", examples=0, seed=0).cards]
+    named_by_tag = [(each.label, each.evidence) for each in said if ", such as" in each.label]
+    assert named_by_tag
+    for label, evidence in named_by_tag:
+        tag = evidence.split("tagged ")[1].split()[0].rstrip(",")
+        have = {word for _, its, word in tagged if its == tag}
+        assert set(label.split(", such as ")[1].split(", ")) <= have
+    shown_names = labels.labels(found, row, "default")
+    assert shown_names and not any("such as" in name for name in shown_names.values())
 
 
 @pytest.mark.parametrize("note", [("", ""), ("", "a\nb"), ("ships", ""), ("ships", "they sail\n\nfar")])
@@ -68,7 +109,7 @@ def test_reading_is_counted_over_distant_pairs():
     assert read.sum() == sum(groups[q] == groups[k] for q, k in distant)
     assert np.array_equal(read, np.diag(np.diag(read))) and (read <= pairs).all()
     table = reading_rows(read * 10, pairs * 10, 2, of="readers")
-    assert table["group"][0] == 2 and table["read"][0] == 1
+    assert table["group"].tolist()[0] == 2 and table["read"].tolist()[0] == 1
 
 
 def test_partners_and_neighbours():

@@ -57,4 +57,4 @@ def test_attention_kept_is_that_of_the_head():
 
 def test_cards_speak_of_the_one_group_that_a_key_is_in():
     cards = at("report", head="1").get("iframe")[0].proto.srcdoc
-    assert "Layer 9, group 0" in cards and "with it among" not in cards
+    assert "Layer 9, head 1, group 0" in cards and "with it among" not in cards

@@ -10,7 +10,18 @@ from focus_core import FocusConfig, FocusError, retrofit
 from focus_core.frontier.kinds.means import mean_rows
 from focus_core.frontier.kinds.protocol import ProtocolSettings, measure_protocol
 from focus_core.frontier.speeds import Speeds
-from workbench.views.quality.kinds import by_kind, kinds_map, kinds_table, kinds_verdict
+from focus_core.resources import data_dir
+from workbench.views.home.results import _evidence, _rows
+from workbench.views.quality import kinds
+from workbench.views.quality.kinds import (
+    CHANGE,
+    by_kind,
+    kinds_frontier,
+    kinds_map,
+    kinds_table,
+    kinds_verdict,
+    usual_length,
+)
 from workbench.views.quality.records import find_records, read
 
 
@@ -53,9 +64,34 @@ def test_the_tables_hold_the_rows_of_the_record(record):
         first = next(row for row in rows if row.ours)
         assert kinds.loc[kinds["method"] == first.label, "code"].item() == first.by_kind["code"]
     columns = list(table.columns)
-    assert (
-        columns.index("distant kept") < columns.index("KL") < columns.index("top-1 same") < columns.index("perplexity")
-    )
+    assert columns.index("distant kept") < columns.index("KL") < columns.index("top-1 same") < columns.index(CHANGE)
+
+
+def test_the_page_opens_at_the_longest_length_that_establishes_something(record):
+    content = json.loads(record.read_text(encoding="utf-8"))
+    for kind in content["kinds"].values():
+        kind["blocks"] = {"32": {"used": 8}, "64": {"used": 4}}
+    assert usual_length(content) == 32
+    for kind in content["kinds"].values():
+        kind["blocks"]["64"] = {"used": 8}
+    assert usual_length(content) == 64
+    shipped = json.loads((data_dir() / "results" / "frontier-kinds.json").read_text(encoding="utf-8"))
+    assert _evidence(_rows()[0]) == {"evidence": "kinds", "kinds_length": str(usual_length(shipped))}
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_frontier_has_a_point_for_every_method_that_keeps_a_share(record, dark):
+    table = kinds_table(json.loads(record.read_text(encoding="utf-8")))
+    here = table.loc[table["T"] == 64]
+    figure = kinds_frontier(here, dark=dark)
+    drawn = [name for trace in figure.data for name in trace.customdata]
+    wanted = here.loc[here["KL"].gt(0) & here["distant kept"].notna() & here["kind"].ne("untouched"), "method"]
+    assert sorted(drawn) == sorted(wanted) and "routers" in [trace.name for trace in figure.data]
+
+
+def test_one_baseline_loses(monkeypatch):
+    monkeypatch.setattr(kinds, "verdict", lambda content, length: "Of 3 baselines, 1 lose less; 11 lose more.")
+    assert kinds_verdict({}, 64) == "At 64 tokens of 3 baselines, 1 loses less; 11 lose more."
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -66,7 +102,7 @@ def test_the_map_has_a_cell_for_every_method_and_kind(record, dark):
     for place, row in enumerate(table.to_dict("records")):
         assert heat.y[place] == row["method"]
         for column, kind in enumerate(("*odd* name", "code")):
-            assert heat.text[place][column] == f"{row[kind]:.3f}"
+            assert heat.text[place][column] == f"{row[kind]:.4f}"
             assert heat.z[place][column] == pytest.approx(math.log10(row[kind]))
 
 

@@ -28,7 +28,7 @@ HOSTILE = "<script>alert(1)</script> **bold** =1+1 \u202eabc\u202c $x$ :red[y] "
 def pasted(text: str, **query: str):
     app = open_page("report", source="paste", routers="untrained", **query)
     app.text_area(key="paste").set_value(text)
-    app.button[0].click()
+    next(button for button in app.button if button.label == "Show groups").click()
     return app.run()
 
 
@@ -149,9 +149,12 @@ def test_a_session_file_brings_text_settings_and_notes_back():
 
 
 def test_a_session_file_that_names_a_model_asks_first(monkeypatch):
-    started = open_page("report", source="paste")
+    started, given = (
+        open_page("report", source="paste"),
+        session_file(settings={"routers": "untrained", "model": "evil/model"}),
+    )
     monkeypatch.setattr(service, "load_base", lambda model: pytest.fail(f"loaded {model}"))
-    app = opened(started, session_file(settings={"routers": "untrained", "model": "evil/model"}))
+    app = opened(started, given)
     assert not app.exception and "This session file opens" in app.warning[0].value
     assert "evil/model" in app.warning[0].value.replace("\\", "")
     monkeypatch.undo()

@@ -94,4 +94,4 @@ def test_charts_have_titles_and_axis_titles(dark):
     )
     for figure in figures:
         assert figure.layout.title.text and figure.layout.xaxis.title.text and figure.layout.yaxis.title.text
-    assert "3 × 3 tokens" in figures[0].layout.title.text
+    assert "3 × 3 tokens" in figures[0].layout.title.text.replace("<br>", " ")

@@ -22,6 +22,7 @@ from workbench.runs import jobs
 from workbench.views.speed.baselines import read_baseline_speed, shipped_baselines
 from workbench.views.speed.charts import error_curves, memory_curves, model_curves, speedup_curves, time_curves
 from workbench.views.speed.tables import (
+    DEFAULTS,
     MAX_BYTES,
     PUBLISHED,
     apart,
@@ -30,6 +31,7 @@ from workbench.views.speed.tables import (
     read_model_speed,
     read_speed,
     shipped_speeds,
+    title_of,
 )
 from workbench.views.speed.verdicts import baseline_verdict, model_speed_verdict, speed_verdict
 
@@ -203,6 +205,15 @@ def test_a_whole_model_is_read_as_it_was_measured_and_drawn(whole_model):
     points = read_model_speed(data, "mine").points
     assert points["tokens per second"].tolist() == [row["tokens_per_second"] for row in whole_model["results"]]
     assert points["kept share"].tolist() == [row["kept_share"] for row in whole_model["results"]]
+    caches = [row["cache_bytes"] for row in whole_model["results"] if row["task"] == "decode"]
+    assert points["cache bytes"].dropna().tolist() == caches
+    older = [{name: row[name] for name in row if name != "cache_bytes"} for row in whole_model["results"]]
+    assert (
+        read_model_speed(json.dumps(whole_model | {"results": older}).encode(), "old")
+        .points["cache bytes"]
+        .isna()
+        .all()
+    )
     for task in ("prefill", "decode"):
         drawn = [value for trace in model_curves(points, task, dark=False).data for value in trace.y]
         assert sorted(drawn) == sorted(points.loc[points["task"] == task, "tokens per second"])
@@ -283,3 +294,12 @@ def test_an_uploaded_file_is_shown_and_a_hostile_one_refused(measured):
     spoilt = measured.replace(b"float32", b"<b>x</b>")
     app.get("file_uploader")[-1].set_value(("mine.json", spoilt, "application/json")).run()
     assert len(app.error) == 1 and "mine.json is damaged" in app.error[0].value.replace("\\", "")
+
+
+def test_the_page_opens_on_the_default_routers_and_names_measurements_in_words():
+    app = open_page("speed")
+    box = app.selectbox(key="speed")
+    assert box.value == DEFAULTS[0]
+    assert box.options[:2] == [f"{title_of(name)} · comes with the workbench" for name in DEFAULTS]
+    assert title_of("bench-narrow-xeon") == "One attention call, default routers, Intel Xeon"
+    assert title_of("bench-baselines-epyc") == "Other methods, AMD EPYC" and title_of("bench-other") == "bench-other"

@@ -12,7 +12,7 @@ from focus_core.shipped import DEFAULT
 from workbench.engine.service import Settings, router_config
 from workbench.views.write.pairs import PairRequest, change_chart, compare_prompts, pair_table, pair_verdict
 from workbench.views.write.run import Draft, Request, write_pair
-from workbench.views.write.show import draft_line, kl_chart, likeliest, tint, token_table, verdict
+from workbench.views.write.show import colors, draft_line, kl_chart, likeliest, token_table, verdict
 
 pytestmark = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
 
@@ -62,7 +62,7 @@ def test_an_exception_while_writing_leaves_the_model_as_it_was():
 
 
 def test_tints_grow_with_the_change_and_drafts_say_what_is_read():
-    assert tint(0.0) == ("", "") and tint(-5) == ("#D55E00", "#000000") and tint(5)[0] == "#0072B2"
+    assert colors(0.0) == ("", "") and colors(-5) == ("#D55E00", "#000000") and colors(5)[0] == "#0072B2"
     draft = Draft("hard", 1000, [1, 2, 3], "abc", 0.5)
     assert draft_line(draft, 0.15, 128, 4) == "3 tokens · 4.0 tokens per second · a token reads about 263 of 1,003 keys"
     assert "reads 1,003 of 1,003" in draft_line(Draft("off", 1000, [1, 2, 3]), 0.15, 128, 4)

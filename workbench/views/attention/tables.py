@@ -12,6 +12,8 @@ from focus_core.analysis.tokens import context, token_text
 WINDOW, SINK, READ, SUMMARY, DROPPED = "window", "sink", "read from afar", "in a summary", "dropped"
 KINDS = (WINDOW, SINK, READ, SUMMARY, DROPPED)
 """How a key is read, in the order of colours."""
+DRAWN = 300
+"""Keys that a chart draws, those with the most weight: a browser takes seconds for thousands."""
 
 
 def key_kinds(found: TokenAttention, head: int, *, window: int, sink_tokens: int) -> np.ndarray:
@@ -44,6 +46,32 @@ def key_table(trace: Trace, found: TokenAttention, head: int) -> pd.DataFrame:
             "in context": [context(trace, int(key), 18) for key in order],
         }
     )
+
+
+def pooled_sentence(table: pd.DataFrame) -> str:
+    """The weight that the keys of a `key_table` beyond the first `DRAWN` hold together; empty where all are drawn."""
+    rest = table.iloc[DRAWN:]
+    if rest.empty:
+        return ""
+    return (
+        f"The charts draw the {DRAWN} tokens with the most weight. The other {len(rest):,} hold "
+        f"{rest['full'].sum():.2%} of full attention together, and {rest['routed'].sum():.2%} of what is really read."
+    )
+
+
+def start_token(trace: Trace) -> int:
+    """The token that a page starts with: a word in the middle of the text, beyond the first window where it can be.
+
+    A token in the middle takes half the time of the last one, which often ends a line and reads like no word.
+    """
+    last = len(trace.tokens) - 1
+    middle = max(last // 2, min(last, 2 * trace.config.window))
+    for place in sorted(range(last + 1), key=lambda place: abs(place - middle)):
+        start, end = trace.offsets[place]
+        word = trace.text[start:end]
+        if word.strip().isalpha() and len(word.strip()) > 3 and (word[0].isspace() or start == 0):
+            return place
+    return middle
 
 
 def head_table(found: TokenAttention) -> pd.DataFrame:

@@ -11,7 +11,6 @@ from workbench.charts.group_sizes import all_sizes
 from workbench.charts.theme import style
 from workbench.views.balance.tables import RAW, SEQUENCE
 
-_LEGEND = {"orientation": "h", "y": -0.22, "yanchor": "top", "x": 0, "xanchor": "left"}
 _SYMBOLS = ("circle", "diamond-open", "square")
 _DASHES = ("solid", "dash", "dot")
 
@@ -55,7 +54,7 @@ def largest_lines(table: pd.DataFrame, num_groups: int, *, dark: bool = False) -
             hovertemplate="layer %{x}: %{y:.1%}<extra>" + name + "</extra>",
         )
     figure.add_hline(y=1 / num_groups, line={"dash": "dash", "color": "#FFFFFF" if dark else "#000000", "width": 1.5})
-    figure.update_layout(title=f"Largest group in each layer (dashed: the even split, 1/{num_groups})", legend=_LEGEND)
+    figure.update_layout(title=f"Largest group in each layer (dashed: the even split, 1/{num_groups})")
     figure.update_xaxes(title="layer", zeroline=False)
     figure.update_yaxes(title="share of tokens (first group)", tickformat=".0%", rangemode="tozero")
     return style(figure, dark=dark, height=420)
@@ -99,7 +98,7 @@ def round_lines(errors: np.ndarray, row: int, layer: int, *, dark: bool = False)
             marker={"size": 5},
             hovertemplate="after round %{x}: %{y:.2g}<extra>" + name + "</extra>",
         )
-    figure.update_layout(title="Sequence Sinkhorn: marginal error after each round", legend=_LEGEND)
+    figure.update_layout(title="Sequence Sinkhorn: marginal error after each round")
     figure.update_xaxes(title="round (0: softmax of the scores)", zeroline=False)
     figure.update_yaxes(title="largest deviation from T/K (relative, log)", type="log", exponentformat="power", dtick=1)
     return style(figure, dark=dark, height=420)
@@ -124,7 +123,7 @@ def flip_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             marker={"symbol": symbol},
             hovertemplate="layer %{x}: %{y:.1%}<extra>" + name + "</extra>",
         )
-    figure.update_layout(title="Tokens whose first group changes from one routing to another", legend=_LEGEND)
+    figure.update_layout(title="Tokens whose first group changes from one routing to another")
     figure.update_xaxes(title="layer", zeroline=False)
     figure.update_yaxes(title="share of tokens", tickformat=".0%", rangemode="tozero")
     return style(figure, dark=dark, height=420)
@@ -156,7 +155,7 @@ def future_line(table: pd.DataFrame, layer: int, *, dark: bool = False) -> go.Fi
         line={"color": other, "dash": "dash"},
         hoverinfo="skip",
     )
-    figure.update_layout(title=f"Tokens whose group depends on the rest of the text, layer {layer}", legend=_LEGEND)
+    figure.update_layout(title=f"Tokens whose group depends on the rest of the text, layer {layer}")
     figure.update_xaxes(title="tokens of the text so far (log)", type="log", zeroline=False)
     figure.update_yaxes(title="share of these tokens", tickformat=".0%", rangemode="tozero")
     return style(figure, dark=dark, height=420)

@@ -145,9 +145,9 @@ def _narrow_verdict(trace: Trace, table: pd.DataFrame) -> str:
     balanced = trace.config.balance != "none"
     effective = float(own["effective groups"].to_numpy().mean())
     return (
-        f"The {trace.config.num_groups} groups are as even as {effective:.0f} equal ones, mean over layers.\n\n"
-        f"The largest holds {mean:.1%} of the tokens on average over layers, and {worst:.1%} at worst"
-        + (f"; without the potentials the average is {plain:.1%}" if balanced else "")
+        f"The {trace.config.num_groups} groups fill as evenly as {effective:.0f} groups of equal size would.\n\n"
+        f"That is the mean over layers. The largest group holds {mean:.1%} on average, and {worst:.1%} at worst"
+        + (f"; without calibration the average is {plain:.1%}" if balanced else "")
         + f". An even split is {even:.1%}. A large group costs no more pairs: the budget is a share of them."
         * (trace.config.read_share is not None)
     )

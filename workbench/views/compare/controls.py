@@ -12,7 +12,7 @@ from workbench.engine import service
 from workbench.engine.service import Analysis, Settings
 from workbench.runs import jobs
 from workbench.shell import state, texts
-from workbench.shell.sidebar import share_of_pairs
+from workbench.shell.reading import share_of_pairs
 from workbench.widgets.layer import layer_slider
 
 PARTS = {

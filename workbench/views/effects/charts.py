@@ -46,13 +46,12 @@ def effect_chart(table: pd.DataFrame, *, title: str, axis: str, dark: bool = Fal
             name=name,
             hovertemplate="%{y}<br>%{x:.3g} thousandths of a nat<br>p = %{customdata[0]:.3f}<extra></extra>",
         )
-    figure.update_layout(title=title, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "title": ""})
-    figure.update_xaxes(title="KL from the run without it (thousandths of a nat per token)", rangemode="tozero")
+    figure.update_layout(title=title)
+    figure.update_xaxes(title="KL, thousandths of a nat per token", rangemode="tozero")
     figure.update_yaxes(
         title=axis, type="category", categoryorder="array", categoryarray=names[::-1], showgrid=False, automargin=True
     )
-    style(figure, dark=dark, height=190 + 34 * len(names))
-    return figure.update_layout(margin={"t": 90})
+    return style(figure, dark=dark, height=190 + 34 * len(names))
 
 
 def of_groups(table: pd.DataFrame) -> pd.DataFrame:

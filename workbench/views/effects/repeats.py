@@ -71,9 +71,10 @@ def repeat_sentence(found: Induction) -> str:
     best = carrying.iloc[0]
     most = "All" if len(carrying) == len(heads) else f"{len(carrying)} of" if len(carrying) > 1 else "One of"
     verb = "reads" if len(carrying) == 1 else "read"
+    place = f"layer {int(best['layer'])}, head {int(best['head'])}"  # a row of mixed columns has floats
     return (
-        f"{most} {len(heads)} heads {verb} the key that copying needs more often than chance, first of all layer "
-        f"{best['layer']}, head {best['head']}: {best['read']:.0%}, where chance is {best['chance']:.0%} (difference "
+        f"{most} {len(heads)} heads {verb} the key that copying needs more often than chance, first of all "
+        f"{place}: {best['read']:.0%}, where chance is {best['chance']:.0%} (difference "
         f"{100 * best['difference']:.0f} points [{100 * best['low']:.0f}, {100 * best['high']:.0f}])."
     )
 

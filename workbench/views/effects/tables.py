@@ -9,11 +9,14 @@ import numpy as np
 import pandas as pd
 
 from focus_core.analysis import Trace
+from focus_core.errors import FocusError
+from focus_core.evaluation.compare import holm
 
 LEVEL = 0.05
 MILLI = 1000
 """Effects are shown in thousandths of a nat."""
 MOST_CHANGED = 12
+FEW_KEYS = 10
 DONE = {"knock-out": "Removing", "force": "Forcing every later token to read"}
 """How an intervention begins a sentence."""
 
@@ -59,6 +62,59 @@ def floor_sentence(groups: int, draws: int) -> str:
         f"With {draws} random sets and {groups} {'group' if groups == 1 else 'groups'}, no corrected p-value can be "
         f"below {floor:.2g}: for a significant result, choose more random sets or fewer groups."
     )
+
+
+def few_keys_sentence(sizes: Sequence[int]) -> str:
+    """A warning where groups have so few tokens that can be read from afar that little can show; else empty.
+
+    Args:
+        sizes: such tokens of each group that is tested.
+    """
+    few = [size for size in sizes if size < FEW_KEYS]
+    if not few:
+        return ""
+    which = "Each of these groups has" if len(few) == len(sizes) else f"{len(few)} of these {len(sizes)} groups have"
+    if len(sizes) == 1:
+        which = "This group has"
+    return f"{which} fewer than {FEW_KEYS} tokens that can be read from afar, so little can show. Take more tokens."
+
+
+def target_places(typed: str, tokens: int) -> tuple[int, ...]:
+    """Places of the predictions to follow, as somebody types them: "120, 133".
+
+    Raises:
+        FocusError: no number, or a token that is not predicted.
+    """
+    try:
+        places = tuple(dict.fromkeys(int(part) for part in typed.replace(",", " ").split()))
+    except ValueError as error:
+        raise FocusError(f"{typed!r} is no list of places: write numbers such as 120, 133.") from error
+    wrong = [place for place in places if not 1 <= place < tokens]
+    if wrong:
+        raise FocusError(f"Token {wrong[0]} is not predicted here: choose places from 1 to {tokens - 1}.")
+    return places
+
+
+def target_table(points: Sequence[dict[str, Any]], targets: Sequence[int], trace: Trace) -> pd.DataFrame:
+    """The chosen predictions: one row for each group and token, p-values by Holm's method over all rows."""
+    rows = []
+    for point in points:
+        for place, tested in zip(targets, point["targets"]):
+            start, end = trace.offsets[place]
+            values = np.array([tested["low"], tested["high"]], dtype=float)
+            rows.append(
+                {
+                    "group": point["group"],
+                    "token": place,
+                    "text before": f"…{trace.text[max(0, start - 60) : start]}".replace("\n", "⏎"),
+                    "predicted": trace.text[start:end],
+                    "change of loss": tested["value"],
+                    "chance": _range(values),
+                    "p": tested["p_value"],
+                }
+            )
+    table = pd.DataFrame(rows, columns=["group", "token", "text before", "predicted", "change of loss", "chance", "p"])
+    return table.assign(p=holm(table["p"].tolist())) if len(table) else table
 
 
 def listed(names: Sequence[str]) -> str:

@@ -48,7 +48,6 @@ def pair_bar(
     figure.update_layout(
         barmode="stack",
         title=f"Causal pairs in layer {layer}",
-        legend={"orientation": "h", "y": -0.95, "x": 0, "traceorder": "normal"},
         bargap=0,
     )
     figure.update_xaxes(
@@ -59,6 +58,6 @@ def pair_bar(
         showgrid=False,
     )
     figure.update_yaxes(showticklabels=False, showgrid=False)
-    style(figure, dark=dark, height=215)
+    style(figure, dark=dark, height=235)
     figure.update_layout(margin={"l": 24, "r": 24})  # room for 0% and 100%
     return figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 
 import numpy as np
 import plotly.graph_objects as go
@@ -10,6 +11,7 @@ import plotly.graph_objects as go
 from focus_core.analysis import Trace
 from focus_core.analysis.display.palette import group_color, group_colors, ink
 from focus_core.analysis.tokens import token_text
+from workbench.charts.group_sizes import hover_names
 from workbench.charts.theme import style
 
 MAX_COLUMNS = 512
@@ -36,7 +38,14 @@ def pool_groups(groups: np.ndarray, num_groups: int, columns: int = MAX_COLUMNS)
     return counts.argmax(axis=-1), counts.max(axis=-1) / counts.sum(axis=-1), factor
 
 
-def token_map(trace: Trace, *, dark: bool = False, layer: int | None = None, token: int | None = None) -> go.Figure:
+def token_map(
+    trace: Trace,
+    *,
+    dark: bool = False,
+    layer: int | None = None,
+    token: int | None = None,
+    names: Mapping[int, str] | None = None,
+) -> go.Figure:
     """Heatmap of groups, layers down, tokens across, one flat colour per group.
 
     Args:
@@ -44,9 +53,11 @@ def token_map(trace: Trace, *, dark: bool = False, layer: int | None = None, tok
         dark: colours for a dark page.
         layer: row of the trace to point out.
         token: token to point out.
+        names: labels of the groups of the layer that is pointed out, for the hover text.
     """
     num_groups, num_tokens = trace.config.num_groups, len(trace.tokens)
     groups, share, factor = pool_groups(trace.groups, num_groups)
+    named = _called(groups, layer, names)
     starts = np.arange(groups.shape[1]) * factor
     colored, count, title = groups, num_groups, "group"
     if trace.families is not None:  # more groups than colours: alike groups share one
@@ -55,21 +66,21 @@ def token_map(trace: Trace, *, dark: bool = False, layer: int | None = None, tok
     edges = np.linspace(0, 1, count + 1)
     scale = [[edge, group_color(color)] for color in range(count) for edge in (edges[color], edges[color + 1])]
     if factor == 1:
-        names = [html.escape(token_text(trace, i)) for i in range(num_tokens)]
+        spelled = [html.escape(token_text(trace, i)) for i in range(num_tokens)]
         hover = "token %{x} %{text}<br>layer %{y}<br>group %{customdata[0]}<extra></extra>"
-        text = np.broadcast_to(np.array(names, dtype=object), groups.shape)
+        text = np.broadcast_to(np.array(spelled, dtype=object), groups.shape)
     else:
-        names = [f"{start}–{min(start + factor, num_tokens) - 1}" for start in starts]
+        spelled = [f"{start}–{min(start + factor, num_tokens) - 1}" for start in starts]
         hover = "tokens %{text}<br>layer %{y}<br>most frequent group %{customdata[0]} (%{customdata[1]:.0%} of "
         "them)<extra></extra>"
-        text = np.broadcast_to(np.array(names, dtype=object), groups.shape)
+        text = np.broadcast_to(np.array(spelled, dtype=object), groups.shape)
     figure = go.Figure(
         go.Heatmap(
             z=colored,
             x=starts,
             y=[str(number) for number in trace.layers],
             text=text.tolist(),
-            customdata=np.stack([groups, np.round(share, 3)], axis=-1),
+            customdata=np.stack([named, np.round(share, 3)], axis=-1),
             hovertemplate=hover,
             colorscale=scale,
             zmin=-0.5,
@@ -88,6 +99,14 @@ def token_map(trace: Trace, *, dark: bool = False, layer: int | None = None, tok
         _print_numbers(figure, groups, starts, trace)
     _point_out(figure, trace, factor, layer, token, dark=dark)
     return style(figure, dark=dark, height=max(300, 110 + 15 * len(trace.layers)))
+
+
+def _called(groups: np.ndarray, layer: int | None, names: Mapping[int, str] | None) -> np.ndarray:
+    """(L, C) groups, those of one layer with their labels."""
+    found = groups.astype(object)
+    if layer is not None and names:
+        found[layer] = hover_names(groups[layer].tolist(), names)
+    return found
 
 
 def _print_numbers(figure: go.Figure, groups: np.ndarray, starts: np.ndarray, trace: Trace) -> None:

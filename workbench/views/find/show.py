@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +12,10 @@ import plotly.graph_objects as go
 
 from focus_core.analysis import Trace
 from focus_core.analysis.tokens import context
+from focus_core.report.labels import guess, named
 from focus_core.report.model import Card
 from workbench.charts.theme import style
 from workbench.views.find.cached import Search
-from workbench.views.group.labels import guess, named
 from workbench.widgets.markup import counted
 
 LEVEL = 0.05
@@ -130,14 +131,26 @@ def label_rows(
     return pd.DataFrame(rows, columns=columns).drop(columns="tokens")
 
 
-def lift_chart(found: Search, heads: bool, *, dark: bool = False) -> go.Figure:
-    """The surest group of every layer and head by its lift; open marks are not significant."""
+def lift_chart(
+    found: Search, heads: bool, *, dark: bool = False, names: Mapping[tuple[int, int, int], str] | None = None
+) -> go.Figure:
+    """The surest group of every layer and head by its lift; open marks are not significant.
+
+    Args:
+        found: the search.
+        heads: whether heads have groups of their own.
+        dark: for a dark page.
+        names: labels by layer, head and group, for the hover text.
+    """
     best = found.listed.drop_duplicates(["layer", "head"]).sort_values(["head", "layer"])
     figure = go.Figure()
     for head, part in best.groupby("head"):
         color = _COLORS[int(str(head)) % len(_COLORS)]
         symbols = np.where(part["p"] <= LEVEL, "circle", "circle-open")
-        says = [f"{place_of(row, heads)}<br>{row_sentence(row)}" for row in part.to_dict("records")]
+        says = [
+            f"{place_of(row, heads)}{_called(row, names or {})}<br>{row_sentence(row)}"
+            for row in part.to_dict("records")
+        ]
         figure.add_scatter(
             x=part["layer"],
             y=part["lift"],
@@ -150,12 +163,15 @@ def lift_chart(found: Search, heads: bool, *, dark: bool = False) -> go.Figure:
         )
     figure.add_hline(y=1, line_dash="dot", annotation_text="chance", annotation_position="bottom right")
     of = "each layer and head" if heads else "each layer"
-    figure.update_layout(
-        title=f"The surest group of {of}", legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
-    )
+    figure.update_layout(title=f"The surest group of {of}")
     figure.update_xaxes(title="layer")
     figure.update_yaxes(title="times as many as by chance", rangemode="tozero")
-    return style(figure, dark=dark, height=360).update_layout(margin={"t": 90})
+    return style(figure, dark=dark, height=360)
+
+
+def _called(row: Mapping[str, Any], names: Mapping[tuple[int, int, int], str]) -> str:
+    name = names.get((int(row["layer"]), int(row["head"]), int(row["group"])), "")
+    return f": {html.escape(name)}" if name else ""
 
 
 def _times(value: float) -> str:

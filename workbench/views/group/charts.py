@@ -34,11 +34,8 @@ def tag_chart(table: pd.DataFrame, group: int, *, dark: bool = False) -> go.Figu
         name="in the whole text",
         marker={"symbol": "line-ns-open", "size": 18, "color": other, "line": {"width": 3, "color": other}},
     )
-    figure.update_layout(
-        title=f"Parts of speech of group {group}", legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
-    )
+    figure.update_layout(title=f"Parts of speech of group {group}")
     axis = "share of words" if error is None else "share of words, 95% interval"
     figure.update_xaxes(title=axis, tickformat=".0%", rangemode="tozero")
     figure.update_yaxes(title="", type="category", autorange="reversed", showgrid=False)
-    style(figure, dark=dark, height=190 + 28 * len(part))
-    return figure.update_layout(margin={"t": 90})
+    return style(figure, dark=dark, height=190 + 28 * len(part))

@@ -155,17 +155,17 @@ def _prefill() -> Result | None:
 
 def _closer() -> Result | None:
     length, rows, ours = _rows()
-    beaten = [
-        r for r in rows if r.established and r.against is not None and r.against.difference > 0 and r.kl is not None
-    ]
-    if not beaten or ours.kl is None:
+    # Whoever is not established to be farther may be as close.
+    rivals = [r for r in rows if r.against is not None and not (r.established and r.against.difference < 0)]
+    if not rivals or ours.kl is None:
         return None
-    best = min(beaten, key=lambda row: row.kl.difference if row.kl else 0)
+    best = min(rivals, key=lambda row: row.kl.difference if row.kl else 0)
+    settled = "" if best.established else "; the difference is not established"
     return Result(
         "",
         "Closest of all.",
         f"{best.series} diverges by {best.kl.difference if best.kl else 0:.4f} at {length:,} tokens, routing by "
-        f"{ours.kl.difference:.4f}.",
+        f"{ours.kl.difference:.4f}{settled}.",
         "quality",
         KINDS,
         _evidence(length),

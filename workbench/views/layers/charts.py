@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from focus_core.analysis import Trace
+from workbench.charts.group_sizes import hover_names
 from workbench.charts.theme import style
 from workbench.views.layers.tables import flow
 
 MEASURED, CHANCE = "#0072B2", "#E69F00"
+MOST_NAMED = 4096
+"""Pairs of groups whose labels a chart carries for its hover text."""
 
 
 def sequential(*, dark: bool) -> list[list[object]]:
@@ -47,14 +52,37 @@ def agreement_map(trace: Trace, agreement: np.ndarray, row: int, other: int, *, 
     return style(figure, dark=dark, height=520)
 
 
-def flow_map(trace: Trace, row: int, other: int, *, dark: bool = False) -> go.Figure:
-    """Where the tokens of each group of one layer are in another, columns in the order of their matched partners."""
+def flow_map(
+    trace: Trace,
+    row: int,
+    other: int,
+    *,
+    dark: bool = False,
+    names: tuple[Mapping[int, str], Mapping[int, str]] = ({}, {}),
+) -> go.Figure:
+    """Where the tokens of each group of one layer are in another, columns in the order of their matched partners.
+
+    Args:
+        trace: the routing.
+        row: row of the layer whose groups are the rows.
+        other: row of the layer whose groups are the columns.
+        dark: colours for a dark page.
+        names: labels of the groups of both, for the hover text.
+    """
     counts, columns = flow(trace, row, other)
     here, there = f"layer {trace.layers[row]}", f"layer {trace.layers[other]}"
-    return overlap_map(counts, columns, here, there, dark=dark)
+    return overlap_map(counts, columns, here, there, dark=dark, names=names)
 
 
-def overlap_map(counts: np.ndarray, columns: np.ndarray, here: str, there: str, *, dark: bool = False) -> go.Figure:
+def overlap_map(
+    counts: np.ndarray,
+    columns: np.ndarray,
+    here: str,
+    there: str,
+    *,
+    dark: bool = False,
+    names: tuple[Mapping[int, str], Mapping[int, str]] = ({}, {}),
+) -> go.Figure:
     """Heatmap of where each group of one routing is in another.
 
     Args:
@@ -63,7 +91,13 @@ def overlap_map(counts: np.ndarray, columns: np.ndarray, here: str, there: str, 
         here: name of the routing of the rows.
         there: name of the routing of the columns.
         dark: colours for a dark page.
+        names: labels of the groups of both, for the hover text.
     """
+    text, hover = None, f"group %{{y}} of {here} → group %{{x}} of {there}"
+    if counts.size <= MOST_NAMED and any(names):
+        mine, its = hover_names(range(len(counts)), names[0]), hover_names(columns.tolist(), names[1])
+        text = [[f"group {one} of {here} → group {two} of {there}" for two in its] for one in mine]
+        hover = "%{text}"
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     figure = go.Figure(
         go.Heatmap(
@@ -76,8 +110,8 @@ def overlap_map(counts: np.ndarray, columns: np.ndarray, here: str, there: str, 
             colorscale=sequential(dark=dark),
             texttemplate="%{z:.0%}" if max(counts.shape) <= 16 else None,
             textfont={"size": 11},
-            hovertemplate=f"group %{{y}} of {here} → group %{{x}} of {there}<br>"
-            "%{z:.1%} of the group, %{customdata:,} tokens<extra></extra>",
+            text=text,
+            hovertemplate=hover + "<br>%{z:.1%} of the group, %{customdata:,} tokens<extra></extra>",
             colorbar={"title": "share", "tickformat": ".0%", "thickness": 14},
             xgap=1,
             ygap=1,
@@ -117,10 +151,7 @@ def churn_line(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             marker={"symbol": symbol},
             hovertemplate="into layer %{x}: %{y:.1%}<extra>" + name + "</extra>",
         )
-    figure.update_layout(
-        title="Tokens that leave their matched group on the way into each layer",
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 1, "xanchor": "right"},
-    )
+    figure.update_layout(title="Tokens that leave their matched group on the way into each layer")
     figure.update_xaxes(title="layer")
     figure.update_yaxes(title="share of tokens", tickformat=".0%", range=[0, 1])
-    return style(figure, dark=dark, height=340)
+    return style(figure, dark=dark, height=380)

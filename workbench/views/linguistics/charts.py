@@ -67,7 +67,6 @@ def ami_by_layer(found: Alignment, *, dark: bool = False, row: int | None = None
         figure.add_vline(x=layers[row], line={"color": line, "width": 1, "dash": "dot"})
     figure.update_layout(
         title=f"Agreement of groups with tags in every layer ({found.num_words:,} words)",
-        legend={"orientation": "h", "yanchor": "top", "y": -0.16, "x": 0},
         hovermode="closest",
     )
     ends = [layers[0] - 0.5, layers[-1] + 0.5]

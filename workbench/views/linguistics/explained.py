@@ -80,11 +80,10 @@ def share_bars_of(found: Explained, *, dark: bool = False) -> go.Figure:
         title=f"Share of the groups of layer {found.layer} that each feature explains",
         barmode="group",
         bargap=0.3,
-        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
     )
-    figure.update_xaxes(title="percent of the log-loss on words held out (0: chance)")
+    figure.update_xaxes(title="% of log-loss, held out (0: chance)")
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    return style(figure, dark=dark, height=420).update_layout(margin={"t": 90})
+    return style(figure, dark=dark, height=420)
 
 
 def share_lines(found: Sequence[Explained], *, dark: bool = False, layer: int | None = None) -> go.Figure:
@@ -126,7 +125,6 @@ def share_lines(found: Sequence[Explained], *, dark: bool = False, layer: int | 
         figure.add_vline(x=layer, line={"color": line, "width": 1, "dash": "dot"})
     figure.update_layout(
         title="Share of the groups that each feature explains by itself, in every layer",
-        legend={"orientation": "h", "yanchor": "top", "y": -0.18, "x": 0},
     )
     figure.update_xaxes(title="layer", dtick=2 if len(found) > 12 else 1, zeroline=False)
     figure.update_yaxes(title="percent of the log-loss (0: chance)")

@@ -62,7 +62,6 @@ def frontier(table: pd.DataFrame, *, dark: bool = False, against: str = KEPT) ->
     figure.add_hline(y=0, line={"dash": "dash", "width": 1, "color": "#FFFFFF" if dark else "#000000"})
     figure.update_layout(
         title="Perplexity and pairs kept (dashed: the untouched model)",
-        legend={"orientation": "h", "yanchor": "top", "y": -0.2, "x": 0},
     )
     across = (-0.03, 1.06) if against == KEPT else _around([point.x for point in points])
     up = _around([point.y for point in points])

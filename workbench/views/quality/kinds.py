@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from focus_core.frontier.kinds.means import kinds_at, lengths_of, mean_rows
+from focus_core.evaluation.compare import MIN_BLOCKS
+from focus_core.frontier.kinds.means import blocks_of, kinds_at, lengths_of, mean_rows
 from focus_core.frontier.kinds.table import notes, timed, verdict
 from focus_core.frontier.speeds import recorded_speeds
 from workbench.charts.theme import style
 
-SHARES = ("distant kept", "top-1 same", "perplexity", "largest group")
+CHANGE = "perplexity, change"
+"""Column with the relative change of perplexity."""
+SHARES = ("distant kept", "top-1 same", CHANGE, "largest group")
 """Columns that are shares or relative changes."""
+GROUPS = {
+    "routers": ("routers", "#0072B2", "#56B4E9", "star"),
+    "baseline": ("other methods", "#D55E00", "#E69F00", "circle"),
+    "oracle": ("oracles, which cannot be computed in use", "#6B7280", "#9CA3AF", "diamond-open"),
+}
+"""Kinds of rows: what the chart calls them, their colours on light and dark pages, and their marks."""
 TIMES = ("attention", "with choosing", "whole model")
 """Columns with measured speed-ups at the length of the table."""
 _LIGHT = ("#FFFFFF", "#F6C9A0", "#D55E00", "#7A3500")
@@ -44,7 +54,7 @@ def kinds_table(content: dict[str, Any]) -> pd.DataFrame:
                 "ours minus this": math.nan if row.against is None else row.against.difference,
                 "significant": row.established,
                 "top-1 same": _number(row.top1_agreement),
-                "perplexity": math.nan if row.kl is None else row.relative - 1,
+                CHANGE: math.nan if row.kl is None else row.relative - 1,
                 "largest group": _number(row.largest_group_share),
                 **dict(zip(TIMES, map(_number, timed(row, speeds)[:3]), strict=True)),
                 "source": row.source,
@@ -56,6 +66,44 @@ def kinds_table(content: dict[str, Any]) -> pd.DataFrame:
 def kinds_lengths(content: dict[str, Any]) -> list[int]:
     """Lengths that a record has points at, ascending."""
     return lengths_of(content)
+
+
+def usual_length(content: dict[str, Any]) -> int:
+    """The longest length with enough blocks for a difference to be established; else that with the most."""
+    blocks = {
+        length: sum(blocks_of(content, kind, length) for kind in kinds_at(content, length))
+        for length in kinds_lengths(content)
+    }
+    enough = [length for length, count in blocks.items() if count >= MIN_BLOCKS]
+    return max(enough) if enough else max(blocks, key=lambda length: (blocks[length], length))
+
+
+def kinds_frontier(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
+    """KL against the share of distant pairs kept: one point for each method at one length, by kind of method.
+
+    Args:
+        table: rows of one length, from `kinds_table`.
+        dark: colours for a dark page.
+    """
+    figure = go.Figure()
+    for kind, (name, light, bright, symbol) in GROUPS.items():
+        part = table.loc[table["kind"].eq(kind) & table["KL"].gt(0) & table["distant kept"].notna()]
+        if part.empty:
+            continue
+        color = bright if dark else light
+        figure.add_scatter(
+            x=part["distant kept"],
+            y=part["KL"],
+            mode="markers",
+            name=name,
+            marker={"color": color, "symbol": symbol, "size": 12, "line": {"width": 1.5, "color": color}},
+            customdata=part["method"],
+            hovertemplate="%{customdata}<br>%{x:.1%} of distant pairs, KL %{y:.4f}<extra></extra>",
+        )
+    figure.update_layout(title="Divergence from the untouched model by share of pairs kept")
+    figure.update_xaxes(title="distant pairs kept", tickformat=".0%")
+    figure.update_yaxes(title="KL, nats per token (log)", type="log", exponentformat="power")
+    return style(figure, dark=dark, height=420)
 
 
 def by_kind(content: dict[str, Any], length: int) -> pd.DataFrame:
@@ -71,12 +119,12 @@ def by_kind(content: dict[str, Any], length: int) -> pd.DataFrame:
 
 def kinds_verdict(content: dict[str, Any], length: int) -> str:
     """A headline in plain words: what the routers keep and lose, and how baselines compare."""
-    said = verdict(content, length)
+    said = re.sub(r"\b1 lose\b", "1 loses", verdict(content, length))
     return f"At {length:,} tokens {said[:1].lower()}{said[1:]}"
 
 
 def kinds_notes(content: dict[str, Any]) -> list[str]:
-    """How to read intervals and marks, and which texts are short or a single document."""
+    """How to read intervals and marks, which texts are short or a single document, and the time it took."""
     return notes(content)
 
 
@@ -99,7 +147,7 @@ def kinds_map(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             y=table["method"],
             zmin=min(known),
             zmax=max(known),
-            text=[["" if math.isnan(value) else f"{value:.3f}" for value in row] for row in values],
+            text=[["" if math.isnan(value) else f"{value:.4f}" for value in row] for row in values],
             texttemplate="%{text}",
             colorscale=[[place / (len(colors) - 1), color] for place, color in enumerate(colors)],
             showscale=False,

@@ -96,7 +96,6 @@ def difference_chart(table: pd.DataFrame, *, metric: str, dark: bool = False) ->
     figure.add_vline(x=0, line={"dash": "dash", "width": 1, "color": "#FFFFFF" if dark else "#000000"})
     figure.update_xaxes(title=f"{metric} (95% intervals; dashed: no difference)")
     figure.update_yaxes(categoryorder="array", categoryarray=labels[::-1])
-    figure.update_layout(legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0})
     return style(figure, dark=dark, height=160 + 26 * max(6, len(labels)))
 
 
@@ -120,7 +119,6 @@ def k_path(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         )
     figure.update_xaxes(title="share of distant pairs kept", tickformat=".0%", range=[0, 1.08])
     figure.update_yaxes(title="perplexity against the untouched model", tickformat="+.2~%")
-    figure.update_layout(legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0})
     return style(figure, dark=dark, height=420)
 
 
@@ -145,7 +143,6 @@ def length_lines(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         title="context length in tokens", type="log", tickvals=ticks, ticktext=[f"{t:,}" for t in ticks]
     )
     figure.update_yaxes(title="perplexity above the untouched model")
-    figure.update_layout(legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0})
     return style(figure, dark=dark, height=420)
 
 
@@ -262,6 +259,5 @@ def balance_curves(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             figure.add_vline(x=last, line={"dash": "dot", "width": 1}, row=1, col=place)  # type: ignore[arg-type]
         figure.update_xaxes(title="step (dotted: all weights train from here on)", row=1, col=place)
         figure.update_yaxes(title="share of tokens", tickformat=".0%", range=[0, 1.02], row=1, col=place)
-    figure.update_layout(legend={"orientation": "h", "yanchor": "top", "y": -0.2, "x": 0})
     figure.update_annotations(font_size=14)
     return style(figure, dark=dark, height=560)

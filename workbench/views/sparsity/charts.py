@@ -16,7 +16,6 @@ from workbench.charts.theme import style
 from workbench.engine.plans import PLANNED, budget_name
 
 COLORS = {"local": "#0072B2", "sink": "#E69F00", "same group": "#009E73", "dropped": "#BBBBBB"}
-_LEGEND = {"orientation": "h", "y": -0.16, "yanchor": "top", "x": 0, "xanchor": "left", "traceorder": "normal"}
 
 
 Names = Mapping[str, str]
@@ -77,7 +76,7 @@ def mask_image(
             marker={"color": color, "symbol": "square", "size": 12},
         )
     pooled = "one tile per pair" if factor == 1 else f"pooled: each tile is {factor} × {factor} tokens"
-    figure.update_layout(title=f"Pairs that layer {layer} computes ({pooled})", legend=_LEGEND)
+    figure.update_layout(title=f"Pairs that layer {layer} computes ({pooled})")
     limits = [-edge, tiles * factor - edge]
     figure.update_xaxes(title="key (index in the text)", range=limits, showgrid=False, constrain="domain")
     figure.update_yaxes(
@@ -146,9 +145,7 @@ def share_bars(
     figure.add_shape(
         type="rect", x0=layer - 0.5, x1=layer + 0.5, yref="paper", y0=0, y1=1, line={"color": ink, "width": 2}
     )
-    figure.update_layout(
-        barmode="stack", bargap=0.15, title=f"Share of {what} in each layer", legend={**_LEGEND, "y": -0.2}
-    )
+    figure.update_layout(barmode="stack", bargap=0.15, title=f"Share of {what} in each layer")
     figure.update_xaxes(title="layer", showgrid=False)
     figure.update_yaxes(title=f"share of {what}", tickformat=".0%", range=[0, 1])
     return style(figure, dark=dark, height=440)
@@ -201,7 +198,7 @@ def frontier(table: pd.DataFrame, top_k: int | str, *, dark: bool = False) -> go
         line={"color": "#888888", "dash": "dash"},
         hoverinfo="skip",
     )
-    figure.update_layout(title="Attention held by the kept pairs, mean over layers", legend={**_LEGEND, "y": -0.2})
+    figure.update_layout(title="Attention held by the kept pairs, mean over layers")
     figure.update_xaxes(title="share of causal pairs kept", tickformat=".0%", range=[0, 1.08])
     figure.update_yaxes(title="share of attention mass kept", tickformat=".0%", range=[0, 1.08])
     return style(figure, dark=dark, height=440)

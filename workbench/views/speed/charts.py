@@ -231,7 +231,6 @@ def _finish(figure: go.Figure, points: pd.DataFrame, dark: bool, others: Iterabl
         tickvals=lengths,
         ticktext=[_short(value) for value in lengths],
     )
-    figure.update_layout(legend={"orientation": "h", "yanchor": "top", "y": -0.18, "x": 0})
     return style(figure, dark=dark, height=_HEIGHT)
 
 

@@ -21,6 +21,18 @@ from focus_core.results import machine_of
 MAX_BYTES = 20_000_000
 MODEL_SCHEMA = "focus-bench-model/1"
 TASKS = ("prefill", "decode")
+DEFAULTS = ("bench-narrow", "bench-model-narrow")
+"""Shipped measurements of the default routers, in the order of the page."""
+_TITLES = {
+    "bench-narrow": "One attention call, default routers",
+    "bench-model-narrow": "Whole model, default routers",
+    "bench-cpu": "One attention call, 8 groups",
+    "bench-heads-cpu": "One attention call, 16 groups per head",
+    "bench-model-cpu": "Whole model, 8 groups",
+    "bench-baselines-cpu": "Other methods",
+    "bench-baselines-heads-cpu": "Other methods, MagicPIG",
+}
+_MACHINES = {"xeon": "Intel Xeon", "epyc": "AMD EPYC"}
 _MAX_POINTS = 5_000
 _MAX_WORD = 120
 _ROUTING_PARTS = ("projection", "calibrated", "top_k", "sort")
@@ -105,6 +117,15 @@ def damage(name: str) -> Iterator[None]:
         raise FocusError(f"{name} is damaged or was changed by hand ({_reason(error)}): measure again.") from error
 
 
+def title_of(name: str) -> str:
+    """A shipped measurement by what was measured; the name of its file where that is not known."""
+    for machine, where in _MACHINES.items():
+        if name.endswith(f"-{machine}"):
+            known = _TITLES.get(name.removesuffix(f"-{machine}")) or _TITLES.get(f"{name.removesuffix(machine)}cpu")
+            return f"{known}, {where}" if known else name
+    return _TITLES.get(name, name)
+
+
 def shipped_speeds() -> dict[str, Path]:
     """The measurements that come with the project, by name."""
     found = {}
@@ -159,7 +180,7 @@ def _model_row(row: dict[str, Any]) -> dict[str, Any]:
     seconds, kept = spread(row["seconds"]), positive(row["kept_share"])
     if kept > 1:
         raise ValueError("kept_share")
-    memory, error = row.get("memory_bytes"), row.get("error")
+    memory, cache, error = (row.get(name) for name in ("memory_bytes", "cache_bytes", "error"))
     top_k = None if row["top_k"] is None else whole(row["top_k"])
     routing = {"off": "untouched", "hard": "the routers' share" if top_k is None else f"k={top_k}"}.get(row["routing"])
     if row["routing"] == "window":
@@ -178,6 +199,7 @@ def _model_row(row: dict[str, Any]) -> dict[str, Any]:
         "tokens per second": positive(row["tokens_per_second"]),
         "speedup": positive(row["speedup"]),
         "working bytes": math.nan if memory is None else not_negative(memory),
+        "cache bytes": math.nan if cache is None else not_negative(cache),
         "largest logit error": math.nan if error is None else not_negative(error),
     }
 

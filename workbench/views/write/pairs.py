@@ -159,12 +159,10 @@ def change_chart(found: ComparedPrompts, *, dark: bool = False) -> go.Figure:
         )
     for place in places[~pair.same].tolist():
         figure.add_vrect(x0=place - 0.5, x1=place + 0.5, fillcolor="gray", opacity=0.25, line_width=0)
-    figure.update_layout(
-        title="Change of the loss by the edit", legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
-    )
+    figure.update_layout(title="Change of the loss by the edit")
     figure.update_xaxes(title="token, edited ones shaded")
     figure.update_yaxes(title="second minus first, nats")
-    return style(figure, dark=dark, height=320).update_layout(margin={"t": 90})
+    return style(figure, dark=dark, height=320)
 
 
 def _next(found: ComparedPrompts, model: int) -> str:

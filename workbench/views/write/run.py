@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from focus_core.analysis.tokens import visible
 from focus_core.evaluation.continuation import Continuation, predictions
 from focus_core.generation import Written, first_difference, prompt_ids, write
 from focus_core.models import LoadedModel
@@ -171,4 +172,4 @@ def _pieces(tokenizer: Any, tokens: tuple[int, ...]) -> list[str]:
 
 def _names(tokenizer: Any, along: tuple[Continuation, Continuation]) -> dict[int, str]:
     listed = {int(token) for each in along for token in each.top_ids.ravel()}
-    return {token: str(tokenizer.decode([token])) for token in sorted(listed)}
+    return {token: visible(str(tokenizer.decode([token]))) for token in sorted(listed)}

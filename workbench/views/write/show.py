@@ -12,16 +12,21 @@ import plotly.graph_objects as go
 import streamlit as st
 from streamlit.components.v2 import component
 
-from focus_core.analysis.display.palette import ink
-from workbench.charts.theme import style
+from focus_core.errors import FocusError
+from focus_core.reading import read_json
+from focus_core.resources import data_dir
+from focus_core.schema import table
+from workbench.charts.theme import is_dark, style
+from workbench.charts.tints import BETTER, WORSE, tint
 from workbench.views.write.run import Draft, Pair
 
 NAMES = ("untouched", "routed")
 STRONG = 2.0
 """Change of log-probability, in nats, that has the strongest tint."""
+MODEL = "bench-model-narrow"
+"""The record of whole-model speeds of the default routers."""
 LEAST = 0.001
 """The axis of KL reaches at least this far, in nats."""
-_LESS, _MORE = (213, 94, 0), (0, 114, 178)
 _FOLDER = Path(__file__).parent
 _component = component(
     "focus-written-text",
@@ -54,6 +59,34 @@ def verdict(pair: Pair) -> str:
 def short_prompt(pair: Pair) -> bool:
     """Whether nothing of the prompt and text lies beyond the window, so that routing reads all pairs."""
     return pair.along[1].kept_pairs == pair.along[1].causal_pairs
+
+
+def speed_note(length: int | None = None) -> str:
+    """Up to which length the routed model is not faster at writing, as recorded for the default routers.
+
+    Args:
+        length: tokens before the text that was written; None for none yet.
+
+    Returns:
+        Empty without a record, and where the length at hand is one at which it was faster.
+    """
+    try:
+        record = read_json(data_dir() / "results" / f"{MODEL}.json", table())
+        rows = [row for row in record["results"] if row["task"] == "decode" and row["routing"] == "hard"]
+        speeds = {int(row["tokens"]): float(row["speedup"]) for row in rows}
+        device = str(record["made"]["device"])
+    except (OSError, FocusError, KeyError, TypeError, ValueError):
+        return ""
+    slow = max((tokens for tokens, speed in speeds.items() if speed <= 1), default=0)
+    fast = [tokens for tokens in speeds if tokens > slow]
+    if not slow or (length is not None and fast and length >= min(fast)):
+        return ""
+    here = "" if length is None else f" Here {length:,} tokens stand before the text."
+    later = f" At {min(fast):,} tokens it wrote {speeds[min(fast)]:.2f}x as fast." if fast else ""
+    return (
+        f"Up to {slow:,} tokens of text the routed model is not faster: that was measured on {device} with the default "
+        f"routers.{later}{here}"
+    )
 
 
 def draft_line(draft: Draft, share: float | None, window: int, sinks: int) -> str:
@@ -95,14 +128,9 @@ def likeliest(pair: Pair, side: int, place: int) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def tint(change: float) -> tuple[str, str]:
+def colors(change: float, *, dark: bool = False) -> tuple[str, str]:
     """Fill and ink of a token by the change of its log-probability: orange is less likely, blue more."""
-    weight = min(1.0, abs(change) / STRONG)
-    if weight < 0.05:
-        return "", ""
-    tone = _LESS if change < 0 else _MORE
-    mixed = "#" + "".join(f"{round(255 + (part - 255) * weight):02X}" for part in tone)
-    return mixed, ink(mixed)
+    return tint(abs(change) / STRONG, (WORSE if change < 0 else BETTER)[dark], dark=dark)
 
 
 def written_text(pair: Pair, side: int, selected: int | None, on_pick: Callable[[int], None]) -> None:
@@ -110,7 +138,7 @@ def written_text(pair: Pair, side: int, selected: int | None, on_pick: Callable[
     key = f"written_{NAMES[side]}"
     tokens = []
     for text, change, kl in zip(pair.pieces[side], pair.along[side].change.tolist(), pair.along[side].kl.tolist()):
-        fill, color = tint(change)
+        fill, color = colors(change, dark=is_dark())
         says = f"log-probability {change:+.2f} nats under routing, KL {kl:.3f}"
         tokens.append({"text": text, "fill": fill, "ink": color, "says": says})
 

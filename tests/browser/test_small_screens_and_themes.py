@@ -1,0 +1,108 @@
+"""What only a browser shows: badges and choices on narrow screens, charts after a change of theme, the list of runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import psutil
+import pytest
+from playwright.sync_api import expect
+from running import running_app
+
+from focus_core.models import default_model
+
+pytestmark = pytest.mark.browser
+
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture
+def phone(browser, app_url):
+    context = browser.new_context(viewport=PHONE, color_scheme="dark")
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+
+    def opened(address: str):
+        page.goto(f"{app_url}/{address}&v=1&routers=untrained&source=sample&sample=news")
+        page.get_by_role("heading", level=4).first.wait_for()
+        return page
+
+    yield opened
+    context.close()
+
+
+def test_badges_are_whole_on_a_narrow_screen(phone):
+    page = phone("balance?layer=4")
+    badges = page.locator(".stMarkdownBadge").filter(visible=True)  # of each there is an unseen one that is measured
+    expect(badges).to_have_count(4, timeout=60_000)  # the last ones come when the text is routed
+    expect(badges.filter(has_text="states of the")).to_be_visible()
+    page.locator("[data-test-script-state=notRunning]").wait_for(state="attached")
+    for badge in badges.all():
+        assert badge.evaluate("badge => badge.scrollWidth <= badge.clientWidth + 1"), badge.inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_every_kind_of_search_is_on_a_narrow_screen(phone):
+    page = phone("find?find_by=word&find=the")
+    for name in ("Part of speech", "Word", "Pattern", "Entity", "Label of a group"):
+        box = page.get_by_role("radio", name=name).or_(page.get_by_role("button", name=name, exact=True)).bounding_box()
+        assert box and box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"], name
+
+
+TITLES = "[data-testid=stPlotlyChart] :is(.gtitle, .xtitle, .ytitle)"
+
+
+def test_charts_follow_the_theme_while_the_page_is_open(browser, app_url):
+    context = browser.new_context(color_scheme="light")
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    page.goto(f"{app_url}/balance?v=1&routers=untrained&source=sample&sample=news&layer=4")
+    page.locator(TITLES).nth(3).wait_for()
+    page.locator("[data-test-script-state=notRunning]").wait_for(state="attached")
+    for scheme in ("dark", "light"):  # and after a part of the page was drawn alone
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_function(
+            "([titles, dark]) => [...document.querySelectorAll(titles)].every(title =>"
+            " (Number(getComputedStyle(title).fill.match(/\\d+/)[0]) > 128) === dark)",
+            arg=[TITLES, scheme == "dark"],
+        )
+        page.get_by_role("slider", name="Layer").press("ArrowRight")
+        page.get_by_text(re.compile("^Layer [56] as routed")).wait_for()
+    context.close()
+
+
+@pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
+def test_the_list_of_runs_is_never_stale(browser, tmp_path):
+    """Another run than the one on show ends."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    about = {"num_groups": 8, "steps": 100, "objective": "lm", "texts": []}
+    for name, pid in (("works", process.pid), ("rests", None)):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        job = {"format": 1, "arguments": ["train"], "about": about, "created": "2026-01-01T00:00:00+00:00"}
+        (folder / "job.json").write_text(json.dumps(job))
+        known = {"pid": pid, "born": psutil.Process(pid).create_time()} if pid else {"pid": 0, "born": 0}
+        (folder / "process.json").write_text(json.dumps(known))
+    (tmp_path / "runs" / "rests" / "outcome.json").write_text(json.dumps({"status": 130}))
+    try:
+        with running_app(tmp_path / "log.txt", FOCUS_RUNS=str(tmp_path / "runs")) as (url, _):
+            page = browser.new_page()
+            page.set_default_timeout(60_000)
+            page.goto(f"{url}/train?v=1")
+            box = page.get_by_role("combobox", name="Run")
+            expect(box).to_have_value("works · running", timeout=60_000)
+            box.click()
+            page.get_by_role("option", name="rests · stopped").click()
+            page.get_by_text("Stopped at step 0 of 100").wait_for()
+            (tmp_path / "runs" / "works" / "outcome.json").write_text(json.dumps({"status": 130}))
+            process.kill()
+            process.wait()
+            page.wait_for_timeout(4000)
+            box.click()
+            expect(page.get_by_role("option", name="works · stopped")).to_be_visible()
+            page.close()
+    finally:
+        process.kill()
