@@ -11,7 +11,7 @@ import torch
 from focus_core.errors import FocusError
 from focus_core.models import LoadedModel, load_model
 from focus_core.progress import Progress
-from focus_core.routing.model import FocusModel, retrofit
+from focus_core.routing.model import FocusModel, retrofit, retrofit_shipped
 from focus_core.shipped import shipped_routers
 
 
@@ -19,17 +19,19 @@ def attach(loaded: LoadedModel, routers: str | Path | None, *, untrained: bool) 
     """Attach the routers of a folder or a shipped name, untrained ones, or those shipped for the model.
 
     Raises:
-        FocusError: none of these fit the model.
+        FocusError: none of these fit the model, or both routers and untrained ones are asked for.
     """
+    if untrained and routers is not None:
+        raise FocusError(
+            f"Routers ({routers}) and untrained ones exclude each other: leave --routers or --untrained out."
+        )
     if untrained:
         return retrofit(loaded.model, seed=0)
     if routers is not None:
         return FocusModel.from_pretrained(loaded.model, routers)
-    for name in shipped_routers():
-        try:
-            return FocusModel.from_pretrained(loaded.model, name)
-        except FocusError:
-            continue
+    found = retrofit_shipped(loaded.model, shipped_routers())
+    if found is not None:
+        return found
     raise FocusError(
         f"No shipped routers fit {loaded.info.name}: train some with focus train, name a folder with --routers, "
         "or use --untrained."

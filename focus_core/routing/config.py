@@ -42,6 +42,7 @@ RANGES = table(
         "count_weight": number(-1e6, 1e6),
         "page_size": maybe(whole(1, MOST_TOKENS)),
         "shares_by_need": flag,
+        "count_spread": flag,
         "full_below": whole(0, MOST_TOKENS),
     }
 )
@@ -82,6 +83,8 @@ class FocusConfig:
         count_weight: weight of the log of a narrow group's size in its score; see docs/method.md.
         page_size: P, keys of a page of a narrow group; with a `read_share` queries read pages. None for whole groups.
         shares_by_need: each query head reads a share of its own, as `focus fit` measured; `read_share` is their mean.
+        count_spread: summaries of narrow groups count how far their keys are spread about the mean, with a weight for
+            each query head that `focus fit` found.
         full_below: with narrow groups, tokens at earlier places attend to everything. Below some length this is faster:
             `focus_core.crossover` measures it.
     """
@@ -106,6 +109,7 @@ class FocusConfig:
     count_weight: float = 0.0
     page_size: int | None = 16
     shares_by_need: bool = False
+    count_spread: bool = False
     full_below: int = 0
 
     def __post_init__(self) -> None:
@@ -130,6 +134,8 @@ class FocusConfig:
             raise FocusError(f"read_share needs router='narrow', and this is router={self.router!r}: set top_k.")
         if self.shares_by_need and not ROUTERS[self.router].from_keys:
             raise FocusError(f"shares_by_need needs router='narrow', and this is router={self.router!r}.")
+        if self.count_spread and not ROUTERS[self.router].from_keys:
+            raise FocusError(f"count_spread needs router='narrow', and this is router={self.router!r}.")
         if self.full_below and not ROUTERS[self.router].from_keys:
             raise FocusError(f"full_below needs router='narrow', and this is router={self.router!r}: set it to 0.")
 
@@ -188,9 +194,11 @@ class FocusConfig:
             hidden_size: d, width of the hidden states that enter the attention block; of a key where `from_keys`.
             num_kv_heads: key/value heads of the layer.
             generator: source of the initial values (CPU).
-            num_heads: query heads of the layer; needed with `shares_by_need` alone.
+            num_heads: query heads of the layer; needed with `shares_by_need` or `count_spread` alone.
         """
-        own = {"num_heads": num_heads} if self.shares_by_need else {}
+        own: dict[str, Any] = {}
+        if self.shares_by_need or self.count_spread:
+            own = {"num_heads": num_heads, "by_need": self.shares_by_need, "by_spread": self.count_spread}
         return ROUTERS[self.router](
             hidden_size,
             num_kv_heads,

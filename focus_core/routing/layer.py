@@ -132,13 +132,16 @@ class LayerRouting:
         """
         config = self.config if config is None else config
         if top_k is not None:
-            return reading_of(config, top_k)
-        return reading_of(config, self.top_k, config.read_share, self._head_shares(config))
+            return reading_of(config, top_k, spread=self._spread(config))
+        return reading_of(config, self.top_k, config.read_share, self._head_shares(config), self._spread(config))
 
     def _head_shares(self, config: FocusConfig) -> tuple[float, ...] | None:
         if config.read_share is None or not config.shares_by_need:
             return None
         return self.router.head_shares(config.read_share)
+
+    def _spread(self, config: FocusConfig) -> tuple[float, ...] | None:
+        return self.router.spread_weights() if config.count_spread else None
 
     def pair_counts(self, config: FocusConfig | None = None, top_k: int | None = None) -> PairCounts:
         """Pairs that hard routing keeps inside the model's own window, one count for each of the N rows.
@@ -204,7 +207,11 @@ class LayerRouting:
 
 @lru_cache(maxsize=256)
 def reading_of(
-    config: FocusConfig, top_k: int, share: float | None = None, head_shares: tuple[float, ...] | None = None
+    config: FocusConfig,
+    top_k: int,
+    share: float | None = None,
+    head_shares: tuple[float, ...] | None = None,
+    spread: tuple[float, ...] | None = None,
 ) -> Reading:
     """The settings of a reading with this budget; one object for all calls, since every decoded token asks for it."""
     return Reading(
@@ -214,6 +221,7 @@ def reading_of(
         top_k=top_k,
         share=share,
         head_shares=head_shares,
+        spread=spread,
         count_weight=config.count_weight,
         page_size=config.page_size,
         full_below=config.full_below,

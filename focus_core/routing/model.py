@@ -9,7 +9,7 @@ Transformers attention interface works, and `detach` restores it bit for bit.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,12 +25,13 @@ from focus_core.routing.cache import past_length
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.interface import NAME, PENDING, Pending
 from focus_core.routing.layer import LayerRouting
+from focus_core.routing.modules import attention_modules, decoder_layers, own_window
 from focus_core.routing.narrow.cache import narrow_layer
 from focus_core.routing.parallel import own_heads
 from focus_core.routing.routers import ROUTERS, Router
 from focus_core.routing.rules import RULES, Rule
 from focus_core.routing.storage import read_routers, write_routers
-from focus_core.shipped import routers_folder
+from focus_core.shipped import FORMS, routers_folder, routers_of_form
 
 Mode = Literal["hard", "soft", "off"]
 
@@ -76,7 +77,7 @@ class FocusModel(nn.Module):
 
     def __init__(self, model: PreTrainedModel, config: FocusConfig, seed: int) -> None:
         super().__init__()
-        modules = _attention_modules(model)
+        modules = attention_modules(model)
         chosen = tuple(modules) if config.layers is None else config.layers
         missing = sorted(set(chosen) - set(modules))
         if missing:
@@ -111,7 +112,7 @@ class FocusModel(nn.Module):
         self._routing = Routing("hard", config)
         self.sliding_windows = tuple(own_window(modules[i]) for i in chosen)
         self.attention_modules = {i: modules[i] for i in chosen}
-        self.decoder_layers = _decoder_layers(model, self.attention_modules)
+        self.decoder_layers = decoder_layers(model, self.attention_modules)
         self._attach(self.attention_modules)
 
     def _attach(self, modules: dict[int, nn.Module]) -> None:
@@ -251,21 +252,49 @@ class FocusModel(nn.Module):
         return focus._keep_own_heads()
 
 
-def retrofit(model: PreTrainedModel, config: FocusConfig | None = None, *, seed: int = 0) -> FocusModel:
-    """Freeze a decoder and attach one untrained router to each attention layer.
+def retrofit(model: PreTrainedModel, config: FocusConfig | str | Path | None = None, *, seed: int = 0) -> FocusModel:
+    """Freeze a decoder and attach a router to each attention layer: an untrained one, or one that was saved.
 
     Args:
         model: any causal language model of Transformers that uses the attention interface.
-        config: settings; the defaults of `FocusConfig` when None.
-        seed: of the routers' initial values.
+        config: settings of untrained routers, the defaults of `FocusConfig` when None. Or saved routers: "best" for
+            those that are shipped for the model, the default ones first; "published" for those of the published form;
+            a shipped name; or a folder.
+        seed: of the initial values of untrained routers.
 
     Returns:
         The model with routers, in hard routing.
 
     Raises:
+        FocusError: a model that cannot be retrofitted, or already is; no routers are shipped for it; or there are no
+            such routers, or those of another model.
+    """
+    if config is None or isinstance(config, FocusConfig):
+        return FocusModel(model, config or FocusConfig(), seed)._keep_own_heads()
+    if str(config) not in FORMS:
+        return FocusModel.from_pretrained(model, config)
+    found = retrofit_shipped(model, routers_of_form(str(config)))
+    if found is None:
+        raise FocusError(
+            f"No routers of the form {str(config)!r} are shipped for this {type(model).__name__}: run focus fit to "
+            "make some, or focus train for those of the published form."
+        )
+    return found
+
+
+def retrofit_shipped(model: PreTrainedModel, names: Sequence[str]) -> FocusModel | None:
+    """A decoder with the first of these shipped routers that fit it; None where none do.
+
+    Raises:
         FocusError: a model that cannot be retrofitted, or already is.
     """
-    return FocusModel(model, config if config is not None else FocusConfig(), seed)._keep_own_heads()
+    attention_modules(model)
+    for name in names:
+        try:
+            return FocusModel.from_pretrained(model, name)
+        except FocusError:
+            continue
+    return None
 
 
 def _check_layers(config: FocusConfig, routed: int) -> None:
@@ -346,48 +375,3 @@ def _after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             f"{type(module).__name__} does not send its attention through the Transformers attention interface, "
             "so Focus cannot route it: choose a model that does."
         )
-
-
-def own_window(module: nn.Module) -> int | None:
-    """The sliding window of an attention module, in tokens; None without.
-
-    Most modules say it themselves, layer by layer; the others (Mistral, Phi-3) read it from their settings.
-    """
-    if "sliding_window" in module.__dict__:
-        return module.__dict__["sliding_window"]
-    return getattr(getattr(module, "config", None), "sliding_window", None)
-
-
-def _decoder_layers(model: PreTrainedModel, attention: Mapping[int, nn.Module]) -> dict[int, nn.Module]:
-    """The modules that hold those of attention, by layer index."""
-    names = {module: name for name, module in model.named_modules()}
-    return {layer: model.get_submodule(names[module].rpartition(".")[0]) for layer, module in attention.items()}
-
-
-def _attention_modules(model: PreTrainedModel) -> dict[int, nn.Module]:
-    """The causal self-attention modules of a decoder by layer index.
-
-    Transformers marks them: every module that calls the attention interface has `layer_idx` and `is_causal`.
-    """
-    name = type(model).__name__
-    if not isinstance(model, PreTrainedModel):
-        raise FocusError(f"{name} is not a Transformers model: load one with focus_core.load_model.")
-    if model.config._attn_implementation == NAME:
-        raise FocusError(f"This {name} already has routers: detach them first.")
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise FocusError(f"{name} is an encoder-decoder model: Focus needs a decoder-only language model.")
-    if not model._supports_attention_backend:
-        raise FocusError(
-            f"{name} does not support the Transformers attention interface, so Focus cannot route it: "
-            "choose another model family, such as Llama, GPT-2, Mistral, Qwen2 or Gemma."
-        )
-    modules: dict[int, nn.Module] = {}
-    for module in model.modules():
-        layer = getattr(module, "layer_idx", None)
-        if isinstance(layer, int) and getattr(module, "is_causal", None) is True:
-            if any(getattr(child, "is_causal", None) is not None for child in module.children()):
-                continue
-            modules[layer] = module
-    if not modules:
-        raise FocusError(f"{name} has no causal self-attention layers: Focus needs a decoder-only language model.")
-    return dict(sorted(modules.items()))

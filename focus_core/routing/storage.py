@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from focus_core.errors import FocusError
 from focus_core.files import atomic_path, to_json, write_atomic
+from focus_core.models.configuration import model_configuration
 from focus_core.reading import read_json, read_tensors, regular
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.routers import ROUTERS
@@ -57,6 +58,11 @@ def weights_hash(module: nn.Module) -> str:
         if not tensor.is_meta:  # another process of a sharded model holds the values
             digest.update(whole(tensor.detach()).cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def model_hash(model: PreTrainedModel) -> str:
+    """SHA-256 over a model's weights and configuration, which together decide what it computes."""
+    return hashlib.sha256(f"{weights_hash(model)} {model_configuration(model)}".encode()).hexdigest()
 
 
 def routers_hash(routers: nn.Module) -> str:

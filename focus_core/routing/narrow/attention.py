@@ -42,7 +42,7 @@ class _Chunk(NamedTuple):
         border: first key of the extended window.
         query: (B, Hkv, G, Tq, D).
         summaries: of the distant keys, (B, Hkv, K, ...).
-        logits: (B, Hkv, G, Tq, K) of the mean keys.
+        beyond: (B, Hkv, G, Tq, K), what spread adds to the logits of the mean keys; or 0.
         reads: (B, Hkv, G, Tq, K) bool.
     """
 
@@ -51,7 +51,7 @@ class _Chunk(NamedTuple):
     border: int
     query: Tensor
     summaries: Summaries
-    logits: Tensor
+    beyond: Tensor | float
     reads: Tensor
 
     @property
@@ -135,8 +135,8 @@ def narrow_pairs(
     compute = torch.promote_types(query.dtype, torch.float32)
     blocks = blocks_read(query.to(compute), key.to(compute), parts, total, reading, scale=scale, softcap=softcap)
     pairs_read = torch.zeros(query.shape[:2], dtype=torch.int64, device=query.device)
-    for reads, counts in blocks:
-        pairs_read += (reads * counts).sum((-1, -2)).to(torch.int64).flatten(1)
+    for block in blocks:
+        pairs_read += (block.reads * block.sizes).sum((-1, -2)).to(torch.int64).flatten(1)
     return _pair_counts(query.shape[2], reading, pairs_read)
 
 
@@ -154,7 +154,7 @@ def narrow_reads(
     parts, total = reading.parts(groups, num_groups)
     compute = torch.promote_types(query.dtype, torch.float32)
     blocks = blocks_read(query.to(compute), key.to(compute), parts, total, reading, scale=scale, softcap=softcap)
-    return parts, torch.cat([reads.flatten(1, 2) for reads, _ in blocks], 2)
+    return parts, torch.cat([block.reads.flatten(1, 2) for block in blocks], 2)
 
 
 def _chunks(
@@ -181,9 +181,10 @@ def _chunks(
         summaries = sums.summaries()
         counts = summaries.counts[:, :, None, None]
         logits = attention_logits(queries, summaries.keys[:, :, None], scale, softcap)
+        beyond = reading.beyond_mean(queries, summaries.spread[:, :, None, None], scale)
         already = reading.already(torch.arange(start, stop, device=query.device), border)
-        reads = reading.choose(reading.scores(logits, counts), counts, already)
-        yield _Chunk(start, stop, border, queries, summaries, logits, reads)
+        reads = reading.choose(reading.scores(logits + beyond, counts), counts, already)
+        yield _Chunk(start, stop, border, queries, summaries, beyond, reads)
 
 
 def _attend_all(query: Tensor, key: Tensor, value: Tensor, scale: float, softcap: float | None) -> AttentionOutput:
@@ -210,7 +211,8 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, softcap: float | None) -> 
 def _bias(chunk: _Chunk, groups: Tensor, reading: Reading) -> Float[Tensor, "B Hkv G Tq S+K"]:
     """What to add to the logits of the S keys before the end of the chunk, and of the K summaries.
 
-    0 for keys that are attended exactly, log n for the summaries of groups that are not read, and `FAR` for the others.
+    0 for keys that are attended exactly, `FAR` for those that are not, and for summaries of groups that are read. The
+    other summaries count their keys, log n, and what the spread of the keys adds.
     """
     reads, counts = chunk.reads, chunk.counts
     shut = torch.where(reads, 0.0, FAR).to(chunk.query.dtype)
@@ -221,7 +223,7 @@ def _bias(chunk: _Chunk, groups: Tensor, reading: Reading) -> Float[Tensor, "B H
         distant = groups[:, :, None, None, reading.sink_tokens : chunk.border].expand(*reads.shape[:-1], -1)
         sinks, window = bias[..., : reading.sink_tokens], bias[..., chunk.border :]
         bias = torch.cat([sinks, shut.gather(-1, distant), window], -1)
-    return torch.cat([bias, torch.where(reads | (counts == 0), FAR, counts.log())], -1)
+    return torch.cat([bias, torch.where(reads | (counts == 0), FAR, counts.log() + chunk.beyond)], -1)
 
 
 def _attend(

@@ -15,6 +15,7 @@ from focus_core.attention.reference import attention_logits
 from focus_core.routing.narrow.cache_pages import PageStore
 from focus_core.routing.narrow.compiled.decode import attend_pages
 from focus_core.routing.narrow.reading import Reading
+from focus_core.routing.narrow.summaries import key_spread
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -52,12 +53,14 @@ class _Parts(NamedTuple):
         counts: (H, 1, 1, R) keys of each part.
         keys: (H, R, D), means.
         values: (H, R, Dv), means.
+        spread: (H, R), see `key_spread`.
         of_page: (H, used) int64, the part of each page.
     """
 
     counts: Tensor
     keys: Tensor
     values: Tensor
+    spread: Tensor
     of_page: Int[Tensor, "H used"]
 
 
@@ -102,7 +105,7 @@ def _used(near: Near) -> tuple[Tensor, Tensor]:
 def _compiled(query: Tensor, pages: PageStore, near: Near, reading: Reading, scale: float) -> AttentionOutput:
     output = torch.empty(*query.shape[:2], near.values.shape[-1])
     logsumexp = torch.empty(query.shape[:2])
-    stored = pages.keys, pages.values, pages.counts, pages.key_sums, pages.value_sums, pages.groups
+    stored = pages.keys, pages.values, pages.counts, pages.key_sums, pages.value_sums, pages.spread, pages.groups
     arguments: tuple[Any, ...] = (
         query.detach().float().contiguous().numpy(),
         *map(_array, (*stored, near.keys, near.values)),
@@ -110,6 +113,7 @@ def _compiled(query: Tensor, pages: PageStore, near: Near, reading: Reading, sca
         near.first,
         near.first + near.length - near.border,
         _budgets(near.length - query.shape[1], near.length, pages.length, reading, len(query)),
+        reading.spread_weights(len(query)).numpy(),
         np.float32(reading.count_weight),
         np.float32(scale),
         output.numpy(),
@@ -152,8 +156,9 @@ def attend_masked(
     places = torch.arange(near.length - query.shape[1], near.length, device=query.device)
     parts = _parts(pages, reading)
     logits = attention_logits(queries, parts.keys[:, None], scale, softcap)
+    beyond = reading.beyond_mean(queries, parts.spread[:, None, None], scale)
     already = reading.already(places, reading.border(int(places[0])))
-    reads = reading.choose(reading.scores(logits, parts.counts), parts.counts, already)
+    reads = reading.choose(reading.scores(logits + beyond, parts.counts), parts.counts, already)
 
     shut = torch.where(reads, 0.0, FAR).to(compute)
     in_page = torch.arange(pages.size, device=query.device) < pages.counts[:, : pages.used, None]
@@ -161,7 +166,7 @@ def attend_masked(
     paged = shut.gather(-1, of_page)[..., None] + torch.where(in_page, 0.0, FAR).to(compute)[:, None, None]
     index, window = _near_keys(near)
     causal = torch.where(index <= places[:, None], 0.0, FAR).to(compute).expand(*reads.shape[:-1], -1)
-    summaries = torch.where(reads | (parts.counts == 0), FAR, parts.counts.log())
+    summaries = torch.where(reads | (parts.counts == 0), FAR, parts.counts.log() + beyond)
     bias = torch.cat([paged.flatten(-2), causal, summaries], -1)
     keys, values = (
         torch.cat([stored[:, : pages.used].flatten(1, 2).to(compute), each[:, window].to(compute), means], 1)
@@ -178,21 +183,21 @@ def attend_masked(
 
 def _parts(pages: PageStore, reading: Reading) -> _Parts:
     used, groups = pages.used, pages.groups[:, : pages.used].long()
-    counts, keys, values = (part[:, :used] for part in (pages.counts[..., None], pages.key_sums, pages.value_sums))
+    stored = pages.counts[..., None], pages.key_sums, pages.value_sums, pages.key_squares[..., None]
+    sums = [part[:, :used] for part in stored]
     if reading.share is not None and reading.page_size is not None:
         order = groups.argsort(dim=-1, stable=True)  # of equal scores the first group wins
         of_page = order.argsort(dim=-1)
-        counts, keys, values = (part.gather(1, order[..., None].expand_as(part)) for part in (counts, keys, values))
+        sums = [part.gather(1, order[..., None].expand_as(part)) for part in sums]
     else:
         of_page = groups
-        counts, keys, values = (
-            part.new_zeros(len(part), pages.num_groups, part.shape[-1]).scatter_add_(
-                1, groups[..., None].expand_as(part), part
-            )
-            for part in (counts, keys, values)
-        )
+        empty = [part.new_zeros(len(part), pages.num_groups, part.shape[-1]) for part in sums]
+        sums = [none.scatter_add_(1, groups[..., None].expand_as(part), part) for none, part in zip(empty, sums)]
+    counts, keys, values, squares = sums
     sizes = counts.clamp(min=1)
-    return _Parts(counts[:, None, None, :, 0], keys / sizes, values / sizes, of_page)
+    means = keys / sizes
+    spread = key_spread(counts[..., 0], squares[..., 0], means)
+    return _Parts(counts[:, None, None, :, 0], means, values / sizes, spread, of_page)
 
 
 def _near_keys(near: Near) -> tuple[Tensor, Tensor]:

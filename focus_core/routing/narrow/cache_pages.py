@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from focus_core.routing.narrow.summaries import key_spread
+
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
@@ -30,6 +32,8 @@ class PageStore:
         counts: (H, N) float, keys of each page; 0 from the first unused page on.
         key_sums: (H, N, D), at least float32.
         value_sums: (H, N, Dv).
+        key_squares: (H, N), sums of the squared lengths of keys.
+        spread: (H, N), see `key_spread`.
         groups: (H, N) int32, the group of each page.
         slots: (H, n) int32, page * P + row of each key in the order of arrival; the first `length` are valid.
         length: keys stored.
@@ -45,6 +49,8 @@ class PageStore:
         self.counts = key.new_zeros(heads, 0, dtype=compute)
         self.key_sums = key.new_zeros(heads, 0, key.shape[-1], dtype=compute)
         self.value_sums = key.new_zeros(heads, 0, value.shape[-1], dtype=compute)
+        self.key_squares = key.new_zeros(heads, 0, dtype=compute)
+        self.spread = key.new_zeros(heads, 0, dtype=compute)
         self.groups = key.new_zeros(heads, 0, dtype=torch.int32)
         self.slots = key.new_zeros(heads, 0, dtype=torch.int32)
         self._members = torch.zeros(heads, num_groups, dtype=torch.long, device=key.device)
@@ -84,6 +90,8 @@ class PageStore:
         self.counts.scatter_add_(1, page, torch.ones_like(page, dtype=self.counts.dtype))
         for sums, vectors in ((self.key_sums, key), (self.value_sums, value)):
             sums.scatter_add_(1, page[..., None].expand_as(vectors), vectors.to(sums.dtype))
+        self.key_squares.scatter_add_(1, page, key.to(self.key_squares.dtype).square().sum(-1))
+        self._spread_anew(page)
 
     def take_back(self, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """Keep the first `length` keys, as if the others had never come; sums are taken anew where keys leave.
@@ -98,6 +106,9 @@ class PageStore:
         stays = torch.arange(self.size, device=slot.device) < self.counts.gather(1, page)[..., None]
         for sums, rows in ((self.key_sums, self.keys), (self.value_sums, self.values)):
             sums[heads, page] = torch.where(stays[..., None], rows[heads, page].to(sums.dtype), 0).sum(2)
+        lengths = self.keys[heads, page].to(self.key_squares.dtype).square().sum(-1)
+        self.key_squares[heads, page] = torch.where(stays, lengths, 0).sum(2)
+        self._spread_anew(page)
         groups = left[2].long()
         self._members.scatter_add_(1, groups, torch.full_like(groups, -1))
         self._pages = (self.counts > 0).sum(1, keepdim=True)
@@ -114,11 +125,18 @@ class PageStore:
             setattr(other, name, part.clone() if isinstance(part, Tensor) else part)
         return other
 
+    def _spread_anew(self, page: Int[Tensor, "H n"]) -> None:
+        """Take the spread of some pages from their sums."""
+        heads = torch.arange(len(page), device=page.device)[:, None]
+        counts, squares = self.counts[heads, page], self.key_squares[heads, page]
+        means = self.key_sums[heads, page] / counts.clamp(min=1)[..., None]
+        self.spread[heads, page] = key_spread(counts, squares, means)
+
     def _grow(self, pages: int, length: int) -> None:
         self.used = pages
         if pages > self.keys.shape[1]:
             more = pages + max(SPARE, pages // SPARE) - self.keys.shape[1]
-            for name in ("keys", "values", "counts", "key_sums", "value_sums", "groups"):
+            for name in ("keys", "values", "counts", "key_sums", "value_sums", "key_squares", "spread", "groups"):
                 setattr(self, name, _longer(getattr(self, name), more))
         if length > self.slots.shape[1]:
             self.slots = _longer(self.slots, length + max(SPARE, length // SPARE) - self.slots.shape[1])

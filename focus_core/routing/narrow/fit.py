@@ -17,6 +17,7 @@ from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel, retrofit
 from focus_core.routing.narrow.need import fit_shares
+from focus_core.routing.narrow.spread import fit_spread
 from focus_core.routing.routers import ROUTERS
 from focus_core.routing.rules import Rule, attend_fully, hard_groups
 
@@ -39,14 +40,15 @@ def fit_narrow(
 ) -> FocusModel:
     """Attach narrow routers whose groups fit the model's own keys; one forward pass, nothing is trained.
 
-    With `shares_by_need`, a second pass measures how much each query head must read (`fit_shares`).
+    With `count_spread`, a second pass fits how much the spread of keys counts for each query head (`fit_spread`). With
+    `shares_by_need`, a last one measures how much of the text each must read (`fit_shares`).
 
     Args:
         model: any causal language model that `retrofit` takes.
         blocks: (N, T) int64 token ids of broad text; 6,000 tokens or more. All blocks pass through the model together.
         config: settings with router="narrow"; the default budget reads 15% of the distant keys.
         num_groups: K, where no config says it.
-        need: (N, T) token ids on which shares by need are measured, one block at a time; `blocks` when None.
+        need: (N, T) token ids for these passes, one block at a time; `blocks` when None.
         seed: of k-means.
         progress: told the share done.
 
@@ -81,6 +83,8 @@ def fit_narrow(
     ids = torch.from_numpy(blocks).to(model.device)
     with torch.inference_mode(), focus.routing("hard", rule=untouched), focus.observe(fit):
         focus.model.base_model(input_ids=ids, use_cache=False)
+    if config.count_spread:
+        fit_spread(focus, blocks if need is None else need, progress=progress)
     if config.shares_by_need:
         fit_shares(focus, blocks if need is None else need, progress=progress)
     focus.trained = True

@@ -29,6 +29,7 @@ class Reading:
         share: share of the keys beyond a query's window that it attends exactly, 0 to 1, before `top_k`; None where
             `top_k` decides.
         head_shares: of each query head, in place of `share`; None for one share.
+        spread: of each query head, the weight of the spread of keys in the logits of summaries; None for none.
         count_weight: weight of the log of a part's size in its score: 1 ranks parts by their estimated mass, 0 by
             mass per key.
         page_size: P, keys of a page: with a `share`, pages of groups are summarised and read in place of whole groups;
@@ -45,6 +46,7 @@ class Reading:
     top_k: int | None = None
     share: float | None = None
     head_shares: tuple[float, ...] | None = None
+    spread: tuple[float, ...] | None = None
     count_weight: float = 0.0
     page_size: int | None = None
     full_below: int = 0
@@ -81,10 +83,13 @@ class Reading:
 
     def of_row(self, row: int, repeats: int) -> Reading:
         """The settings of the `repeats` query heads of one row, where key/value heads are rows of the batch."""
-        if self.head_shares is None:
-            return self
-        first = row * repeats % len(self.head_shares)
-        return replace(self, head_shares=self.head_shares[first : first + repeats])
+        changes = {}
+        for name in ("head_shares", "spread"):
+            numbers = getattr(self, name)
+            if numbers is not None:
+                first = row * repeats % len(numbers)
+                changes[name] = numbers[first : first + repeats]
+        return replace(self, **changes)
 
     def shares(self, rows: int) -> Tensor:
         """(rows,) float32: the share of every query head, for rows of one text after another.
@@ -97,6 +102,32 @@ class Reading:
     @cached_property
     def _shares(self) -> Tensor:
         return torch.tensor((self.share or 0.0,) if self.head_shares is None else self.head_shares, dtype=torch.float32)
+
+    def spread_weights(self, rows: int) -> Tensor:
+        """(rows,) float32: the weight of spread of every query head, as `shares`; 0 without one."""
+        return self._spread.repeat(rows // len(self._spread))
+
+    @cached_property
+    def _spread(self) -> Tensor:
+        return torch.tensor((0.0,) if self.spread is None else self.spread, dtype=torch.float32)
+
+    def beyond_mean(
+        self, query: Float[Tensor, "*N D"], spread: Float[Tensor, "*N K"], scale: float
+    ) -> Float[Tensor, "*N K"] | float:
+        """What the spread of its keys adds to the logit of a group; 0 without weights.
+
+        It is ``b_h (scale |q|)^2 s_c`` of docs/method.md.
+
+        Args:
+            query: (..., N, D); the dimensions before N are the query heads.
+            spread: see `key_spread`, broadcastable to the result.
+            scale: factor of the dot products.
+        """
+        if self.spread is None:
+            return 0.0
+        heads = query.shape[:-2]
+        weights = self.spread_weights(math.prod(heads)).to(query).view(*heads, 1, 1)
+        return weights * (scale**2 * query.square().sum(-1, keepdim=True)) * spread
 
     def parts(self, groups: Int[Tensor, "B Hkv T"], num_groups: int) -> Pages:
         """The parts of the keys that are summarised and read: pages of groups, or the groups themselves."""

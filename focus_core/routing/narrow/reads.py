@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,11 +11,30 @@ from torch.nn import functional as F
 
 from focus_core.attention.reference import attention_logits
 from focus_core.routing.narrow.reading import Reading
+from focus_core.routing.narrow.summaries import key_spread
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 CHUNKS_AT_ONCE = 16
+
+
+class BlockRead(NamedTuple):
+    """What n queries read of P parts.
+
+    Attributes:
+        start: place of the first query.
+        reads: (B, Hkv, G, n, P) bool.
+        sizes: (B, Hkv, 1, n, P), distant keys of each part.
+        logits: (B, Hkv, G, n, P) of the summaries, without the log of their sizes.
+        spread: (B, Hkv, 1, n, P), see `key_spread`.
+    """
+
+    start: int
+    reads: Bool[Tensor, "B Hkv G n P"]
+    sizes: Float[Tensor, "B Hkv 1 n P"]
+    logits: Float[Tensor, "B Hkv G n P"]
+    spread: Float[Tensor, "B Hkv 1 n P"]
 
 
 def blocks_read(
@@ -27,8 +46,8 @@ def blocks_read(
     *,
     scale: float,
     softcap: float | None = None,
-) -> Iterator[tuple[Bool[Tensor, "B Hkv G n P"], Float[Tensor, "B Hkv 1 n P"]]]:
-    """What queries read, and the distant keys of each part, for blocks of n queries in their order.
+) -> Iterator[BlockRead]:
+    """What queries read, and the distant keys of each part, for blocks of queries in their order.
 
     As `narrow_attention` chooses a chunk at a time, without its attention: the sums of keys up to the borders of some
     chunks are made at once.
@@ -44,8 +63,9 @@ def blocks_read(
     """
     texts, heads, _, width = key.shape
     length, chunk, summed = query.shape[2], reading.chunk, reading.sink_tokens
-    sums = key.new_zeros(texts, heads, num_parts, width)
-    counts = key.new_zeros(texts, heads, num_parts)
+    # Keys, their squared lengths and ones are summed alike.
+    summed_up = torch.cat([key, key.square().sum(-1, keepdim=True), torch.ones_like(key[..., :1])], -1)
+    sums = key.new_zeros(texts, heads, num_parts, width + 2)
     for begin in range(0, length, chunk * CHUNKS_AT_ONCE):
         end = min(begin + chunk * CHUNKS_AT_ONCE, length)
         starts = torch.arange(begin, end, chunk, device=key.device)
@@ -53,21 +73,24 @@ def blocks_read(
         last = max(summed, int(borders[-1]))
         places = torch.arange(summed, last, device=key.device)
         row = torch.searchsorted(borders, places, right=True) * num_parts + parts[..., summed:last]
-        more = key.new_zeros(texts, heads, len(starts) * num_parts, width)
-        more.scatter_add_(2, row[..., None].expand(*row.shape, width), key[:, :, summed:last])
-        many = key.new_zeros(texts, heads, len(starts) * num_parts)
-        many.scatter_add_(2, row, torch.ones_like(row, dtype=key.dtype))
-        more, many = more.unflatten(2, (len(starts), num_parts)), many.unflatten(2, (len(starts), num_parts))
+        more = key.new_zeros(texts, heads, len(starts) * num_parts, width + 2)
+        more.scatter_add_(2, row[..., None].expand(*row.shape, width + 2), summed_up[:, :, summed:last])
+        more = more.unflatten(2, (len(starts), num_parts))
         more[:, :, 0] += sums
-        many[:, :, 0] += counts
-        more, many = more.cumsum(2), many.cumsum(2)
-        sums, counts, summed = more[:, :, -1], many[:, :, -1], last
-        means = more / many.clamp(min=1)[..., None]
+        more = more.cumsum(2)
+        sums, summed = more[:, :, -1], last
+        totals, squares, counts = more[..., :width], more[..., width], more[..., width + 1]
+        means = totals / counts.clamp(min=1)[..., None]
+        spread = key_spread(counts, squares, means)
         padded = F.pad(query[:, :, begin:end], (0, 0, 0, len(starts) * chunk - (end - begin)))
         queries = padded.unflatten(2, (len(starts), chunk)).unflatten(1, (heads, -1)).transpose(2, 3)
         logits = attention_logits(queries.flatten(3, 4), means, scale, softcap)
         logits = logits.unflatten(3, (-1, chunk)).transpose(2, 3).flatten(3, 4)[..., : end - begin, :]
-        sizes = many[:, :, None].repeat_interleave(chunk, 3)[..., : end - begin, :]
+        sizes, spread = (
+            part[:, :, None].repeat_interleave(chunk, 3)[..., : end - begin, :] for part in (counts, spread)
+        )
         own = torch.arange(begin, end, device=key.device)
+        logits = logits + reading.beyond_mean(query[:, :, begin:end].unflatten(1, (heads, -1)), spread, scale)
         already = reading.already(own, reading.borders(own))
-        yield reading.choose(reading.scores(logits, sizes), sizes, already), sizes
+        reads = reading.choose(reading.scores(logits, sizes), sizes, already)
+        yield BlockRead(begin, reads, sizes, logits, spread)

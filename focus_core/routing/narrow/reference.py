@@ -63,7 +63,12 @@ def narrow_reference(
 
     counts = sums(torch.ones_like(key[..., :1]))[..., 0]
     sizes = counts.clamp(min=1)[..., None]
-    mean_logits = attention_logits(query[..., None, :], sums(key) / sizes, scale, softcap)[..., 0, :]
+    means = sums(key) / sizes
+    mean_logits = attention_logits(query[..., None, :], means, scale, softcap)[..., 0, :]
+    if reading.spread is not None:
+        spread = (sums(key.square()) / sizes - means.square()).mean(-1)
+        weights = torch.tensor(reading.spread, dtype=query.dtype, device=query.device)[:, None, None]
+        mean_logits = mean_logits + weights * (scale * query.norm(dim=-1, keepdim=True)) ** 2 * spread
     beyond = (index < index[:, None] - reading.window) & ~distant
     reads = reading.choose(reading.scores(mean_logits, counts), counts, beyond.sum(-1).to(query.dtype))
 

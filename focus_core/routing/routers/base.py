@@ -113,6 +113,14 @@ class Router(nn.Module):
         """
         raise FocusError("These routers have no shares by need: set shares_by_need=False, or fit them with focus fit.")
 
+    def spread_weights(self) -> tuple[float, ...]:
+        """The weight of the spread of keys in the summaries that each query head sees.
+
+        Raises:
+            FocusError: no such weights were fitted.
+        """
+        raise FocusError("These routers have no weights of spread: set count_spread=False, or fit them with focus fit.")
+
     def keep_heads(self, first: int, count: int) -> None:
         """Keep `count` of the H heads from `first` on, where routers are per head: the others are another process's."""
         for values in (*self.parameters(), self.potential):

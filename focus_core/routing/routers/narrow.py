@@ -24,13 +24,15 @@ MEANS = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5
 class NarrowRouter(Router):
     """Scores keys against the centroids (H, K, D) of every key/value head; `fit_narrow` sets them.
 
-    A model with L layers has L H K (D + 1) values, and L Hq M more with shares by need.
+    A model with L layers has L H K (D + 1) values, L Hq M more with shares by need, and L Hq with weights of spread.
 
     Attributes:
         shares: (M, Hq), the share of each query head for each of the `MEANS`; None without shares by need.
+        spread: (Hq,), the weight of the spread of keys in each query head; None without it.
     """
 
     shares: Tensor | None
+    spread: Tensor | None
 
     reads_own_groups: ClassVar[bool] = False
     per_head: ClassVar[bool] = True
@@ -39,21 +41,38 @@ class NarrowRouter(Router):
     stored_dtype: ClassVar[torch.dtype] = torch.float16
     label: ClassVar[str] = "per head, narrow groups with summaries"
 
-    def __init__(self, hidden_size: int, num_kv_heads: int, *, num_heads: int | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        hidden_size: int,
+        num_kv_heads: int,
+        *,
+        num_heads: int = 0,
+        by_need: bool = False,
+        by_spread: bool = False,
+        **settings: Any,
+    ) -> None:
         super().__init__(hidden_size, num_kv_heads, **settings)
-        even = None if num_heads is None else torch.tensor(MEANS)[:, None].repeat(1, num_heads)
-        self.register_buffer("shares", even)
-        self._asked: tuple[tuple[float, int, int], tuple[float, ...]] | None = None
+        self.register_buffer("shares", torch.tensor(MEANS)[:, None].repeat(1, num_heads) if by_need else None)
+        self.register_buffer("spread", torch.zeros(num_heads) if by_spread else None)
+        self._asked: dict[str, tuple[tuple[float, int, int], tuple[float, ...]]] = {}
 
     def head_shares(self, mean: float) -> tuple[float, ...]:
         """See `Router.head_shares`; between two of the `MEANS` on the line through both."""
         if self.shares is None:
             return super().head_shares(mean)
-        # Every decoded token asks in every layer, and the buffer hardly ever changes.
-        key = mean, self.shares._version, self.shares.data_ptr()
-        if self._asked is None or self._asked[0] != key:
-            self._asked = key, self._interpolated(self.shares, mean)
-        return self._asked[1]
+        return self._remembered("shares", self.shares, mean)
+
+    def spread_weights(self) -> tuple[float, ...]:
+        """See `Router.spread_weights`."""
+        return super().spread_weights() if self.spread is None else self._remembered("spread", self.spread, 0.0)
+
+    def _remembered(self, name: str, buffer: Tensor, mean: float) -> tuple[float, ...]:
+        """The numbers of a buffer: every decoded token asks in every layer, and they hardly ever change."""
+        key = mean, buffer._version, buffer.data_ptr()
+        if name not in self._asked or self._asked[name][0] != key:
+            numbers = self._interpolated(buffer, mean) if buffer.ndim == 2 else tuple(buffer.float().tolist())
+            self._asked[name] = key, numbers
+        return self._asked[name][1]
 
     @staticmethod
     def _interpolated(shares: Tensor, mean: float) -> tuple[float, ...]:
@@ -64,9 +83,12 @@ class NarrowRouter(Router):
         return tuple((1 - along) * low + along * high for low, high in zip(first, last))
 
     def keep_heads(self, first: int, count: int) -> None:
-        """See `Router.keep_heads`; the shares are of the query heads of these heads."""
-        if self.shares is not None:
-            self.shares = self.shares.unflatten(1, (self.num_heads, -1))[:, first : first + count].flatten(1).clone()
+        """See `Router.keep_heads`; shares and weights are of the query heads of these heads."""
+        for name in ("shares", "spread"):
+            values = getattr(self, name)
+            if values is not None:
+                kept = values.unflatten(-1, (self.num_heads, -1))[..., first : first + count, :]
+                setattr(self, name, kept.flatten(-2).clone())
         super().keep_heads(first, count)
 
     def forward(self, hidden_states: Float[Tensor, "B H T D"]) -> Float[Tensor, "N T K"]:

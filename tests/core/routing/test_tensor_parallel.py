@@ -17,7 +17,9 @@ SETTINGS = {"num_groups": 4, "top_k": 1, "window": 4, "sink_tokens": 1, "route_d
 CONFIGS = {
     "layer": FocusConfig(router="layer", **SETTINGS),
     "head": FocusConfig(router="head", **SETTINGS),
-    "narrow": FocusConfig(router="narrow", **SETTINGS, read_share=0.3, shares_by_need=True, chunk=4, page_size=4),
+    "narrow": FocusConfig(
+        router="narrow", **SETTINGS, read_share=0.3, shares_by_need=True, count_spread=True, chunk=4, page_size=4
+    ),
 }
 IDS = torch.randint(0, 256, (2, 60), generator=torch.Generator().manual_seed(1))
 
@@ -62,6 +64,7 @@ def test_two_processes_give_the_logits_of_one(tiny_llama, tmp_path):
             router.potential.copy_(torch.randn(router.potential.shape))
             if name == "narrow":
                 router.shares.mul_(torch.tensor([0.5, 1.0, 1.5, 2.0]))
+                router.spread.copy_(torch.tensor([0.0, 0.3, 0.6, 0.9]))
         focus.save_pretrained(tmp_path / name)
         model = focus.detach()
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 
 from focus_core.attention.cpu.rows import ROWS, exponential_parts
 from focus_core.routing.narrow.compiled.choice import FEW, choose_pages
+from focus_core.routing.narrow.compiled.vectors import LANES
 
 
 def _widened(typing: Any, number: Any):
@@ -97,6 +98,15 @@ def _sum(values: np.ndarray) -> np.float32:
     return total
 
 
+@njit(**ROWS)
+def _square(vector: np.ndarray) -> np.float32:
+    """Squared length of a vector (D,)."""
+    total = np.float32(0)
+    for x in range(len(vector)):
+        total += vector[x] * vector[x]
+    return total
+
+
 @njit(nogil=True, cache=True, fastmath=True)
 def _largest(values: np.ndarray) -> np.float32:
     found = values[0]
@@ -106,10 +116,18 @@ def _largest(values: np.ndarray) -> np.float32:
 
 
 @njit(**ROWS)
-def _scores(logits: np.ndarray, counts: np.ndarray, logs: np.ndarray, weight: np.float32, scores: np.ndarray) -> None:
-    """Turn dot products with sums into logits of means, and into scores."""
+def _scores(
+    logits: np.ndarray,
+    counts: np.ndarray,
+    logs: np.ndarray,
+    spread: np.ndarray,
+    weight: np.float32,
+    spread_weight: np.float32,
+    scores: np.ndarray,
+) -> None:
+    """Turn dot products with sums into logits of summaries without the log of sizes, and into scores."""
     for page in range(len(counts)):
-        logits[page] /= counts[page]
+        logits[page] = logits[page] / counts[page] + spread_weight * spread[page]
         scores[page] = logits[page] + weight * logs[page]
 
 
@@ -123,6 +141,18 @@ def _used(counts: np.ndarray) -> int:
 
 
 @njit(nogil=True, cache=True)
+def _describe(
+    counts: np.ndarray, groups: np.ndarray, log_of: np.ndarray, sizes: np.ndarray, logs: np.ndarray, order: np.ndarray
+) -> None:
+    """Write sizes, in whole tiles, their logs, and which of two pages with equal scores comes first."""
+    most = len(order)
+    sizes[:] = 0
+    for page in range(len(counts)):
+        sizes[page], logs[page] = counts[page], log_of[int(counts[page])]
+        order[page] = np.int64(groups[page]) * most + page
+
+
+@njit(nogil=True, cache=True)
 def attend_pages(
     begin_row: int,
     end_row: int,
@@ -132,6 +162,7 @@ def attend_pages(
     counts: np.ndarray,
     key_sums: np.ndarray,
     value_sums: np.ndarray,
+    spread: np.ndarray,
     groups: np.ndarray,
     near_keys: np.ndarray,
     near_values: np.ndarray,
@@ -139,6 +170,7 @@ def attend_pages(
     first: int,
     stop: int,
     budgets: np.ndarray,
+    spread_weights: np.ndarray,
     count_weight: np.float32,
     scale: np.float32,
     output: np.ndarray,
@@ -155,6 +187,7 @@ def attend_pages(
         counts: (H, N) float32, 0 from the first unused page on.
         key_sums: (H, N, D).
         value_sums: (H, N, Dv).
+        spread: (H, N) float32, the variance of a page's keys.
         groups: (H, N) int32.
         near_keys: (H, M, D), sinks first.
         near_values: (H, M, Dv).
@@ -162,6 +195,7 @@ def attend_pages(
         first: place of the first key of the window.
         stop: place after the key of the last query.
         budgets: (Hq, n) float32 keys that each query may read.
+        spread_weights: (Hq,) float32, of the spread of keys in the logit of a summary; 0 for none.
         count_weight: weight of the log of a page's size in its score.
         scale: factor of the dot products.
         output: (Hq, n, Dv), written.
@@ -170,7 +204,9 @@ def attend_pages(
     repeats, num_queries = len(query) // len(page_keys), query.shape[1]
     most, size = page_keys.shape[1:3]
     log_of = np.log(np.arange(size + 1).astype(np.float32))
-    mean_logits, scores, logs = np.empty(most, np.float32), np.empty(most, np.float32), np.empty(most, np.float32)
+    mean_logits, logs = np.empty(most, np.float32), np.empty(most, np.float32)
+    # In whole tiles, for `choose_pages`.
+    scores, all_sizes = np.zeros((2, -(-most // LANES) * LANES), np.float32)
     order, chosen = np.empty(most, np.int64), np.empty(2 * most, np.int64)
     weights = np.empty(near_keys.shape[1] + most * size + most, np.float32)
     powers = np.empty(len(weights), np.int32)
@@ -181,14 +217,13 @@ def attend_pages(
         used = _used(counts[head])
         sizes, sums = counts[head, :used], key_sums[head, :used]
         if row == begin_row or row % repeats == 0:
-            for page in range(used):
-                logs[page] = log_of[int(sizes[page])]
-                order[page] = np.int64(groups[head, page]) * most + page
+            _describe(sizes, groups[head], log_of, all_sizes, logs, order)
         for place in range(num_queries):
             scaled[:] = query[row, place] * scale
             _dots(scaled, sums, mean_logits)
-            _scores(mean_logits, sizes, logs, count_weight, scores)
-            read = choose_pages(scores, sizes, order, used, float(FEW * size), float(budgets[row, place]), chosen)
+            spread_weight = spread_weights[row] * _square(scaled)
+            _scores(mean_logits, sizes, logs, spread[head], count_weight, spread_weight, scores)
+            read = choose_pages(scores, all_sizes, order, used, float(FEW * size), float(budgets[row, place]), chosen)
             own = stop - num_queries + place + 1
             # Logits: sinks, window, pages that are read, summaries.
             begin = min(sinks, own)

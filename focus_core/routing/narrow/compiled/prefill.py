@@ -100,7 +100,9 @@ def prefill(
         page_size,
         float(reading.count_weight),
     )
-    shares = reading.shares(total * group).reshape(total, group).numpy()
+    shares, spread_weights = (
+        numbers(total * group).reshape(total, group).numpy() for numbers in (reading.shares, reading.spread_weights)
+    )
     span = max(1, SPAN_ROWS // group // reading.chunk) * reading.chunk
     begin = reading.full_until(length)
     part = -(-(length - begin) // (PARTS * span)) * span
@@ -111,7 +113,7 @@ def prefill(
     def attend_part(task: tuple[int, int]) -> np.ndarray:
         start, n = task
         stop = min(start + part, length)
-        return attend(laid[n], settings, shares[n], start, stop, span, output[n], logsumexp[n])
+        return attend(laid[n], settings, shares[n], spread_weights[n], start, stop, span, output[n], logsumexp[n])
 
     # The last parts have the most keys before them, so they come first.
     tasks = [(start, n) for start in reversed(range(begin, length, part)) for n in range(total)]

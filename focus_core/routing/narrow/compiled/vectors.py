@@ -1,7 +1,7 @@
 """Attention over 16 keys at a time, in vector registers: products, softmax and values, for rows of queries.
 
 Numba compiles loops well that run along memory, but not sums that must stay in registers while two operands stream by.
-These four functions are therefore written in LLVM's own terms, on vectors of 16 float32. LLVM splits them into what the
+These functions are therefore written in LLVM's own terms, on vectors of 16 float32. LLVM splits them into what the
 processor has: one AVX-512 register, two of AVX2, four of NEON.
 
 All take addresses (`array.ctypes.data`) and numbers of rows; nothing is checked.
@@ -28,6 +28,7 @@ _I32 = ir.IntType(32)
 _I64 = ir.IntType(64)
 _VECTOR = ir.VectorType(_F32, LANES)
 _INTS = ir.VectorType(_I32, LANES)
+_BITS = ir.IntType(LANES)
 
 _LOG2E = 1.0 / math.log(2.0)
 # ln 2 in two parts, the first one with trailing zeros, so that its multiples are exact.
@@ -38,12 +39,15 @@ _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.66
 _LEAST = -87.0
 """exp of less is 0 here; float32 has no normal numbers below."""
 
-_FAR = -1e30
+_MASKED = -3e38
+"""Below every logit, and below what stands for none so far."""
+_MARGIN = 16.0
+"""A logit so far above the one of weight 1 makes all be counted anew; exp of it is 9e6, so sums stay in range."""
 
 Builder = Any
 
 
-def _in_llvm(function: Callable[..., Any]) -> Callable[..., None]:
+def _in_llvm(function: Callable[..., Any]) -> Callable[..., Any]:
     """An intrinsic without its first argument, the typing context, which Numba passes itself."""
     return intrinsic(function)
 
@@ -157,16 +161,28 @@ def _values(context: Any, builder: Builder, signature: Any, args: Sequence[Any])
     *rows, weights, stride, tile, output, width = args
     outputs = [_at(builder, output, row, width) for row in rows]
     factors = [_at(builder, weights, _int(number), stride) for number in range(ROWS)]
-    with cgutils.for_range_slice(builder, _int(0), width, _int(LANES)) as (place, _):
-        where = [_at(builder, each, place, _int(1)) for each in outputs]
-        sums = [_load(builder, address) for address in where]
+
+    def add(place: Any, parts: int) -> None:
+        """Add to `parts` times 16 columns of each row."""
+        columns = [builder.add(place, _int(part * LANES)) for part in range(parts)]
+        where = [[_at(builder, each, column, _int(1)) for column in columns] for each in outputs]
+        sums = [[_load(builder, address) for address in addresses] for addresses in where]
         for lane in range(LANES):
-            value = _load(builder, _at(builder, _at(builder, tile, _int(lane), width), place, _int(1)))
+            key = _at(builder, tile, _int(lane), width)
+            values = [_load(builder, _at(builder, key, column, _int(1))) for column in columns]
             for number, address in enumerate(factors):
                 factor = _splat_at(builder, builder.add(address, _int(4 * lane)))
-                sums[number] = _fma(builder, factor, value, sums[number])
-        for total, address in zip(sums, where):
-            _store(builder, total, address)
+                sums[number] = [_fma(builder, factor, value, each) for value, each in zip(values, sums[number])]
+        for addresses, totals in zip(where, sums):
+            for address, total in zip(addresses, totals):
+                _store(builder, total, address)
+
+    # Two vectors of columns for each row: a sum alone would wait for itself.
+    pairs = builder.and_(width, _int(-2 * LANES))
+    with cgutils.for_range_slice(builder, _int(0), pairs, _int(2 * LANES)) as (place, _):
+        add(place, 2)
+    with builder.if_then(builder.icmp_signed("<", pairs, width)):
+        add(pairs, 1)
     return context.get_dummy_value()
 
 
@@ -188,54 +204,191 @@ def add_values(
 
 
 def _softmax(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
-    logits, row, state, output, width, count = args
-    tiles = builder.lshr(builder.add(count, _int(LANES - 1)), _int(4))
-    best = _variable(builder, _FAR)
+    logits, row, largest, totals, output, width, count, tiles = args
+    best = _variable(builder, _MASKED)
     with cgutils.for_range(builder, tiles) as loop:
         builder.store(_larger(builder, builder.load(best), _kept(builder, logits, loop.index, count)), best)
-    largest_at = _pointer(builder, _at(builder, state, row, _int(2)), _F32)
-    total_at = _pointer(builder, builder.add(_at(builder, state, row, _int(2)), _int(4)), _F32)
-    largest, found = (
-        builder.load(largest_at),
-        _llvm(builder, "vector.reduce.fmax", _F32, [builder.load(best)], fast=True),
-    )
-    with builder.if_then(builder.fcmp_ordered(">", found, largest)):
-        # What was added so far is in units of the old largest logit.
-        shrink = _exp(builder, _splat(builder, builder.fsub(largest, found)))
-        first = builder.extract_element(shrink, ir.Constant(_I32, 0))
-        builder.store(builder.fmul(builder.load(total_at), first), total_at)
-        builder.store(found, largest_at)
-        with cgutils.for_range_slice(builder, _int(0), width, _int(LANES)) as (place, _):
-            address = _at(builder, _at(builder, output, row, width), place, _int(1))
-            _store(builder, builder.fmul(_load(builder, address), shrink), address)
-    shift = _splat(builder, builder.load(largest_at))
+    shift = _shifted(builder, builder.load(best), row, largest, totals, output, width)
+    total_at = _at(builder, totals, row, _int(LANES))
     total = _variable(builder)
+    builder.store(_load(builder, total_at), total)
     with cgutils.for_range(builder, tiles) as loop:
         weights = _exp(builder, builder.fsub(_kept(builder, logits, loop.index, count), shift))
         _store(builder, weights, _at(builder, logits, loop.index, _int(LANES)))
         builder.store(builder.fadd(builder.load(total), weights), total)
-    added = _llvm(builder, "vector.reduce.fadd", _F32, [builder.load(total_at), builder.load(total)], fast=True)
-    builder.store(added, total_at)
+    _store(builder, builder.load(total), total_at)
     return context.get_dummy_value()
 
 
+def _softmax_tile(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
+    logits, row, largest, totals, output, width, count = args
+    kept = _kept(builder, logits, _int(0), count)
+    shift = _shifted(builder, kept, row, largest, totals, output, width)
+    weights = _exp(builder, builder.fsub(kept, shift))
+    _store(builder, weights, logits)
+    total_at = _at(builder, totals, row, _int(LANES))
+    _store(builder, builder.fadd(_load(builder, total_at), weights), total_at)
+    return context.get_dummy_value()
+
+
+def _shifted(builder: Builder, best: Any, row: Any, largest: Any, totals: Any, output: Any, width: Any) -> Any:
+    """The logit whose weight is 1, in all lanes, raised where one of `best` is far above it."""
+    place = _at(builder, largest, row, _int(1))
+    shift = _variable(builder)
+    builder.store(_splat_at(builder, place), shift)
+    far = builder.fcmp_ordered(">", best, builder.fadd(builder.load(shift), _constant(_MARGIN)))
+    with builder.if_then(builder.icmp_unsigned("!=", builder.bitcast(far, _BITS), ir.Constant(_BITS, 0)), likely=False):
+        # What was added so far is in units of the old one.
+        found = _llvm(builder, "vector.reduce.fmax", _F32, [best], fast=True)
+        shrink = _exp(builder, builder.fsub(builder.load(shift), _splat(builder, found)))
+        builder.store(found, _pointer(builder, place, _F32))
+        builder.store(_splat(builder, found), shift)
+        total_at = _at(builder, totals, row, _int(LANES))
+        _store(builder, builder.fmul(_load(builder, total_at), shrink), total_at)
+        with cgutils.for_range_slice(builder, _int(0), width, _int(LANES)) as (column, _):
+            address = _at(builder, _at(builder, output, row, width), column, _int(1))
+            _store(builder, builder.fmul(_load(builder, address), shrink), address)
+    return builder.load(shift)
+
+
 def _kept(builder: Builder, logits: Any, tile: Any, count: Any) -> Any:
-    """A tile of logits, `_FAR` from place `count` on."""
+    """A tile of logits, `_MASKED` from place `count` on."""
     left = builder.trunc(builder.sub(count, builder.mul(tile, _int(LANES))), _I32)
     kept = builder.icmp_signed("<", ir.Constant(_INTS, list(range(LANES))), _splat(builder, left))
-    return builder.select(kept, _load(builder, _at(builder, logits, tile, _int(LANES))), _constant(_FAR))
+    return builder.select(kept, _load(builder, _at(builder, logits, tile, _int(LANES))), _constant(_MASKED))
 
 
 @_in_llvm
-def softmax_row(typing: Any, logits: Any, row: Any, state: Any, output: Any, width: Any, count: Any):
-    """Turn logits into weights of a running softmax, and shrink what was added to the row where a larger one came.
+def softmax_row(
+    typing: Any, logits: Any, row: Any, largest: Any, totals: Any, output: Any, width: Any, count: Any, tiles: Any
+):
+    """Turn logits into weights of a running softmax, and shrink what was added to the row where one is far larger.
 
     Args:
         logits: address of the logits, in whole tiles; becomes the weights, 0 from place `count` on.
-        row: of state and output.
-        state: address of (R, 2): largest logit so far, and the sum of weights in its units.
+        row: of largest, totals and output.
+        largest: address of (R,): the logit whose weight is 1, at most `_MARGIN` below the largest one so far.
+        totals: address of (R, 16): sums of weights, to be added up.
         output: address of (R, Dv).
         width: Dv, a multiple of 16.
         count: logits that are there.
+        tiles: of the logits.
     """
-    return types.void(*[types.int64] * 6), _softmax
+    return types.void(*[types.int64] * 8), _softmax
+
+
+@_in_llvm
+def softmax_tile(typing: Any, logits: Any, row: Any, largest: Any, totals: Any, output: Any, width: Any, count: Any):
+    """`softmax_row` of one tile."""
+    return types.void(*[types.int64] * 7), _softmax_tile
+
+
+def _score(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
+    logits, scores, spread, log_sizes, tiles, spread_weight, count_weight = args
+    weight, factor = _splat(builder, spread_weight), _splat(builder, count_weight)
+    with cgutils.for_range(builder, tiles) as loop:
+        at, to, beside, logs = (
+            _at(builder, each, loop.index, _int(LANES)) for each in (logits, scores, spread, log_sizes)
+        )
+        logit, log_size = _fma(builder, weight, _load(builder, beside), _load(builder, at)), _load(builder, logs)
+        _store(builder, _fma(builder, factor, log_size, logit), to)
+        _store(builder, builder.fadd(logit, log_size), at)
+    return context.get_dummy_value()
+
+
+@_in_llvm
+def score_pages(
+    typing: Any,
+    logits: Any,
+    scores: Any,
+    spread: Any,
+    log_sizes: Any,
+    tiles: Any,
+    spread_weight: Any,
+    count_weight: Any,
+):
+    """Turn the products of a query and mean keys into logits of summaries, and write the scores of pages.
+
+    Args:
+        logits: address of the products, in whole tiles, changed.
+        scores: address, written: the logit, and `count_weight` times the log of the size.
+        spread: address of the variance of each page's keys.
+        log_sizes: address of the logs of sizes, which the logits get whole.
+        tiles: of pages.
+        spread_weight: float32, of the spread.
+        count_weight: float32.
+    """
+    return types.void(*[types.int64] * 5, types.float32, types.float32), _score
+
+
+def _moments(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
+    scores, sizes, tiles = args
+    keys, total, square = (_variable(builder) for _ in range(3))
+    with cgutils.for_range(builder, tiles) as loop:
+        score, size = (_load(builder, _at(builder, each, loop.index, _int(LANES))) for each in (scores, sizes))
+        weighted = builder.fmul(score, size)
+        builder.store(builder.fadd(builder.load(keys), size), keys)
+        builder.store(builder.fadd(builder.load(total), weighted), total)
+        builder.store(_fma(builder, weighted, score, builder.load(square)), square)
+    return context.make_tuple(
+        builder, signature.return_type, [_sum(builder, builder.load(each)) for each in (keys, total, square)]
+    )
+
+
+def _sum(builder: Builder, vector: Any) -> Any:
+    return _llvm(builder, "vector.reduce.fadd", _F32, [ir.Constant(_F32, 0.0), vector], fast=True)
+
+
+@_in_llvm
+def moments(typing: Any, scores: Any, sizes: Any, tiles: Any):
+    """Sums of sizes, of sizes times scores, and of sizes times squared scores.
+
+    Args:
+        scores: address, in whole tiles; finite where sizes are 0.
+        sizes: address.
+        tiles: of pages.
+    """
+    return types.UniTuple(types.float32, 3)(*[types.int64] * 3), _moments
+
+
+def _keys_above(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
+    scores, sizes, tiles, threshold = args
+    total, least = _variable(builder), _splat(builder, threshold)
+    with cgutils.for_range(builder, tiles) as loop:
+        score, size = (_load(builder, _at(builder, each, loop.index, _int(LANES))) for each in (scores, sizes))
+        size = builder.select(builder.fcmp_ordered(">", score, least), size, _constant(0.0))
+        builder.store(builder.fadd(builder.load(total), size), total)
+    return _sum(builder, builder.load(total))
+
+
+@_in_llvm
+def keys_above(typing: Any, scores: Any, sizes: Any, tiles: Any, threshold: Any):
+    """Sum of the sizes of pages whose score is above a threshold, float32; arguments as of `moments`."""
+    return types.float32(*[types.int64] * 3, types.float32), _keys_above
+
+
+def _above(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
+    numbers, threshold = args
+    bits = builder.bitcast(builder.fcmp_ordered(">", _load(builder, numbers), _splat(builder, threshold)), _BITS)
+    return builder.zext(bits, _I64)
+
+
+@_in_llvm
+def above(typing: Any, numbers: Any, threshold: Any):
+    """Which of 16 float32 are above a threshold, as bits; the first one is the lowest.
+
+    Args:
+        numbers: address.
+        threshold: float32.
+    """
+    return types.int64(types.int64, types.float32), _above
+
+
+def _lowest(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
+    return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+
+@_in_llvm
+def lowest(typing: Any, bits: Any):
+    """Place of the lowest bit of a number that is not 0."""
+    return types.int64(types.int64), _lowest

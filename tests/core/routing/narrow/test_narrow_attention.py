@@ -29,7 +29,7 @@ def problem(length, kv_heads=2, repeats=2, num_groups=4, seed=0, batch=2, value_
 
 
 def shares(heads):
-    return st.lists(st.floats(0, 1), min_size=heads, max_size=heads).map(tuple)
+    return st.lists(st.floats(0, 1, width=32), min_size=heads, max_size=heads).map(tuple)
 
 
 @st.composite
@@ -43,6 +43,7 @@ def cases(draw):
         top_k=None if by_share else draw(st.integers(0, num_groups)),
         share=draw(st.floats(0, 1)) if by_share else None,
         head_shares=draw(st.none() | shares(heads)) if by_share else None,
+        spread=draw(st.none() | shares(heads)),
         count_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
         page_size=draw(st.none() | st.integers(1, 20)),
         full_below=draw(st.sampled_from([0, 0, 1, 20, 37, 100])),

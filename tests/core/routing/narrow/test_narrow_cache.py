@@ -110,6 +110,7 @@ def histories(draw):
         top_k=None if by_share else draw(st.integers(0, num_groups)),
         share=draw(st.floats(0, 1)) if by_share else None,
         head_shares=draw(st.none() | st.tuples(*[st.floats(0, 1)] * 4)) if by_share else None,
+        spread=draw(st.none() | st.tuples(*[st.floats(0, 1, width=32)] * 4)),
         count_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
         page_size=draw(st.none() | st.integers(1, 8)),
         full_below=draw(st.sampled_from([0, 0, 10, 30])),

@@ -14,7 +14,7 @@ from numba import njit
 from focus_core.routing.narrow.attention import narrow_attention
 from focus_core.routing.narrow.compiled import prefill as compiled
 from focus_core.routing.narrow.compiled.choice import choose_pages
-from focus_core.routing.narrow.compiled.vectors import LANES, ROWS, add_values, dots, softmax_row
+from focus_core.routing.narrow.compiled.vectors import LANES, ROWS, add_values, dots, softmax_row, softmax_tile
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.reference import narrow_reference
 
@@ -53,6 +53,7 @@ def cases(draw):
         # Not a simple fraction, which can end a budget exactly between two pages.
         share=draw(st.floats(0, 1)),
         head_shares=draw(st.none() | st.lists(st.floats(0, 1), min_size=heads, max_size=heads).map(tuple)),
+        spread=draw(st.none() | st.lists(st.floats(0, 1), min_size=heads, max_size=heads).map(tuple)),
         count_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
         page_size=draw(st.integers(1, 16)),
         full_below=draw(st.sampled_from([0, 0, 40, 64, 140])),
@@ -159,40 +160,51 @@ def test_chosen_pages_are_those_of_the_ranking(data):
     expected = reading.choose(*wide, torch.tensor(float(already), dtype=torch.float64))
     chosen = np.zeros(2 * count, np.int64)
     budget = float(np.float32(share) * np.float32(sizes.sum() + already) - np.float32(already))
+    scores, sizes = (np.pad(numbers, (0, -count % LANES)) for numbers in (scores, sizes))
     number_read = choose_pages(scores, sizes, np.arange(count), count, 64.0, budget, chosen)
     assert set(chosen[:number_read]) == set(expected.nonzero().flatten().tolist())
 
 
 @njit
-def _one_tile(rows, query, keys, values, logits, weights, state, output, count):
+def _one_tile(rows, query, keys, values, logits, weights, largest, totals, output, count, alone):
     """All three kernels on one tile, with results between them."""
     r0, r1, r2, r3 = rows
     dots(r0, r1, r2, r3, query.ctypes.data, query.shape[1], keys.ctypes.data, logits.ctypes.data, LANES)
     weights[:] = logits
     for number in range(ROWS):
         at = weights[number].ctypes.data
-        softmax_row(at, rows[number], state.ctypes.data, output.ctypes.data, output.shape[1], count)
+        base, sums, out, width = largest.ctypes.data, totals.ctypes.data, output.ctypes.data, output.shape[1]
+        if alone:
+            softmax_tile(at, rows[number], base, sums, out, width, count)
+        else:
+            softmax_row(at, rows[number], base, sums, out, width, count, 1)
     add_values(r0, r1, r2, r3, weights.ctypes.data, LANES, values.ctypes.data, output.ctypes.data, output.shape[1])
 
 
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("seen", [-2.0, -40.0])
 @pytest.mark.parametrize("count", [1, 15, 16])
-def test_kernels_equal_numpy(count):
+def test_kernels_equal_numpy(count, seen, alone):
     random = np.random.default_rng(0)
     query, keys, values = (random.normal(size=size).astype(np.float32) for size in ((9, 6), (16, 6), (16, 32)))
     rows = np.array([7, 0, 3, 4])
     logits, weights = np.zeros((ROWS, LANES), np.float32), np.zeros((ROWS, LANES), np.float32)
-    # Rows have seen a logit of -2 with weight 1 and a value of ones.
-    state, output = np.tile(np.array([-2.0, 1.0], np.float32), (9, 1)), np.ones((9, 32), np.float32)
-    _one_tile(rows, query, np.ascontiguousarray(keys.T), values, logits, weights, state, output, count)
+    # Rows have seen a logit with weight 1 and a value of ones; -40 is so far below that all is counted anew.
+    largest, totals, output = (
+        np.full(9, seen, np.float32),
+        np.zeros((9, LANES), np.float32),
+        np.ones((9, 32), np.float32),
+    )
+    totals[:, 3] = 1
+    _one_tile(rows, query, np.ascontiguousarray(keys.T), values, logits, weights, largest, totals, output, count, alone)
     expected = query[rows].astype(np.float64) @ keys.T
     np.testing.assert_allclose(logits, expected, atol=1e-6)
-    kept = np.concatenate([expected[:, :count], np.full((ROWS, 1), -2.0)], 1)
+    kept = np.concatenate([expected[:, :count], np.full((ROWS, 1), seen)], 1)
     whole = np.exp(kept).sum(1)
-    np.testing.assert_allclose(np.log(state[rows, 1]) + state[rows, 0], np.log(whole), atol=1e-6)
+    sums = totals[rows].sum(1, keepdims=True)
+    np.testing.assert_allclose(np.log(sums[:, 0]) + largest[rows], np.log(whole), atol=2e-6)
     all_values = np.concatenate([values[:count], np.ones((1, 32))])
-    np.testing.assert_allclose(
-        output[rows] / state[rows, 1:], np.exp(kept) @ all_values / whole[:, None], rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(output[rows] / sums, np.exp(kept) @ all_values / whole[:, None], rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(weights[:, count:], 0)
     untouched = np.setdiff1d(np.arange(9), rows)
     np.testing.assert_array_equal(output[untouched], 1)

@@ -31,7 +31,7 @@ def queries(count, width=24, dtype=torch.float32, seed=1):
 @pytest.mark.parametrize("page_size", [1, 5, 16])
 @pytest.mark.parametrize("head_shares", [None, (0.0, 0.3, 0.02, 1.0, 0.15, 0.4)])
 def test_the_step_equals_that_under_a_mask(length, share, page_size, head_shares):
-    budget = {"share": share, "head_shares": head_shares}
+    budget = {"share": share, "head_shares": head_shares, "spread": head_shares}
     reading = Reading(window=13, sink_tokens=3, chunk=4, page_size=page_size, count_weight=0.5, **budget)
     pages, near = stored(length, reading, seed=length)
     # Queries of one chunk, up to the last token.

@@ -1,0 +1,81 @@
+"""`retrofit` by name: "best", "published", a shipped name or a folder, against routers loaded by that very name."""
+
+import pytest
+
+from focus_core import FocusConfig, FocusError, FocusModel, retrofit, shipped
+from focus_core.routing.attach import attach
+from focus_core.routing.storage import routers_hash
+from focus_core.shipped import DEFAULT, PUBLISHED
+
+CONFIG = FocusConfig(num_groups=4, top_k=1, window=4, route_dim=8)
+
+
+def hash_of(focus):
+    found = routers_hash(focus.routers)
+    focus.detach()
+    return found
+
+
+@pytest.fixture
+def ships(tiny_llama, tmp_path, monkeypatch):
+    """Ships routers of these names for the tiny model, in place of the project's own; the hash of each."""
+
+    def ship(*names):
+        hashes = {}
+        for seed, name in enumerate(names, 1):
+            focus = retrofit(tiny_llama.model, CONFIG, seed=seed)
+            focus.save_pretrained(tmp_path / "data" / "routers" / name)
+            hashes[name] = hash_of(focus)
+        return hashes
+
+    monkeypatch.setattr(shipped, "data_dir", lambda: tmp_path / "data")
+    return ship
+
+
+def test_best_is_the_default_and_published_the_published_form(tiny_llama, ships):
+    hashes = ships("another", PUBLISHED, DEFAULT)
+    assert len(set(hashes.values())) == 3
+    best = retrofit(tiny_llama.model, "best")
+    assert best.name == DEFAULT and best.config == CONFIG and best.current.mode == "hard"
+    assert hash_of(best) == hashes[DEFAULT]
+    assert hash_of(retrofit(tiny_llama.model, "published")) == hashes[PUBLISHED]
+    assert hash_of(retrofit(tiny_llama.model, "another")) == hashes["another"]
+
+
+def test_best_of_a_model_with_routers_of_its_own_is_what_commands_attach(tiny_llama, ships):
+    hashes = ships("another")
+    assert hash_of(retrofit(tiny_llama.model, "best")) == hashes["another"]
+    assert hash_of(attach(tiny_llama, None, untrained=False)) == hashes["another"]
+    with pytest.raises(FocusError, match="'published' are shipped for this LlamaForCausalLM: run focus fit"):
+        retrofit(tiny_llama.model, "published")
+
+
+def test_a_folder_is_taken_too(tiny_llama, tmp_path):
+    focus = retrofit(tiny_llama.model, CONFIG, seed=7)
+    focus.save_pretrained(tmp_path / "mine")
+    expected = hash_of(focus)
+    assert hash_of(retrofit(tiny_llama.model, tmp_path / "mine")) == expected
+    assert hash_of(retrofit(tiny_llama.model, str(tmp_path / "mine"))) == expected
+
+
+def test_refusals_are_one_sentence_and_leave_the_model_as_it_was(tiny_llama):
+    for form in ("best", "published"):
+        with pytest.raises(FocusError, match=r"^No routers .* run focus fit [^.]*\.$"):
+            retrofit(tiny_llama.model, form)
+    with pytest.raises(FocusError, match="There are no saved routers at 'bets'"):
+        retrofit(tiny_llama.model, "bets")
+    with pytest.raises(FocusError, match="belong to another model"):
+        retrofit(tiny_llama.model, DEFAULT)
+    focus = retrofit(tiny_llama.model, CONFIG)
+    with pytest.raises(FocusError, match="already has routers"):
+        retrofit(tiny_llama.model, "best")
+    focus.detach()
+
+
+def test_the_default_model_has_both_forms(default_model):
+    for form, name in (("best", DEFAULT), ("published", PUBLISHED)):
+        named = FocusModel.from_pretrained(default_model.model, name)
+        config, expected = named.config, hash_of(named)
+        focus = retrofit(default_model.model, form)
+        assert (focus.name, focus.config, focus.trained, focus.base_matches) == (name, config, True, True)
+        assert hash_of(focus) == expected
