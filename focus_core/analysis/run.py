@@ -64,7 +64,7 @@ def analyze_text(
             trace = analyze(focus, loaded.tokenizer, text, head=head, query_head=query_head)
         report = {
             "schema": SCHEMA,
-            "model": {"name": loaded.info.name, "revision": loaded.info.revision},
+            "model": loaded.info.identity,
             "settings": {"config": trace.config, "provenance": trace.provenance},
             "layers": list(trace.layers),
             "head": trace.head,

@@ -27,7 +27,8 @@ With narrow groups "same group" is what a query reads beyond its window, and sum
 """
 MAX_CELLS = 256
 """Cells of a pooled mask along each side."""
-_CHUNK_ELEMENTS = 1 << 23
+CHUNK_ELEMENTS = 1 << 23
+"""Attention weights that are held at a time."""
 
 
 def random_kept(config: FocusConfig, row: int) -> float:
@@ -299,7 +300,7 @@ def _measured(
         picked = torch.from_numpy(chosen).to(query.device)
         sums = torch.zeros(patterns, len(CLASSES), dtype=torch.float64, device=query.device)
         kept = keeps(call, row, picked)
-        step = max(1, _CHUNK_ELEMENTS // (query.shape[0] * key.shape[1]))
+        step = max(1, CHUNK_ELEMENTS // (query.shape[0] * key.shape[1]))
         for start in range(0, len(picked), step):
             part = slice(start, start + step)
             masks = [each[part] for each in kept]
@@ -331,16 +332,8 @@ def _mass(
 
     Routing keeps the pairs of M masks (q, T).
     """
-    key = key.repeat_interleave(query.shape[0] // key.shape[0], dim=0)
-    logits = (query @ key.transpose(-1, -2)).float() * geometry.scale
-    if geometry.softcap is not None:
-        logits = geometry.softcap * torch.tanh(logits / geometry.softcap)
-    index = torch.arange(key.shape[1], device=key.device)
-    distance = picked[:, None] - index
-    visible = distance >= 0
-    if geometry.sliding_window is not None:
-        visible &= distance < geometry.sliding_window
-    weights = logits.masked_fill(~visible, float("-inf")).softmax(-1).mean(0)
+    weights = full_weights(query, key, picked, geometry)
+    distance = picked[:, None] - torch.arange(key.shape[1], device=key.device)
     local = (weights * (distance <= window)).sum(dtype=torch.float64)
     far = weights.masked_fill(distance <= window, 0.0)
     sink = far[:, :sink_tokens].sum(dtype=torch.float64)
@@ -348,3 +341,23 @@ def _mass(
     every = free.sum(dtype=torch.float64)
     same = torch.stack([(free * mask[:, sink_tokens:]).sum(dtype=torch.float64) for mask in kept])
     return torch.stack([local.expand_as(same), sink.expand_as(same), same, every - same], dim=1)
+
+
+def full_weights(query: Tensor, key: Tensor, picked: Tensor, geometry: Geometry) -> Tensor:
+    """(q, T) float32 weights of full attention, mean over heads, of queries (H, q, d) on keys (Hkv, T, d).
+
+    Args:
+        query: of the tokens at `picked`.
+        key: of all tokens.
+        picked: (q,) int64.
+        geometry: the model's own settings.
+    """
+    key = key.repeat_interleave(query.shape[0] // key.shape[0], dim=0)
+    logits = (query @ key.transpose(-1, -2)).float() * geometry.scale
+    if geometry.softcap is not None:
+        logits = geometry.softcap * torch.tanh(logits / geometry.softcap)
+    distance = picked[:, None] - torch.arange(key.shape[1], device=key.device)
+    visible = distance >= 0
+    if geometry.sliding_window is not None:
+        visible &= distance < geometry.sliding_window
+    return logits.masked_fill(~visible, float("-inf")).softmax(-1).mean(0)

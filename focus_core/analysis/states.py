@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from focus_core.progress import Progress, silent
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import LayerRouting, assign
-from focus_core.routing.model import FocusModel
+from focus_core.routing.model import FocusModel, Observer
 from focus_core.routing.sinkhorn import sinkhorn
 
 UNTRAINED_SEEDS = (1, 2, 3)
@@ -59,25 +59,49 @@ def state_groups(
     Returns:
         n is the number of chosen tokens of all documents, in order.
     """
-    kept: dict[int, list[Tensor]] = {layer: [] for layer in focus.layers}
-    chosen = torch.empty(0, dtype=torch.long)
+    found: list[dict[int, Tensor]] = []
+    for index, (input_ids, tokens) in enumerate(documents):
+        progress("Reading hidden states", 0.6 * index / len(documents))
+        row = torch.from_numpy(input_ids)[None].to(focus.model.device)
+        found.append({})
+        with torch.inference_mode(), focus.observe(keep_states(found[-1], tokens)):
+            focus.model.base_model(input_ids=row, use_cache=False)
+    return group_states(
+        found, focus.current.config, seed=seed, progress=lambda text, share: progress(text, 0.6 + 0.4 * share)
+    )
+
+
+def keep_states(kept: dict[int, Tensor], tokens: np.ndarray | None = None) -> Observer:
+    """An observer that keeps the states that enter each layer's attention.
+
+    Args:
+        kept: gets (m, d) float16 of each layer: half the memory, and k-means needs no more.
+        tokens: (m,) places in the text; None for all.
+    """
 
     def keep(routing: LayerRouting) -> None:
-        states = routing.hidden_states
-        rows = states[0, chosen.to(states.device)].float().clamp(-_LARGEST, _LARGEST)
-        kept[routing.layer].append(rows.to("cpu", torch.float16))  # half the memory; k-means needs no more
+        states = routing.hidden_states[0]
+        rows = states if tokens is None else states[torch.from_numpy(tokens).to(states.device)]
+        kept[routing.layer] = rows.float().clamp(-_LARGEST, _LARGEST).to("cpu", torch.float16)
 
-    with torch.inference_mode(), focus.observe(keep):
-        for index, (input_ids, tokens) in enumerate(documents):
-            progress("Reading hidden states", 0.6 * index / len(documents))
-            chosen = torch.from_numpy(tokens)
-            row = torch.from_numpy(input_ids)[None].to(focus.model.device)
-            focus.model.base_model(input_ids=row, use_cache=False)
-    config = focus.current.config
+    return keep
+
+
+def group_states(
+    documents: Sequence[Mapping[int, Tensor]], config: FocusConfig, *, seed: int = 0, progress: Progress = silent
+) -> StateGroups:
+    """Group states of documents, in each layer those of all documents together.
+
+    Args:
+        documents: of each document what `keep_states` keeps.
+        config: of the routers.
+        seed: of k-means.
+        progress: told the share done.
+    """
     kmeans, untrained = [], []
-    for index, layer in enumerate(focus.layers):
-        progress("Grouping hidden states", 0.6 + 0.4 * index / len(focus.layers))
-        states = torch.cat(kept.pop(layer)).float()
+    for index, layer in enumerate(layers := sorted(documents[0])):
+        progress("Grouping hidden states", index / len(layers))
+        states = torch.cat([each[layer] for each in documents]).float()
         points = F.layer_norm(states, states.shape[-1:]).numpy()
         kmeans.append(balanced_kmeans(points, config.num_groups, seed=seed))
         untrained.append([_untrained(states, config, layer, number) for number in UNTRAINED_SEEDS])
@@ -120,7 +144,10 @@ def balanced_kmeans(states: np.ndarray, num_groups: int, *, seed: int = 0) -> np
 
 def _untrained(states: Tensor, config: FocusConfig, layer: int, seed: int) -> np.ndarray:
     """(n,) first groups of a router as `retrofit` initialises them, balanced over all the tokens at once."""
-    layer_wide = config.replace(router="layer", balance="sequence", read_share=None)
+    own = {
+        name: getattr(config, name) for name in ("num_groups", "route_dim", "score", "temperature", "sinkhorn_rounds")
+    }
+    layer_wide = FocusConfig(top_k=1, balance="sequence", **own)  # no setting that only other routers have
     router = layer_wide.new_router(states.shape[-1], 1, torch.Generator().manual_seed(1000 * seed + layer))
     with torch.inference_mode():
         scores = router(states[None])

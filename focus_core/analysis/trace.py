@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,9 +25,9 @@ from focus_core.text import Encoding, check_length, encode, token_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
-    from focus_core.routing.model import FocusModel
+    from focus_core.routing.model import FocusModel, Observer
 
-__all__ = ["Provenance", "Trace", "analyze", "key_memberships", "query_memberships"]
+__all__ = ["Provenance", "RoutedLayer", "Trace", "analyze", "key_memberships", "query_memberships"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,6 +59,25 @@ class Trace(RoutedText):
         return f"Trace({len(self.tokens)} tokens, {len(self.layers)} layers, {self.config.num_groups} groups)"
 
 
+@dataclass(frozen=True, eq=False)
+class RoutedLayer:
+    """The groups of one layer, told as soon as they are known, while the layers after it still run.
+
+    Attributes:
+        layer: index of the decoder layer.
+        done: layers that are known by now, this one included.
+        count: layers with a router.
+        groups: (T,) int64, each token's first group in the traced head.
+        families: (K,) int64 family of each group, as in `RoutedText.families`; its own number for 16 groups or fewer.
+    """
+
+    layer: int
+    done: int
+    count: int
+    groups: np.ndarray
+    families: np.ndarray
+
+
 def analyze(
     focus: FocusModel,
     tokenizer: Any,
@@ -66,6 +86,9 @@ def analyze(
     head: int = 0,
     query_head: int = 0,
     encoding: Encoding | None = None,
+    also: Observer | None = None,
+    on_layer: Callable[[RoutedLayer], None] | None = None,
+    on_states: Callable[[np.ndarray], None] | None = None,
 ) -> Trace:
     """Route a text and return scores, assignments and groups of every token in every layer with a router.
 
@@ -79,6 +102,9 @@ def analyze(
         query_head: the query head to show where groups are narrow, counted among those of the key/value head.
         encoding: the text's tokens if they are known, from `focus_core.text.encode` with `opening=True`; the text is
             tokenised here otherwise.
+        also: told of the routing of every layer, too.
+        on_layer: handed the groups of each layer as soon as they are known, in the order of the layers.
+        on_states: handed the (T, d) float32 final states, of which `losses_of_states` makes the losses.
 
     Returns:
         CPU arrays; nothing is kept on the model.
@@ -108,11 +134,20 @@ def analyze(
         head_groups[routing.layer] = routing.key_groups.to(torch.int16).cpu().numpy()
         if narrow and routing.sliding_window is None:
             parts[routing.layer] = PartsRead.of(*routing.narrow_reads(head), routing.reading())
+        if also is not None:
+            also(routing)
+        if on_layer is not None:
+            groups = seen[routing.layer][1].numpy().argmax(-1)
+            families = group_families([_of_head(routing.router.centroids, head)])
+            families = np.arange(focus.config.num_groups) if families is None else families[0]
+            on_layer(RoutedLayer(routing.layer, len(seen), len(focus.layers), groups, families))
 
     input_ids = torch.tensor(encoding.input_ids)[None].to(focus.model.device)
     with torch.inference_mode(), focus.observe(record):
         # The logits are not needed; without them a long text costs no (T, vocabulary) array.
-        focus.model.base_model(input_ids=input_ids, use_cache=False)
+        decoded: Any = focus.model.base_model(input_ids=input_ids, use_cache=False)
+    if on_states is not None:
+        on_states(decoded.last_hidden_state[0].float().cpu().numpy())
     layers = tuple(sorted(seen))
     scores, assignment, *query_weights = (torch.stack(found) for found in zip(*(seen[layer] for layer in layers)))
     windows = dict(zip(focus.layers, focus.sliding_windows))

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from focus_core.evaluation.compare import LEVEL, MIN_BLOCKS
-from focus_core.report.model import Card, Document, Example, Interval, Report, TagShare, Together, TokenCount
+from focus_core.report.model import (
+    DROPPED,
+    Card,
+    Document,
+    Example,
+    Interval,
+    Report,
+    TagShare,
+    Together,
+    TokenCount,
+    Unread,
+)
 from focus_core.report.statistics import Occurrence, Statistics
 from focus_core.results import made_now
 
@@ -26,7 +38,9 @@ def build_report(
     spell: Spell,
     *,
     layers: Sequence[int],
+    heads: Sequence[int | None] = (None,),
     documents: Sequence[Document],
+    unread: Sequence[Unread] = (),
     origin: dict[str, Any],
     title: str,
     block_length: int,
@@ -43,7 +57,9 @@ def build_report(
         statistics: sums over all blocks.
         spell: names of token types.
         layers: (L,) numbers of the layers in the model.
+        heads: (H,) key/value heads whose groups were counted; None where all heads of a layer share the groups.
         documents: the texts.
+        unread: documents that could not be read.
         origin: see `focus_core.analysis.tables.described`.
         title: of the report.
         block_length: tokens that were routed at once.
@@ -59,10 +75,15 @@ def build_report(
     words = statistics.unit_tags[:, 0].sum((0, 1)) if len(tag_names) else np.zeros(0, np.int64)
     used = _units(statistics)
     loads = statistics.counts.sum(-1)
-    by_chance = _pair_rate(loads.astype(float))
+    by_chance = _pair_rate(loads.astype(float)).reshape(len(layers), len(heads))
     names = [document.name for document in documents]
+    dropped = [
+        Unread(name, statistics.failed.get(index, DROPPED))
+        for index, (name, count) in enumerate(zip(names, statistics.documents))
+        if not count
+    ]
     cards: list[Card] = []
-    for row, layer in enumerate(layers):
+    for row, (layer, head) in enumerate(product(layers, heads)):
         sizes = share_intervals(statistics.units[used, row], statistics.units[used, row].sum(-1))
         tags = _tag_shares(statistics.unit_tags[used, row], words, tag_names)
         for group, count in enumerate(loads[row].tolist()):
@@ -81,13 +102,14 @@ def build_report(
                     random=tuple(_example(found, names) for found in statistics.random[place]),
                     strongest=tuple(_example(found, names) for found in statistics.strongest[place]),
                     tags=tags[group],
-                    persistence=_together(statistics, place, row, layers, by_chance),
+                    persistence=_together(statistics, row, group, layers, by_chance[:, row % len(heads)]),
+                    head=head,
                 )
             )
     return Report(
         title=title,
         origin=dict(origin),
-        documents=tuple(documents),
+        documents=tuple(each for each, count in zip(documents, statistics.documents) if count),
         num_tokens=num_tokens,
         num_words=int(words.sum()),
         seed=statistics.seed,
@@ -97,6 +119,7 @@ def build_report(
         min_count=min_count,
         cards=tuple(cards),
         made=made_now(),
+        failed=(*unread, *dropped),
     )
 
 
@@ -179,16 +202,17 @@ def _top(
 
 
 def _together(
-    statistics: Statistics, place: int, row: int, layers: Sequence[int], chance: np.ndarray
+    statistics: Statistics, row: int, group: int, layers: Sequence[int], chance: np.ndarray
 ) -> tuple[Together, ...]:
     """Probability that two tokens of a group share a group in each other layer, and (L,) that of any two tokens."""
     num_groups = statistics.members.shape[1]
-    flows = statistics.joint[place].reshape(len(layers), num_groups).astype(float)
+    own, head = divmod(row, len(statistics.joint))
+    flows = statistics.joint[head, own * num_groups + group].reshape(len(layers), num_groups).astype(float)
     observed = _pair_rate(flows)
     return tuple(
         Together(layer, float(observed[other]), float(chance[other]))
         for other, layer in enumerate(layers)
-        if other != row and flows[other].sum() >= 2
+        if other != own and flows[other].sum() >= 2
     )
 
 

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
 
 from focus_core.analysis.tables import text_hash
 from focus_core.errors import FocusError
-from focus_core.report.model import Document
-from focus_core.text import find_texts, read_text
+from focus_core.jsonl import SUFFIXES, Line, lines
+from focus_core.remote import RemoteFile, StoreError, is_remote, remote_texts
+from focus_core.report.model import Document, Unread
+from focus_core.results import text_records
+from focus_core.text import TEXT_SUFFIXES, find_texts, read_text
 
+File = Path | Line | RemoteFile
+"""A document: a file, a line of a JSON Lines file, or a file of a store."""
 SECTION_CHARACTERS = 100_000
 """Longest section, in characters: the unit of tokenising, of tagging, and of work repeated after an interruption."""
+
+UNIT_CHARACTERS = SECTION_CHARACTERS
+"""Longest unit of several sections, in characters."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Text files with their lengths and hashes.
+    """Texts with their lengths and hashes.
 
     Attributes:
-        files: the files.
+        files: one for each text, of this machine or of a store.
         documents: name, length and hash of each.
+        unread: documents that cannot be read, which are in neither list.
     """
 
-    files: tuple[Path, ...]
+    files: tuple[File, ...]
     documents: tuple[Document, ...]
+    unread: tuple[Unread, ...] = ()
 
     @property
     def characters(self) -> int:
@@ -41,6 +52,62 @@ class Corpus:
             return self.documents[0].sha256
         return hashlib.sha256("".join(document.sha256 for document in self.documents).encode()).hexdigest()
 
+    def text(self, document: int) -> str:
+        """The text of a document, as it was when the corpus was scanned.
+
+        Raises:
+            FocusError: it can no longer be read, or has changed.
+            OSError: the same.
+        """
+        text = _read(self.files[document])
+        if text_hash(text) != self.documents[document].sha256:
+            raise FocusError(f"{self.documents[document].name} changed after this run began: leave it, and run again.")
+        return text
+
+    def texts(self) -> Iterator[str]:
+        """The text of every document, one in memory at a time.
+
+        Raises:
+            FocusError: one can no longer be read.
+        """
+        return map(self.text, range(len(self.files)))
+
+    def records(self) -> list[dict[str, Any]]:
+        """Name, size and SHA-256 of each document, see `focus_core.results.text_records`.
+
+        Those of a store and of JSON Lines are of their text in UTF-8.
+        """
+        found = []
+        for file, document in zip(self.files, self.documents, strict=True):
+            if isinstance(file, Path):
+                found += text_records([file])
+            else:
+                name, size = PurePath(document.name).name, len(_read(file).encode())
+                found.append({"name": name, "bytes": size, "sha256": document.sha256})
+        return found
+
+    def without(self, failed: Mapping[int, str]) -> Corpus:
+        """The corpus without the documents that turned out to be unusable, which are listed as unread.
+
+        Args:
+            failed: the reason of each, by index.
+
+        Raises:
+            FocusError: no document is left.
+        """
+        kept = [index for index in range(len(self.files)) if index not in failed]
+        if not kept:
+            reason = next(iter(failed.values()))
+            many = f"None of the {len(self.files)} documents can be used. The first: {reason}"
+            raise FocusError(reason if len(self.files) == 1 else many)
+        unread = [Unread(self.documents[index].name, reason) for index, reason in failed.items()]
+        documents = tuple(self.documents[index] for index in kept)
+        return Corpus(tuple(self.files[index] for index in kept), documents, (*self.unread, *unread))
+
+
+Place = tuple[int, int]
+"""A place in a corpus: index of a document, and number of a section in it."""
+
 
 class Section(NamedTuple):
     """A piece of a document.
@@ -50,79 +117,113 @@ class Section(NamedTuple):
         start: where it starts in the document, in characters.
         corpus_start: where it starts in the corpus.
         text: the piece.
+        number: of the piece in its document.
+        last: whether it ends the document.
     """
 
     document: int
     start: int
     corpus_start: int
     text: str
+    number: int = 0
+    last: bool = True
+
+    @property
+    def after(self) -> Place:
+        """Where the next section is."""
+        return (self.document + 1, 0) if self.last else (self.document, self.number + 1)
 
 
-class Unread(NamedTuple):
-    """A document that cannot be used.
-
-    Attributes:
-        document: its name, relative to the folder that all have in common.
-        reason: one sentence.
-    """
-
-    document: str
-    reason: str
-
-
-def scan(paths: Iterable[str | Path]) -> Corpus:
+def scan(paths: str | Path | Iterable[str | Path], suffixes: tuple[str, ...] = TEXT_SUFFIXES) -> Corpus:
     """Find the texts in files and folders, and read each once for its length and hash.
 
-    Raises:
-        FocusError: a path does not exist, or a file is no text in UTF-8.
-    """
-    files = find_texts(paths)
-    root = _common_folder(files)
-    return Corpus(tuple(files), tuple(_document(path, root) for path in files))
-
-
-def scan_readable(paths: str | Path | Iterable[str | Path]) -> tuple[Corpus, tuple[Unread, ...]]:
-    """As `scan`, with the documents that cannot be read apart.
+    Args:
+        paths: files and folders of this machine, or addresses of a store. Each line of a JSON Lines file
+            is a document.
+        suffixes: of the files to find in folders.
 
     Raises:
-        FocusError: a path does not exist, or no file is text in UTF-8.
+        FocusError: a path does not exist, no file is text in UTF-8, or a store cannot be used.
     """
-    files = find_texts(paths)
+    unlisted: list[OSError] = []
+    files = _find(paths, unlisted, suffixes)
     root = _common_folder(files)
-    found: dict[Path, Document] = {}
-    unread = []
-    for path in files:
+    found: dict[File, Document] = {}
+    unread = [_unlisted(error, root) for error in unlisted]
+    for file in files:
+        name = _path(file).relative_to(root).as_posix()
         try:
-            found[path] = _document(path, root)
+            text = _read(file)
+        except StoreError:
+            raise
         except (FocusError, OSError) as error:
             if len(files) == 1:
                 raise
-            name = path.relative_to(root).as_posix()
-            unread.append(Unread(name, str(error).replace(str(path), name)))
+            unread.append(Unread(name, _without_folder(str(error), file, name)))
+        else:
+            found[file] = Document(name, len(text), text_hash(text))
     if not found:
         raise FocusError(f"None of the {len(files)} documents can be read. The first: {unread[0].reason}")
-    return Corpus(tuple(found), tuple(found.values())), tuple(unread)
+    return Corpus(tuple(found), tuple(found.values()), tuple(unread))
 
 
-def sections(corpus: Corpus, skip: int = 0) -> Iterator[Section]:
+Unit = tuple[Section, ...]
+"""Sections that follow each other, at most `UNIT_CHARACTERS` where they are several: one piece of work on a cluster.
+
+Several sections are whole documents, so each document fails alone."""
+
+
+def units(corpus: Corpus, begin: Place = (0, 0), failed: dict[int, str] | None = None) -> Iterator[Unit]:
+    """The sections of `sections`, some at a time where documents are short."""
+    found: list[Section] = []
+    length = 0
+    for section in sections(corpus, begin, failed):
+        whole = section.last and not section.number
+        if found and not (whole and length + len(section.text) <= UNIT_CHARACTERS):
+            yield tuple(found)
+            found, length = [], 0
+        if whole:
+            found.append(section)
+            length += len(section.text)
+        else:
+            yield (section,)
+    if found:
+        yield tuple(found)
+
+
+def sections(corpus: Corpus, begin: Place = (0, 0), failed: dict[int, str] | None = None) -> Iterator[Section]:
     """The corpus in order, cut after paragraphs or lines where possible; the pieces add up to it.
 
     Args:
         corpus: the files.
-        skip: sections at the start that are left out.
+        begin: the first section.
+        failed: documents by index that are left out, with the reason; others may be added meanwhile. Those that
+            vanished or changed since the scan are.
 
     Raises:
-        FocusError: a file can no longer be read.
+        FocusError: a document vanished or changed, and `failed` is None.
+        StoreError: the store cannot be used.
     """
-    number, corpus_start = 0, 0
-    for index, path in enumerate(corpus.files):
-        # Cuts depend on the text, so skipped sections of a file must be read as well.
-        text = read_text(path)
-        for start, end in cuts(text):
-            if number >= skip:
-                yield Section(index, start, corpus_start + start, text[start:end])
-            number += 1
-        corpus_start += len(text)
+    corpus_start = 0
+    for index, document in enumerate(corpus.documents):
+        if index >= begin[0] and (failed is None or index not in failed):
+            try:
+                text = corpus.text(index)
+            except StoreError:
+                raise
+            except (FocusError, OSError) as error:
+                if failed is None:
+                    raise
+                failed[index] = _without_folder(str(error), corpus.files[index], document.name)
+            else:
+                spans = cuts(text)
+                for number in range(begin[1] if index == begin[0] else 0, len(spans)):
+                    if failed is not None and index in failed:  # since its last section
+                        break
+                    start, end = spans[number]
+                    last = number == len(spans) - 1
+                    yield Section(index, start, corpus_start + start, text[start:end], number, last)
+        corpus_start += document.characters
 
 
 def cuts(text: str, longest: int = SECTION_CHARACTERS) -> list[tuple[int, int]]:
@@ -141,14 +242,46 @@ def cuts(text: str, longest: int = SECTION_CHARACTERS) -> list[tuple[int, int]]:
     return spans
 
 
-def _document(path: Path, root: Path) -> Document:
-    text = read_text(path)
-    return Document(path.relative_to(root).as_posix(), len(text), text_hash(text))
+def _find(paths: str | Path | Iterable[str | Path], unlisted: list[OSError], suffixes: tuple[str, ...]) -> list[File]:
+    """The texts in files, folders and stores, in the order given, each once."""
+    paths = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    stored = [str(path) for path in paths if is_remote(path)]
+    if not stored:
+        found = find_texts(paths, unread=unlisted, suffixes=suffixes)
+        return [document for file in found for document in _documents(file)]
+    if len(stored) < len(paths):
+        raise FocusError("Some texts are in a store and some on this machine: give those of one place.")
+    return list(dict.fromkeys(file for address in stored for file in remote_texts(address, suffixes)))
 
 
-def _common_folder(files: list[Path]) -> Path:
+def _documents(file: Path) -> Iterable[Path | Line]:
+    return lines(file) if file.suffix.lower() in SUFFIXES else [file]
+
+
+def _without_folder(reason: str, file: File, name: str) -> str:
+    """A reason that names no folder of this machine."""
+    return reason.replace(str(file.path), file.path.name) if isinstance(file, Line) else reason.replace(str(file), name)
+
+
+def _unlisted(error: OSError, root: PurePath) -> Unread:
+    folder = os.path.relpath(error.filename, root)
+    return Unread(f"{folder}/", f"{folder} cannot be listed ({error.strerror}): none of its texts are here.")
+
+
+def _read(file: File) -> str:
+    return read_text(file) if isinstance(file, Path) else file.read_text()
+
+
+def _path(file: File) -> PurePath:
+    if isinstance(file, Line):
+        return PurePath(f"{file.path.absolute()}:{file.number}")
+    return file.path if isinstance(file, RemoteFile) else file.absolute()
+
+
+def _common_folder(files: list[File]) -> PurePath:
     """The folder that file names are given relative to; no report names a machine's own paths."""
-    folder = files[0].parent
-    while not all(path.is_relative_to(folder) for path in files):
+    paths = [_path(file) for file in files]
+    folder = paths[0].parent
+    while not all(path.is_relative_to(folder) for path in paths):
         folder = folder.parent
     return folder

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from focus_core.analysis.tables import to_csv, to_parquet
 from focus_core.files import write_atomic
+from focus_core.remote import RemoteFile, destination, upload
 from focus_core.report.frames import report_frames
 from focus_core.report.html import to_html, to_json
 from focus_core.report.model import Report
 from focus_core.report.visible import visible
 
 TABLES = ("cards", "tokens", "examples", "tags", "persistence")
-FILES = ("report.html", "report.json", *(f"{name}.{kind}" for name in TABLES for kind in ("csv", "parquet")))
+INDEX = "report.json"
+"""The file that readers begin with; in a store it appears when all others are there."""
+FILES = ("report.html", INDEX, *(f"{name}.{kind}" for name in TABLES for kind in ("csv", "parquet")))
 """Names of all files that a report may have."""
 
 
@@ -21,7 +25,7 @@ def report_files(report: Report) -> dict[str, bytes]:
 
     CSV is for people: control characters are made visible and formulas defused. JSON and Parquet hold exact values.
     """
-    files = {"report.html": to_html(report).encode(), "report.json": to_json(report)}
+    files = {"report.html": to_html(report).encode(), INDEX: to_json(report)}
     for name, table in report_frames(report).items():
         readable = table.copy()
         for column in readable.columns[readable.dtypes.map(lambda dtype: dtype.kind not in "biuf")]:
@@ -31,6 +35,9 @@ def report_files(report: Report) -> dict[str, bytes]:
     return files
 
 
-def write_files(files: dict[str, bytes], folder: Path) -> list[Path]:
-    """Write files to a folder, each atomically; returns their paths."""
-    return [write_atomic(folder / name, data) for name, data in files.items()]
+def write_files(files: dict[str, bytes], folder: str | Path) -> Sequence[Path | RemoteFile]:
+    """Write files to a folder, each atomically, or upload them to one of a store; returns their paths."""
+    place = destination(folder)
+    if isinstance(place, RemoteFile):
+        return upload(files, place.address, last=INDEX)
+    return [write_atomic(place / name, data) for name, data in files.items()]

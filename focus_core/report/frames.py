@@ -22,14 +22,16 @@ def report_frames(report: Report) -> dict[str, pd.DataFrame]:
         tables["tags"] = pd.DataFrame(list(_tags(report)), columns=_TAGS)
     if "persistence" in report.sections:
         tables["persistence"] = pd.DataFrame(list(_persistence(report)), columns=_PERSISTENCE)
+    if len({card.head for card in report.cards}) < 2:  # the origin names the one head
+        tables = {name: table.drop(columns="head") for name, table in tables.items()}
     made_from = {**report.origin, "seed": report.seed, "block_length": report.block_length, "date": report.made["date"]}
     return {name: stamped(table, made_from) for name, table in tables.items()}
 
 
-_TOKENS = ["layer", "group", "ranked_by", "rank", "token", "token_id", "count", "total", "pmi_bits"]
-_EXAMPLES = ["layer", "group", "kind", "document", "start", "before", "token", "after", "weight"]
-_TAGS = ["layer", "group", "tag", "words", "share", "share_low", "share_high", "share_overall"]
-_PERSISTENCE = ["layer", "group", "other_layer", "pairs_together", "pairs_together_by_chance"]
+_TOKENS = ["layer", "head", "group", "ranked_by", "rank", "token", "token_id", "count", "total", "pmi_bits"]
+_EXAMPLES = ["layer", "head", "group", "kind", "document", "start", "before", "token", "after", "weight"]
+_TAGS = ["layer", "head", "group", "tag", "words", "share", "share_low", "share_high", "share_overall"]
+_PERSISTENCE = ["layer", "head", "group", "other_layer", "pairs_together", "pairs_together_by_chance"]
 
 
 def _cards(report: Report) -> pd.DataFrame:
@@ -37,6 +39,7 @@ def _cards(report: Report) -> pd.DataFrame:
     for card in report.cards:
         row = {
             "layer": card.layer,
+            "head": card.head,
             "group": card.group,
             "tokens": card.count,
             **_interval("share", card.share),
@@ -80,8 +83,8 @@ def _persistence(report: Report) -> Iterator[tuple[Any, ...]]:
             yield (*_place(card), other.layer, other.observed, other.chance)
 
 
-def _place(card: Card) -> tuple[int, int]:
-    return card.layer, card.group
+def _place(card: Card) -> tuple[int, int | None, int]:
+    return card.layer, card.head, card.group
 
 
 def _interval(name: str, share: Interval) -> dict[str, Any]:

@@ -74,6 +74,7 @@ def report_from_trace(
         statistics,
         spell,
         layers=trace.layers,
+        heads=(trace.head,),
         documents=(Document(name, len(trace.text), text_hash(trace.text)),),
         origin=origin(trace, states),
         title=f"Groups in {name}",

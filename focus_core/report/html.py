@@ -1,15 +1,20 @@
-"""The report as one HTML file: no scripts, nothing fetched, all text escaped."""
+"""The report as one HTML file: one script of its own, nothing fetched, all text escaped."""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import hashlib
 import json
-from collections.abc import Sequence
 from functools import cache
+from importlib.resources import files
 from typing import Any, Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
 
+from focus_core.report.folds import address, card_title, folds, search_index
+from focus_core.report.labels import guess, named
 from focus_core.report.model import Card, Interval, Report
 from focus_core.report.visible import visible, visible_token
 
@@ -17,34 +22,43 @@ Theme = Literal["auto", "light", "dark"]
 
 _TAGS_SHOWN = 6
 _MANY_GROUPS = 16
+_MOST_OPEN = 64
+"""Of more cards the folds are closed."""
+_MOST_IN_PAGE = 600
+"""Of more cards each fold's wait as text, so that the page opens at once."""
 _PLOT_WIDTH, _PLOT_HEIGHT = 240, 44
 
 
 def to_html(report: Report, theme: Theme = "auto", *, cards_only: bool = False) -> str:
-    """A page that opens without a network, prints well, and runs nothing.
+    """A page that opens without a network, prints well, and runs its own script alone.
 
-    Its content security policy forbids scripts and requests, in case an escape is missing.
+    The script searches, folds and copies links. The content security policy names it by its hash and forbids all others
+    and all requests, in case an escape is missing.
 
     Args:
         report: the cards.
         theme: "light", "dark", or "auto" for the reader's own setting.
-        cards_only: leave out the head, for a page that already shows model, text and settings.
+        cards_only: leave out head, search and script, for a page that already shows model, text and settings.
     """
+    script = _own_file("page.js")
+    found = folds(report, _MANY_GROUPS)
     return _template().render(
         report=report,
         theme=theme,
         cards_only=cards_only,
         origin=_origin(report),
-        layers=[(layer, report.of_layer(layer)) for layer in report.layers],
+        folds=found,
+        with_heads=len({card.head for card in report.cards}) > 1,
+        opened=len(found) == 1 or len(report.cards) <= _MOST_OPEN,
+        waiting=len(report.cards) > _MOST_IN_PAGE,
+        index={} if cards_only else search_index(report),
         even=1 / max(1, report.origin["num_groups"]),
         tags_shown=_TAGS_SHOWN,
         many=report.origin["num_groups"] > _MANY_GROUPS,
+        style=_own_file("style.css"),
+        script=script,
+        script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
     )
-
-
-def card_title(card: Card) -> str:
-    """The title of a card: "Layer 3, group 5"."""
-    return f"Layer {card.layer}, group {card.group}"
 
 
 def summary(report: Report) -> str:
@@ -56,6 +70,8 @@ def summary(report: Report) -> str:
     small = min(card.share.value for card in report.cards)
     even = 1 / max(1, report.origin["num_groups"])
     layers = f"{len(report.layers)} {'layer' if len(report.layers) == 1 else 'layers'}"
+    heads = len({card.head for card in report.cards})
+    layers = f"{heads} heads of {layers}" if heads > 1 else layers
     start = (
         f"{len(report.cards):,} groups in {layers} hold {small:.1%} to {large:.1%} of {report.num_tokens:,} "
         f"{'token' if report.num_tokens == 1 else 'tokens'} each. An even split is {even:.1%}."
@@ -86,6 +102,7 @@ def _origin(report: Report) -> list[tuple[str, str]]:
     characters = sum(document.characters for document in report.documents)
     return [
         ("Text", f"{names}{f' and {more:,} more' if more > 0 else ''}: {characters:,} characters"),
+        *([("Failed", f"{len(report.failed):,} documents, which are in no number here")] if report.failed else []),
         ("Tokens", f"{report.num_tokens:,}, routed in blocks of up to {report.block_length:,}"),
         ("Text SHA-256", origin["text_sha256"]),
         ("Model", f"{origin['model']} @ {origin['model_revision']}"),
@@ -107,11 +124,6 @@ def _budget(top_k: int | str) -> str:
     """k in words; a share of the pairs says so itself."""
     share, read, _ = str(top_k).partition(" read")
     return f"{share} of distant pairs read" if read else f"k {top_k}"
-
-
-def _largest(cards: Sequence[Card]) -> list[Card]:
-    """Cards by the number of tokens, the largest first."""
-    return sorted(cards, key=lambda card: (-card.count, card.group))
 
 
 def _percent(value: float | None) -> str:
@@ -148,6 +160,12 @@ def to_json(report: Report) -> bytes:
 
 
 @cache
+def _own_file(name: str) -> Markup:
+    """A file of this folder, as it is."""
+    return Markup(files("focus_core.report").joinpath(name).read_text(encoding="utf-8"))
+
+
+@cache
 def _template() -> Template:
     environment = Environment(
         loader=PackageLoader("focus_core.report", ""),
@@ -163,7 +181,15 @@ def _template() -> Template:
         "percent": _percent,
         "interval": _interval,
         "css": _css,
-        "largest": _largest,
     }
-    environment.globals |= {"card_title": card_title, "summary": summary, "points": _points, "next_layer": _next}
+    environment.globals |= {
+        "address": address,
+        "card_title": card_title,
+        "guess": guess,
+        "name_of": lambda card: named(card.note)[0],
+        "note_of": lambda card: named(card.note)[1],
+        "summary": summary,
+        "points": _points,
+        "next_layer": _next,
+    }
     return environment.get_template("template.html")

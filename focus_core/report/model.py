@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 SCHEMA = 1
 
@@ -17,6 +17,9 @@ SECTIONS = {
     "notes": "Notes",
 }
 """Optional parts of a card, by their name in files and links. Size and confidence are always shown."""
+
+DROPPED = "It holds nothing but characters that the tokenizer drops."
+"""Why a document that can be read has no tokens."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class Together:
 
 @dataclass(frozen=True)
 class Card:
-    """One group of one layer. A token counts for the group it is assigned to most, unless said otherwise.
+    """One group of one layer or head. A token counts for the group it is assigned to most, unless said otherwise.
 
     Attributes:
         layer: the layer's number in the model.
@@ -119,6 +122,7 @@ class Card:
         tags: parts of speech, the commonest first; empty without tags.
         persistence: one entry for each other layer, in order.
         note: text that a person wrote about it.
+        head: the key/value head whose group it is; None where all heads of a layer share the groups.
     """
 
     layer: int
@@ -134,6 +138,7 @@ class Card:
     tags: tuple[TagShare, ...] = ()
     persistence: tuple[Together, ...] = ()
     note: str = ""
+    head: int | None = None
 
 
 @dataclass(frozen=True)
@@ -149,6 +154,18 @@ class Document:
     name: str
     characters: int
     sha256: str
+
+
+class Unread(NamedTuple):
+    """A document that cannot be used.
+
+    Attributes:
+        document: its name, relative to the folder that all have in common.
+        reason: one sentence.
+    """
+
+    document: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -169,6 +186,7 @@ class Report:
         cards: by layer and group.
         made: date, versions and device.
         sections: names of the parts that are shown, keys of `SECTIONS`.
+        failed: documents that are in no number here, with the reason.
         schema: version of this layout.
     """
 
@@ -185,6 +203,7 @@ class Report:
     cards: tuple[Card, ...]
     made: dict[str, Any]
     sections: tuple[str, ...] = tuple(SECTIONS)
+    failed: tuple[Unread, ...] = ()
     schema: int = SCHEMA
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,16 +11,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from focus_core.errors import FocusError
-from focus_core.files import to_json, write_atomic
+from focus_core.files import atomic_path, to_json, write_atomic
 from focus_core.reading import read_json
-from focus_core.report.corpus import Corpus
+from focus_core.report.corpus import Corpus, Place
 from focus_core.schema import array, table, text, whole
 
 SCHEMA = "focus-traces/1"
 """Schema of the files' metadata and of the record."""
 
 _STATE, _DATA = "state.json", "data"
-_STATE_CHECK = table({"key": text(), "sections": whole(0), "parts": whole(0), "tokens": array(whole(0))})
+_STATE_CHECK = table(
+    {
+        "key": text(),
+        "place": array(whole(0), least=2, longest=2),
+        "parts": whole(0),
+        "tokens": array(whole(0)),
+        "failed": array(table({"document": whole(0), "reason": text()})),
+    }
+)
 
 COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "document": (pa.string(), "name of the document, relative to the common folder"),
@@ -45,7 +54,6 @@ class Block(NamedTuple):
 
     Attributes:
         document: its index.
-        first: index of the first token in the document.
         texts: (T,) characters of each token.
         spans: (T, 2) int64 where they are in the document.
         ids: (T,) int64.
@@ -55,7 +63,6 @@ class Block(NamedTuple):
     """
 
     document: int
-    first: int
     texts: list[str]
     spans: np.ndarray
     ids: np.ndarray
@@ -87,9 +94,11 @@ class Writer:
             ],
             metadata={"focus": to_json(stated, indent=None)},
         )
-        self.blocks: list[Block] = []
-        self.sections = self.parts = self.waiting = 0
+        self.blocks: list[tuple[int, Block]] = []  # each with the index of its first token in its document
+        self.parts = self.waiting = 0
+        self.place: Place = (0, 0)
         self.tokens = [0] * len(self.names)
+        self.failed: dict[int, str] = {}
 
     def resume(self) -> None:
         """Take the state of an interrupted run, if there is one.
@@ -112,30 +121,49 @@ class Writer:
         files = (self._file(layer, part) for layer in self.layers for part in range(state["parts"]))
         if len(state["tokens"]) != len(self.names) or not all(path.is_file() for path in files):
             raise FocusError(f"{folder} is damaged: delete it and start again.")
-        self.sections, self.parts, self.tokens = state["sections"], state["parts"], state["tokens"]
+        self.parts, self.tokens, (document, number) = state["parts"], state["tokens"], state["place"]
+        self.place = document, number
+        self.failed = {each["document"]: each["reason"] for each in state["failed"]}
 
     def add(self, block: Block) -> None:
         """Take the next block of the corpus."""
-        self.blocks.append(block)
+        self.blocks.append((self.tokens[block.document], block))
         self.tokens[block.document] += len(block.ids)
         self.waiting += len(block.ids) * len(self.layers) * len(self.heads)
 
-    def end_section(self, number: int) -> None:
+    def end_section(self, after: Place) -> None:
         """Write a part if enough rows wait; a run that is interrupted later resumes after this section."""
         if self.waiting >= self.rows_per_part:
-            self.flush(number)
+            self.flush(after)
 
-    def flush(self, sections_done: int) -> None:
+    def finish(self, after: Place) -> None:
+        """Write what waits, and take out the rows of documents that failed."""
+        self.flush(after)
+        partly = [document for document in self.failed if self.tokens[document]]
+        if partly:
+            self._save()  # from here on they stay failed
+        names = [self.names[document] for document in partly]
+        for layer, part in product(self.layers if partly else (), range(self.parts)):
+            path = self._file(layer, part)
+            rows = pq.ParquetFile(path).read()
+            kept = rows.filter(pa.array(~np.isin(rows["document"].to_numpy(), names)))
+            if len(kept) < len(rows):
+                with atomic_path(path) as temporary:
+                    pq.write_table(kept, temporary, compression="zstd")
+        for document in partly:
+            self.tokens[document] = 0
+
+    def flush(self, after: Place) -> None:
         """Write the blocks that wait. A part that an interrupted run left behind is written over with the same rows."""
         if not self.blocks:
             return
-        blocks = self.blocks
+        blocks = [block for _, block in self.blocks]
         per_block = [len(block.ids) for block in blocks]
         spans = np.concatenate([block.spans for block in blocks])
         named = pa.DictionaryArray.from_arrays(np.repeat([block.document for block in blocks], per_block), self.names)
         tokens = {
             "document": named.cast(pa.string()),
-            "token": pa.array(np.concatenate([np.arange(len(block.ids)) + block.first for block in blocks])),
+            "token": pa.array(np.concatenate([np.arange(len(block.ids)) + first for first, block in self.blocks])),
             "start": pa.array(spans[:, 0]),
             "end": pa.array(spans[:, 1]),
             "text": pa.array([each for block in blocks for each in block.texts], pa.string()),
@@ -150,8 +178,17 @@ class Writer:
             own = pa.Table.from_pydict({**repeated, **_routed_columns(blocks, row)}, schema=self.schema)
             pq.write_table(own, path, compression="zstd")
         self.blocks, self.waiting = [], 0
-        self.sections, self.parts = sections_done, self.parts + 1
-        state = {"key": self.key, "sections": self.sections, "parts": self.parts, "tokens": self.tokens}
+        self.place, self.parts = after, self.parts + 1
+        self._save()
+
+    def _save(self) -> None:
+        state = {
+            "key": self.key,
+            "place": self.place,
+            "parts": self.parts,
+            "tokens": self.tokens,
+            "failed": [{"document": document, "reason": reason} for document, reason in self.failed.items()],
+        }
         write_atomic(self.state, to_json(state) + "\n")
 
     def _file(self, layer: int, part: int) -> Path:

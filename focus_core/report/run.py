@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ import torch
 
 from focus_core.analysis.tables import described
 from focus_core.analysis.trace import Provenance
+from focus_core.cluster import Cluster
 from focus_core.errors import FocusError
-from focus_core.locks import claims_folder
 from focus_core.models import LoadedModel
 from focus_core.progress import Progress, silent
+from focus_core.remote import RemoteFile, claim_output
 from focus_core.report import bundle
 from focus_core.report.build import build_report
 from focus_core.report.corpus import Corpus, scan
@@ -27,8 +29,8 @@ from focus_core.report.tags import TAGS, SectionTagger
 from focus_core.results import peak_memory
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
-from focus_core.routing.storage import routers_hash, weights_fingerprint, weights_hash
-from focus_core.text import read_text, token_bytes
+from focus_core.routing.storage import model_hash, routers_hash, weights_fingerprint
+from focus_core.text import token_bytes
 
 STATES = ("untouched", "routed")
 
@@ -44,11 +46,10 @@ class WrittenReport:
     """
 
     report: Report
-    files: tuple[Path, ...]
+    files: tuple[Path | RemoteFile, ...]
     record: dict[str, Any]
 
 
-@claims_folder()
 def write_report(
     texts: str | Path | Iterable[str | Path],
     out: str | Path,
@@ -60,6 +61,7 @@ def write_report(
     tags: bool = True,
     dtype: torch.dtype = torch.float32,
     title: str | None = None,
+    cluster: Cluster | None = None,
     progress: Progress = silent,
 ) -> WrittenReport:
     """Route a corpus of any length, and write a report with a card for every group of every layer.
@@ -67,8 +69,9 @@ def write_report(
     Memory does not grow with the corpus. A second call with the same arguments resumes an interrupted report.
 
     Args:
-        texts: text files and folders.
-        out: folder for the report.
+        texts: text files and folders, or addresses of a store. Those that cannot be read, or end
+            every worker, are listed in the result.
+        out: folder for the report, or an address of a store.
         model: a loaded model, or a name that `load_model` accepts.
         routers: a folder, a shipped name, or a `FocusModel` of the loaded model; None for those shipped for the model.
         untrained: use untrained routers instead.
@@ -76,49 +79,64 @@ def write_report(
         tags: parts of speech of each group, by spaCy.
         dtype: of the weights, where the model is loaded here.
         title: of the report; made from the texts' names when None.
+        cluster: workers of Ray that route the corpus, with the model by name; None for this process.
         progress: told of every block.
 
     Raises:
         FocusError: texts, routers or settings that cannot be used.
         OSError: the folder cannot be written.
     """
-    settings, out = settings or StreamSettings(), Path(out)
+    settings = settings or StreamSettings()
     if settings.states not in STATES:
         raise FocusError(f"states is {settings.states!r}: choose {' or '.join(STATES)}.")
     texts = [texts] if isinstance(texts, (str, Path)) else list(texts)
-    corpus = scan(texts)
-    with attached(model, routers, untrained=untrained, dtype=dtype, progress=progress) as (loaded, focus):
+    with ExitStack() as held:
+        folder = held.enter_context(claim_output(out))
+        corpus = scan(texts)
+        chosen = attached(model, routers, untrained=untrained, dtype=dtype, progress=progress)
+        loaded, focus = held.enter_context(chosen)
         provenance = provenance_of(loaded, focus)
         tagger = SectionTagger() if tags else None
+        elsewhere = None
+        if cluster is not None:
+            from focus_core.report.work import counted_on
+            from focus_core.routing.portable import PortableModel
+
+            portable = PortableModel.of(focus, model, dtype)
+            elsewhere = counted_on(cluster, portable, tags=tags, progress=progress)
         started = time.monotonic()
         statistics = collect(
             focus,
             loaded.tokenizer,
             corpus,
             settings,
-            out,
+            folder,
             fingerprint={
                 **dataclasses.asdict(provenance),
                 "dtype": str(dtype),
-                "weights": weights_hash(focus.model),
+                "weights": model_hash(focus.model),
                 "tagger": None if tagger is None else str(tagger),
             },
             tag=tagger,
             num_tags=len(TAGS) if tagger else 0,
+            elsewhere=elsewhere,
             progress=progress,
         )
         seconds = time.monotonic() - started
         progress("Writing the report", 1.0)
         config = focus.config.replace(**({} if settings.top_k is None else {"top_k": settings.top_k}))
+        heads = [config.head_of(head) for head in settings.heads]
         made = build_report(
             statistics,
             lambda ids: [raw.decode("utf-8", "replace") for raw in token_bytes(loaded.tokenizer, ids)],
             layers=chosen_layers(focus, settings),
+            heads=heads,
             documents=corpus.documents,
+            unread=corpus.unread,
             origin={
                 **described(provenance, config, f"{settings.states} model", corpus.sha256),
                 "dtype": str(dtype),
-                "head": config.head_of(settings.head),
+                **({"head": heads[0]} if len(heads) == 1 else {}),
             },
             title=title or f"Groups in {Path(texts[0]).name if len(texts) == 1 else f'{len(texts)} texts'}",
             block_length=settings.block_length,
@@ -135,15 +153,16 @@ def write_report(
             "sinks": str(config.sink_tokens),
             "states": settings.states,
         }
-    session = _session(made, corpus, settings, spelt, provenance.routers_hash)
-    files = {**report_files(made), "session.zip": bundle.write_bundle(made, session)}
-    written = write_files(files, out)
-    forget(out)
+        session = _session(made, corpus, settings, spelt, provenance.routers_hash)
+        written = write_files({**report_files(made), "session.zip": bundle.write_bundle(made, session)}, out)
+        forget(folder)
     record = {
         "tokens": made.num_tokens,
         "words": made.num_words,
         "seconds": round(seconds, 3),
         "peak_memory_bytes": peak_memory(),
+        "documents": len(made.documents),
+        "failed": [each._asdict() for each in made.failed],
         "origin": made.origin,
         "made": made.made,
         "files": [path.name for path in written],
@@ -174,6 +193,14 @@ def _portable(name: str | Path) -> str:
     return path.resolve().name if path.is_absolute() or path.exists() else str(name)
 
 
+def _text(corpus: Corpus) -> str | None:
+    """The only text, if it is still there."""
+    try:
+        return corpus.text(0)
+    except (FocusError, OSError):
+        return None
+
+
 def _session(
     made: Report, corpus: Corpus, settings: StreamSettings, spelt: dict[str, str], routers_hash: str
 ) -> bundle.Session:
@@ -187,7 +214,7 @@ def _session(
             "seed": settings.seed,
             "examples": settings.examples,
         },
-        text=read_text(corpus.files[0]) if short else None,
+        text=_text(corpus) if short else None,
         text_name=corpus.documents[0].name,
         routers_hash=routers_hash,
     )

@@ -8,8 +8,9 @@ from which an interrupted run resumes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+import shutil
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,14 @@ import torch
 from torch import Tensor
 
 from focus_core.analysis.reading import best_margins, untouched
+from focus_core.cluster import Cluster, Lost
 from focus_core.errors import FocusError
 from focus_core.locks import claim_folder
 from focus_core.models import LoadedModel
 from focus_core.progress import Progress, silent
-from focus_core.report.corpus import Corpus, Section, Unread, scan_readable, sections
+from focus_core.remote import RemoteFile, claim_output, destination, holds_files, upload
+from focus_core.report.corpus import Corpus, Section, Unit, scan, units
+from focus_core.report.model import DROPPED, Unread
 from focus_core.report.parts import SCHEMA, Block, Writer, meanings
 from focus_core.report.run import STATES, provenance_of
 from focus_core.results import plain, record_run, run_key
@@ -31,7 +35,7 @@ from focus_core.routing.attach import attached
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import LayerRouting, top_k_membership
 from focus_core.routing.model import FocusModel
-from focus_core.routing.storage import weights_hash
+from focus_core.routing.storage import model_hash, weights_hash
 from focus_core.text import encode, opening_tokens
 
 RECORD = "_record.json"
@@ -66,7 +70,7 @@ class WrittenTraces:
         record: size, origin, columns, documents, and documents that failed, as in `_record.json`.
     """
 
-    folder: Path
+    folder: Path | RemoteFile
     record: dict[str, Any]
 
 
@@ -78,6 +82,7 @@ def write_traces(
     routers: str | Path | FocusModel | None = None,
     untrained: bool = False,
     settings: TraceSettings | None = None,
+    cluster: Cluster | None = None,
     progress: Progress = silent,
 ) -> WrittenTraces:
     """Route a corpus of any length and write one row per layer, head and token.
@@ -86,40 +91,74 @@ def write_traces(
     an interrupted one.
 
     Args:
-        texts: text files and folders. Those that are no text in UTF-8 are listed in the record.
-        out: folder of the data set; must not exist.
+        texts: text files and folders, or addresses of a store. Those that cannot be read, or end
+            every worker, are listed in the record.
+        out: folder of the data set, or an address of a store; must not exist.
         model: a loaded model, or a name that `load_model` accepts.
         routers: a folder, a shipped name, or a `FocusModel` of the loaded model; None for those shipped for the model.
         untrained: use untrained routers instead.
         settings: see `TraceSettings`.
+        cluster: workers of Ray that route the corpus, with the model by name; None for this process.
         progress: told of every block.
 
     Raises:
         FocusError: the folder exists, or texts, routers or settings cannot be used.
         OSError: the folder cannot be written.
     """
-    settings, out = settings or TraceSettings(), Path(out)
-    if out.exists():
-        raise FocusError(f"{out} exists already: delete it, or name another folder.")
+    settings, place = settings or TraceSettings(), destination(out)
     if settings.states not in STATES:
         raise FocusError(f"states is {settings.states!r}: choose {' or '.join(STATES)}.")
-    corpus, unread = scan_readable(texts)
-    work = out.with_name(f"{out.name}.partial")
-    with claim_folder(work):
+    with _work(place) as work:
+        corpus = scan(texts)
         with attached(model, routers, untrained=untrained, progress=progress) as (loaded, focus):
             made_from = _origin(loaded, focus, settings)
             writer = Writer(
                 work, corpus, made_from, run_key(**made_from, corpus=corpus.documents, weights=_weights(focus))
             )
             writer.resume()
-            _route_corpus(focus, loaded.tokenizer, corpus, settings, writer, progress)
-        record = _record(corpus, unread, made_from, writer)
+            rest = units(corpus, writer.place, writer.failed)
+            if cluster is None:
+                found = _routed(focus, loaded.tokenizer, rest, settings)
+            else:
+                from focus_core.report.work import traced_on
+                from focus_core.routing.portable import PortableModel
+
+                portable = PortableModel.of(focus, model)
+                found = traced_on(cluster, portable, settings, progress=progress)(rest)
+            with closing(found):
+                _write_blocks(found, corpus, writer, progress)
+        record = _record(corpus, made_from, writer)
         record = record_run(writer.data / RECORD, record)
-        writer.data.rename(out)
+        if isinstance(place, RemoteFile):
+            parts = {path.relative_to(writer.data).as_posix(): path for path in writer.data.rglob("*.*")}
+            upload(parts, place.address, last=RECORD)
+            shutil.rmtree(writer.data)
+        else:
+            writer.data.rename(place)
         writer.state.unlink(missing_ok=True)
+    return WrittenTraces(place, record)
+
+
+@contextmanager
+def _work(place: Path | RemoteFile) -> Iterator[Path]:
+    """The folder in which the data set grows, held for this run; gone at the end if the data set is whole.
+
+    Raises:
+        FocusError: the data set exists, or another run writes it.
+    """
+    if isinstance(place, RemoteFile):
+        with claim_output(place.address) as work:
+            if holds_files(place.address) and not any(work.glob("*.json")):
+                raise FocusError(f"{place} exists already: delete it, or name another folder.")
+            yield work
+    else:
+        if place.exists():
+            raise FocusError(f"{place} exists already: delete it, or name another folder.")
+        work = place.with_name(f"{place.name}.partial")
+        with claim_folder(work):
+            yield work
     with suppress(OSError):  # already gone if it was created by this call
         work.rmdir()
-    return WrittenTraces(out, record)
 
 
 def _origin(loaded: LoadedModel, focus: FocusModel, settings: TraceSettings) -> dict[str, Any]:
@@ -134,7 +173,7 @@ def _origin(loaded: LoadedModel, focus: FocusModel, settings: TraceSettings) -> 
         raise FocusError(f"A block of {settings.block_length:,} tokens does not fit: choose {shortest} to {limit:,}.")
     return plain(
         {
-            "model": {"name": loaded.info.name, "revision": loaded.info.revision},
+            "model": loaded.info.identity,
             "settings": {
                 **dataclasses.asdict(settings),
                 "heads": [focus.config.head_of(head) for head in chosen],
@@ -156,42 +195,54 @@ def _own_k(settings: TraceSettings) -> dict[str, Any]:
 
 
 def _weights(focus: FocusModel) -> list[str]:
-    return [weights_hash(focus.model), weights_hash(focus.routers)]
+    return [model_hash(focus.model), weights_hash(focus.routers)]
 
 
-def _route_corpus(
-    focus: FocusModel, tokenizer: Any, corpus: Corpus, settings: TraceSettings, writer: Writer, progress: Progress
+def _routed(
+    focus: FocusModel, tokenizer: Any, rest: Iterator[Unit], settings: TraceSettings
+) -> Generator[tuple[Section, Iterable[Block]]]:
+    for unit in rest:
+        for section in unit:
+            yield section, section_blocks(focus, tokenizer, section, settings)
+
+
+def _write_blocks(
+    found: Iterable[tuple[Section, Iterable[Block] | Lost]], corpus: Corpus, writer: Writer, progress: Progress
 ) -> None:
-    """Route what the writer does not have yet."""
-    before = np.array(opening_tokens(tokenizer), dtype=np.int64)
-    done = writer.sections
-    for done, section in enumerate(sections(corpus, writer.sections), writer.sections + 1):
-        for block in _blocks(focus, tokenizer, section, settings, before, writer.tokens[section.document]):
+    """Write what the writer does not have yet, section by section."""
+    after = writer.place
+    for section, blocks in found:
+        if isinstance(blocks, Lost):
+            writer.failed.setdefault(section.document, f"{blocks.reason}.")
+        if isinstance(blocks, Lost) or section.document in writer.failed:
+            continue
+        after = section.after
+        for block in blocks:
             writer.add(block)
             share = (section.corpus_start + block.spans[-1, 1] - section.start) / corpus.characters
             tokens = f"{sum(writer.tokens):,} tokens"
             progress(f"Routing {writer.names[section.document]}: {tokens}", min(1.0, float(share)))
-        writer.end_section(done)
-    writer.flush(done)
+        writer.end_section(after)
+    writer.finish(after)
+    if not sum(writer.tokens) and writer.failed:
+        raise FocusError(f"No document can be used. The first that failed: {next(iter(writer.failed.values()))}")
     if not sum(writer.tokens):
         raise FocusError("The texts have no tokens: give at least one word.")
 
 
-def _blocks(
-    focus: FocusModel, tokenizer: Any, section: Section, settings: TraceSettings, before: np.ndarray, first: int
-) -> Iterator[Block]:
+def section_blocks(focus: FocusModel, tokenizer: Any, section: Section, settings: TraceSettings) -> Iterator[Block]:
     """The blocks of a section; none of one that has no tokens."""
     try:
         encoding = encode(tokenizer, section.text)
     except FocusError:  # blank, or nothing but characters that the tokenizer drops
         return
+    before = np.array(opening_tokens(tokenizer), dtype=np.int64)
     length = settings.block_length - len(before)
     for start in range(0, len(encoding.input_ids), length):
         ids, offsets = (each[start : start + length] for each in (encoding.input_ids, encoding.offsets))
         found = _route(focus, np.append(before, ids), len(before), settings)
         yield Block(
             section.document,
-            first + start,
             [section.text[a:b] for a, b in offsets.tolist()],
             offsets + section.start,
             ids,
@@ -230,14 +281,14 @@ def _margins(weights: Tensor, top_k: int) -> Tensor:
     return ranked[..., -2] - ranked[..., -1]
 
 
-def _record(corpus: Corpus, unread: tuple[Unread, ...], made_from: dict[str, Any], writer: Writer) -> dict[str, Any]:
+def _record(corpus: Corpus, made_from: dict[str, Any], writer: Writer) -> dict[str, Any]:
     """The record, with every document that was given in one of its two lists."""
-    documents, failed = [], [each._asdict() for each in unread]
-    for document, tokens in zip(corpus.documents, writer.tokens):
+    documents, failed = [], [each._asdict() for each in corpus.unread]
+    for index, (document, tokens) in enumerate(zip(corpus.documents, writer.tokens)):
         if tokens:
             documents.append({**dataclasses.asdict(document), "tokens": tokens})
         else:
-            failed.append(Unread(document.name, "It holds nothing but characters that the tokenizer drops.")._asdict())
+            failed.append(Unread(document.name, writer.failed.get(index, DROPPED))._asdict())
     total = sum(writer.tokens)
     return {
         "schema": SCHEMA,

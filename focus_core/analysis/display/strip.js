@@ -72,6 +72,7 @@ function describe(tip, cell, data) {
   });
   if (cell.k.length > 1) tip.prepend(element("div", "", `${cell.k.length} tokens make this one character`));
   if (!cell.k.length) tip.append(cell.g ? `group ${cell.g[0]}` : "no token covers these characters");
+  if (cell.v) tip.append(element("hr"), element("div", "", cell.v));
   if (cell.r) tip.append(element("hr"), element("div", "", cell.r));
 }
 
@@ -103,6 +104,36 @@ function manyGroups(root, legend, count, find) {
   return [all, field, element("span", "note", "Groups of one colour are alike.")];
 }
 
+// The legend of a strip that values tint: what they are, and the colours of some.
+function scaleLegend(legend, scale) {
+  legend.append(element("span", "note", scale.title));
+  for (const { fill, ink, text } of scale.steps) {
+    const step = element("span", "step", text);
+    step.style.background = fill;
+    step.style.color = ink;
+    legend.append(step);
+  }
+}
+
+// The legend of a strip that groups colour: a button for each, which calls `light` with its number, or null to stop.
+function groupLegend(root, legend, groups, light) {
+  const many = groups.length > SINGLE_COLORS;
+  const ordered = many ? [...groups].sort((a, b) => b.share - a.share || a.number - b.number) : groups;
+  legend.append(element("span", "note", "Groups, share of tokens:"));
+  ordered.forEach(({ number, fill, ink, share }, place) => {
+    const button = element("button", "", "");
+    button.append(element("b", "", String(number)), element("span", "", `${(100 * share).toFixed(1)}%`));
+    button.style.background = fill;
+    button.style.color = ink;
+    button.dataset.group = number;
+    button.title = `Group ${number}: click to show only its tokens`;
+    button.onclick = () => light(root.litGroup === number ? null : number);
+    if (place >= LISTED && many) button.classList.add("rare");
+    legend.append(button);
+  });
+  if (many) legend.append(...manyGroups(root, legend, groups.length, light));
+}
+
 // Draw a strip into an element; `pick`, if given, is called with the token that is clicked, and `host` is the element
 // from whose ancestors the box that scrolls is sought.
 function drawStrip(root, data, { pick, host } = {}) {
@@ -114,8 +145,9 @@ function drawStrip(root, data, { pick, host } = {}) {
   root.replaceChildren(legend, text, tip);
 
   const nodes = [];
-  let lit = root.litGroup ?? null;
-  const light = () => {
+  const light = (group) => {
+    root.litGroup = group;
+    const lit = data.scale ? null : group;
     nodes.forEach((node, position) => {
       const cell = data.cells[position];
       node.classList.toggle("faded", cell.f === 1 || (lit !== null && !(cell.g || []).includes(lit)));
@@ -123,22 +155,8 @@ function drawStrip(root, data, { pick, host } = {}) {
     for (const button of legend.querySelectorAll("button[data-group]"))
       button.setAttribute("aria-pressed", String(Number(button.dataset.group) === lit));
   };
-
-  const many = data.groups.length > SINGLE_COLORS;
-  const ordered = many ? [...data.groups].sort((a, b) => b.share - a.share || a.number - b.number) : data.groups;
-  legend.append(element("span", "note", "Groups, share of tokens:"));
-  ordered.forEach(({ number, fill, ink, share }, place) => {
-    const button = element("button", "", "");
-    button.append(element("b", "", String(number)), element("span", "", `${(100 * share).toFixed(1)}%`));
-    button.style.background = fill;
-    button.style.color = ink;
-    button.dataset.group = number;
-    button.title = `Group ${number}: click to show only its tokens`;
-    button.onclick = () => { lit = root.litGroup = lit === number ? null : number; light(); };
-    if (place >= LISTED && many) button.classList.add("rare");
-    legend.append(button);
-  });
-  if (many) legend.append(...manyGroups(root, legend, data.groups.length, (group) => { lit = root.litGroup = group; light(); }));
+  if (data.scale) scaleLegend(legend, data.scale);
+  else groupLegend(root, legend, data.groups, light);
 
   // One block for each line of the text: the browser leaves out those that are scrolled away.
   let line = null;
@@ -159,13 +177,13 @@ function drawStrip(root, data, { pick, host } = {}) {
     if (cell.l?.length > 1 && (cell.t.trim().length === 1 || cell.t === " ")) node.classList.add("short");
     if (JOINED.test(cell.t)) node.classList.add("joined");
     if (cell.g) {
-      const colors = data.groups[cell.g[0]];
-      node.style.setProperty("--fill", colors.fill);
-      node.style.setProperty("--ink", colors.ink);
-      if (cell.g.length > 1) node.style.setProperty("--stripe", data.groups[cell.g[1]].fill);
+      const [fill, ink] = cell.c ?? [data.groups[cell.g[0]].fill, data.groups[cell.g[0]].ink];
+      node.style.setProperty("--fill", fill || "transparent");
+      node.style.setProperty("--ink", ink || "inherit");
+      if (cell.g.length > 1 && !cell.c) node.style.setProperty("--stripe", data.groups[cell.g[1]].fill);
       node.dataset.group = cell.g[0];
       node.setAttribute("role", pick ? "button" : "img");
-      node.setAttribute("aria-label", `${cell.t.trim() || "blank"}, ${cell.k.length ? `token ${cell.k.at(-1)[0]}, ` : ""}group ${cell.g.join(" and ")}`);
+      node.setAttribute("aria-label", `${cell.t.trim() || "blank"}, ${cell.k.length ? `token ${cell.k.at(-1)[0]}, ` : ""}group ${cell.g.join(" and ")}${cell.v ? `, ${cell.v}` : ""}`);
       node.tabIndex = -1;
       if (cell.k.some((token) => token[0] === data.selected)) node.classList.add("selected");
     } else node.classList.add("bare");
@@ -176,7 +194,7 @@ function drawStrip(root, data, { pick, host } = {}) {
       line = null;
     }
   });
-  light();
+  light(root.litGroup ?? null);
 
   const current = nodes.findIndex((node) => node.classList.contains("selected"));
   const first = nodes.findIndex((node) => node.tabIndex === -1 && node.dataset.group !== undefined);

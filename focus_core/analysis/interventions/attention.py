@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from focus_core.analysis.interventions.experiment import attending, check_layer
+from focus_core.analysis.interventions.experiment import Seen, attending, check_layer
 from focus_core.analysis.interventions.links import Links, Site, check_tokens, link_weights
 from focus_core.attention import AttentionOutput
 from focus_core.routing.model import FocusModel
@@ -48,7 +48,7 @@ class TokenAttention:
 def token_attention(focus: FocusModel, input_ids: np.ndarray, layer: int, head: int, token: int) -> TokenAttention:
     """The attention of one token, under the hard routing in force.
 
-    Only the text up to the token is run, since nothing later can be read.
+    Only the text up to the token is run, since nothing later can be read, and only the layers up to the asked one.
 
     Args:
         focus: model with routers, whose balance does not look ahead.
@@ -67,11 +67,13 @@ def token_attention(focus: FocusModel, input_ids: np.ndarray, layer: int, head: 
     def attend(call: AttentionCall) -> AttentionOutput:
         if call.layer == layer:
             found.append(Site.of(call, head))
+            raise Seen
         return attend_hard(call)
 
     ids = torch.from_numpy(np.asarray(input_ids[: token + 1], dtype=np.int64))[None].to(focus.model.device)
     with torch.inference_mode(), attending(focus, Rule(attend, hard_groups)):
         focus.model.base_model(input_ids=ids, use_cache=False)
+    with torch.inference_mode():
         site = found[0]
         query = torch.tensor([token], device=site.key.device)
         links = site.links(query)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,9 +99,13 @@ def check_layer(focus: FocusModel, layer: int) -> None:
         raise FocusError(f"Layer {layer} has no router: choose one of {min(focus.layers)} to {max(focus.layers)}.")
 
 
+class Seen(Exception):
+    """Raised by a rule that has seen all it needs, so that nothing after it is run; `attending` ends quietly then."""
+
+
 @contextmanager
 def attending(focus: FocusModel, rule: Rule) -> Iterator[None]:
-    """Attend by another rule, under the settings in force.
+    """Attend by another rule, under the settings in force; the rule may raise `Seen` to end the block.
 
     Raises:
         FocusError: routing is not hard.
@@ -114,7 +118,7 @@ def attending(focus: FocusModel, rule: Rule) -> Iterator[None]:
         for field in dataclasses.fields(current.config)
         if field.name not in _OF_ROUTERS
     }
-    with focus.routing("hard", backend=current.backend, rule=rule, **changes):
+    with suppress(Seen), focus.routing("hard", backend=current.backend, rule=rule, **changes):
         yield
 
 

@@ -14,10 +14,15 @@ from focus_core.attention.reference import attention_logits
 from focus_core.errors import FocusError
 from focus_core.routing.narrow.attention import narrow_reads
 from focus_core.routing.narrow.reading import Reading
+from focus_core.routing.narrow.summaries import key_spread
 from focus_core.routing.rules import AttentionCall
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
+
+
+ROWS = 64
+"""Queries whose means of pages are made at once."""
 
 
 class Links(NamedTuple):
@@ -176,8 +181,8 @@ def check_tokens(length: int, *tokens: int) -> None:
 def link_weights(site: Site, links: Links) -> tuple[Float[Tensor, "G T T"], Float[Tensor, "G T"]]:
     """The weight of every key in the attention of a site, summaries spread over their keys, and the log-sum-exp.
 
-    The summary of n keys has the logit of their mean key plus log n, and their mean value, so that each has 1 / n of
-    its weight. Rows sum to 1. Computes in float32 (float64 for float64 inputs).
+    The summary of n keys has the logit of their mean key plus log n and what their spread adds, and their mean value,
+    so that each has 1 / n of its weight. Rows sum to 1. Computes in float32 (float64 for float64 inputs).
     """
     compute = torch.promote_types(site.query.dtype, torch.float32)
     query, key = site.query.to(compute), site.key.to(compute)
@@ -192,6 +197,7 @@ def link_weights(site: Site, links: Links) -> tuple[Float[Tensor, "G T T"], Floa
     counts = known @ member
     sizes = counts.clamp(min=1)
     means = _capped((products * known) @ member / sizes, site.softcap)
+    means = means + _beyond_means(site, query, key, known, member)
     summary = (means + sizes.log()).masked_fill(counts == 0, float("-inf"))
     logsumexp = torch.logaddexp(logits.logsumexp(-1), summary.logsumexp(-1))
     share = (summary - logsumexp[..., None]).exp() / sizes
@@ -202,6 +208,27 @@ def attend_links(site: Site, links: Links) -> AttentionOutput:
     """Attention of a site under some links: output (G, T, Dv) in the query's dtype and log-sum-exp (G, T)."""
     weights, logsumexp = link_weights(site, links)
     return AttentionOutput((weights @ site.value.to(weights.dtype)).to(site.query.dtype), logsumexp)
+
+
+def _beyond_means(site: Site, query: Tensor, key: Tensor, known: Tensor, member: Tensor) -> Tensor | float:
+    """(G, T, P): what the spread of the keys that a query knows by a summary adds to its logit; 0 without weights.
+
+    Args:
+        site: for its reading.
+        query: (G, T, D).
+        key: (T, D).
+        known: (G, T, T), 1 for keys that are summarised.
+        member: (T, P), 1 for the page of each key.
+    """
+    if site.reading.spread is None:
+        return 0.0
+    found = []
+    for asking, of_keys in zip(query.split(ROWS, 1), known.split(ROWS, 1)):
+        # An intervention may give every query other keys of a page, so each has means of its own.
+        counts, squares = of_keys @ member, (of_keys * key.square().sum(-1)) @ member
+        means = torch.einsum("grt,tp,td->grpd", of_keys, member, key) / counts.clamp(min=1)[..., None]
+        found.append(site.reading.beyond_mean(asking, key_spread(counts, squares, means), site.scale))
+    return torch.cat(found, 1)
 
 
 def _capped(logits: Tensor, softcap: float | None) -> Tensor:

@@ -19,7 +19,7 @@ from focus_core.analysis.tables import text_hash
 from focus_core.errors import FocusError
 from focus_core.evaluation.compare import holm
 from focus_core.locks import claims_file
-from focus_core.models import LoadedModel
+from focus_core.models import LoadedModel, check_positions
 from focus_core.progress import Progress, silent
 from focus_core.results import plain, record_run, resume_record, stamp
 from focus_core.routing.attach import attached
@@ -89,9 +89,10 @@ def effects_of_text(
         raise FocusError(f"tokens is {tokens}: an experiment takes 2 to {MAX_TOKENS:,} tokens.")
     with attached(model, routers, untrained=untrained, progress=progress) as (loaded, focus):
         shown, encoding = first_tokens(loaded.tokenizer, text, tokens)
+        check_positions(loaded, len(encoding.input_ids))
         report = {
             "schema": SCHEMA,
-            "model": {"name": loaded.info.name, "revision": loaded.info.revision},
+            "model": loaded.info.identity,
             "settings": {
                 "config": focus.config,
                 "routers": focus.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 
@@ -33,6 +33,15 @@ class _Sentence:
 
 
 def read_conllu(path: str | Path) -> list[TaggedText]:
+    """The documents of a treebank in a UTF-8 file, see `treebank`.
+
+    Raises:
+        FocusError: no such file, or not CoNLL-U.
+    """
+    return treebank(read_text(path), str(path))
+
+
+def treebank(text: str, name: str) -> list[TaggedText]:
     """The documents of a treebank, each as its running text with gold words.
 
     Sentences are joined by a space, paragraphs by an empty line. Empty nodes are left out. Words of a multiword token
@@ -40,26 +49,26 @@ def read_conllu(path: str | Path) -> list[TaggedText]:
     file without `# newdoc` lines is cut into documents of 20 sentences.
 
     Args:
-        path: a UTF-8 file.
+        text: in CoNLL-U.
+        name: of its file.
 
     Raises:
-        FocusError: no such file, or not CoNLL-U.
+        FocusError: it is not CoNLL-U.
     """
-    path = Path(path)
     documents: dict[str, list[_Sentence]] = {}
-    for index, sentence in enumerate(_sentences(path)):
-        name = sentence.document or f"sentences {index // SENTENCES_PER_DOCUMENT}"
-        documents.setdefault(name, []).append(sentence)
+    for index, sentence in enumerate(_sentences(text, name)):
+        document = sentence.document or f"sentences {index // SENTENCES_PER_DOCUMENT}"
+        documents.setdefault(document, []).append(sentence)
     if not documents:
-        raise FocusError(f"{path} has no sentences: give a treebank in CoNLL-U format.")
-    tagger = Tagger(path.name, "", gold=True)
+        raise FocusError(f"{name} has no sentences: give a treebank in CoNLL-U format.")
+    tagger = Tagger(PurePath(name).name, "", gold=True)
     return [_document(sentences, tagger) for sentences in documents.values()]
 
 
-def _sentences(path: Path) -> Iterator[_Sentence]:
+def _sentences(text: str, treebank: str) -> Iterator[_Sentence]:
     sentence, document, number = _Sentence(), "", 0
     until, part_of = 0, -1  # last word of the multiword token being read, and its place
-    for line in [*read_text(path).splitlines(), ""]:
+    for line in [*text.splitlines(), ""]:
         number += 1
         if not line.strip():
             if sentence.surfaces:
@@ -76,25 +85,27 @@ def _sentences(path: Path) -> Iterator[_Sentence]:
         else:
             columns = line.split("\t")
             if len(columns) != _COLUMNS:
-                raise FocusError(f"{path}, line {number}, has {len(columns)} columns instead of 10: it is not CoNLL-U.")
+                raise FocusError(
+                    f"{treebank}, line {number}, has {len(columns)} columns instead of 10: it is not CoNLL-U."
+                )
             name, form, space = columns[0], columns[1], "SpaceAfter=No" not in columns[9].split("|")
             word = form, columns[3], columns[7]
             if "." in name:
                 continue
             if "-" in name:
-                until, part_of = _last(name, path, number), len(sentence.surfaces)
+                until, part_of = _last(name, treebank, number), len(sentence.surfaces)
                 sentence.surfaces.append((form, [], space))
-            elif _last(name, path, number) <= until:
+            elif _last(name, treebank, number) <= until:
                 sentence.surfaces[part_of][1].append(word)
             else:
                 sentence.surfaces.append((form, [word], space))
 
 
-def _last(name: str, path: Path, number: int) -> int:
+def _last(name: str, treebank: str, number: int) -> int:
     try:
         return int(name.rpartition("-")[2])
     except ValueError as error:
-        raise FocusError(f"{path}, line {number}, starts with {name[:20]!r} instead of a word number.") from error
+        raise FocusError(f"{treebank}, line {number}, starts with {name[:20]!r} instead of a word number.") from error
 
 
 def _document(sentences: list[_Sentence], tagger: Tagger) -> TaggedText:

@@ -71,6 +71,27 @@ class WordSample:
         return tag_codes(self.tags, tag_set)
 
 
+@dataclass(frozen=True)
+class DocumentWords:
+    """The words of one routed document that have tokens: m units.
+
+    Attributes:
+        tagged: the text with all of its words.
+        found: the units.
+        spelt: (m,) what the code of a unit's type stands for.
+        layers: (L,) index of each layer in the model.
+        groups: (L, m) int64 first group of each unit.
+        membership: (L, m, K) bool, all groups of each unit.
+    """
+
+    tagged: TaggedText
+    found: WordTokens
+    spelt: tuple[Hashable, ...]
+    layers: tuple[int, ...]
+    groups: np.ndarray
+    membership: np.ndarray
+
+
 def word_sample(
     traces: Sequence[Trace],
     tagged: Sequence[TaggedText],
@@ -89,36 +110,56 @@ def word_sample(
     Raises:
         FocusError: unknown rule, or no words at all.
     """
-    parts = []
-    for trace, words in zip(traces, tagged, strict=True):
-        special = np.flatnonzero(np.isin(trace.input_ids, list(special_ids))).tolist()
-        parts.append(align_words(words, trace.offsets, rule=rule, special=special))
+    pairs = zip(traces, tagged, strict=True)
+    return joined([document_words(trace, words, rule=rule, special_ids=special_ids) for trace, words in pairs], rule)
+
+
+def document_words(
+    trace: Trace, tagged: TaggedText, *, rule: str = "last", special_ids: Collection[int] = ()
+) -> DocumentWords:
+    """The words of one document with their groups; the arguments are those of `word_sample`."""
+    special = np.flatnonzero(np.isin(trace.input_ids, list(special_ids))).tolist()
+    found = align_words(tagged, trace.offsets, rule=rule, special=special)
+    ids = trace.input_ids.tolist()
+    spelt: tuple[Hashable, ...]
+    if rule == "all":
+        spelt = tuple(ids[token] for token in found.tokens.tolist())
+    else:
+        spelt = tuple(tuple(ids[a : b + 1]) for a, b in zip(found.first.tolist(), found.last.tolist()))
+    return DocumentWords(
+        tagged, found, spelt, trace.layers, trace.groups[:, found.tokens], trace.membership[:, found.tokens]
+    )
+
+
+def joined(documents: Sequence[DocumentWords], rule: str) -> WordSample:
+    """The words of documents as one sample.
+
+    Args:
+        documents: all of the same routers.
+        rule: by which their words were found.
+
+    Raises:
+        FocusError: no words at all.
+    """
+    parts, tagged = [each.found for each in documents], [each.tagged for each in documents]
     counts = np.asarray([len(part.words) for part in parts])
     if not counts.sum():
         raise FocusError("The text has no words that could be tagged: give some prose.")
-    documents = np.repeat(np.arange(len(parts)), counts)
     offset = np.cumsum([0, *(int(text.sentences.max(initial=-1)) + 1 for text in tagged)])
-    spelt: list[Hashable] = []
-    for trace, part in zip(traces, parts):
-        ids = trace.input_ids.tolist()
-        if rule == "all":
-            spelt += [ids[token] for token in part.tokens.tolist()]
-        else:
-            spelt += [tuple(ids[a : b + 1]) for a, b in zip(part.first.tolist(), part.last.tolist())]
     spellings = [text.words for text in tagged]
     num_words = sum(part.num_words for part in parts)
     return WordSample(
-        layers=traces[0].layers,
-        groups=np.concatenate([trace.groups[:, part.tokens] for trace, part in zip(traces, parts)], axis=1),
-        membership=np.concatenate([trace.membership[:, part.tokens] for trace, part in zip(traces, parts)], axis=1),
+        layers=documents[0].layers,
+        groups=np.concatenate([each.groups for each in documents], axis=1),
+        membership=np.concatenate([each.membership for each in documents], axis=1),
         tokens=np.concatenate([part.tokens for part in parts]),
-        types=type_codes(spelt),
+        types=type_codes([value for each in documents for value in each.spelt]),
         words=tuple(spelling[word] for spelling, part in zip(spellings, parts) for word in part.words.tolist()),
         tags=tuple(text.tags[word] for text, part in zip(tagged, parts) for word in part.words.tolist()),
         sentences=np.concatenate(
             [text.sentences[part.words] + start for text, part, start in zip(tagged, parts, offset)]
         ),
-        documents=documents,
+        documents=np.repeat(np.arange(len(parts)), counts),
         num_words=num_words,
         coverage=sum(part.coverage * part.num_words for part in parts) / max(1, num_words),
         exact=float(np.average([part.exact for part in parts], weights=counts)),

@@ -219,11 +219,12 @@ def test_report_has_a_card_for_every_group_with_margins(saved, states):
     assert report["origin"]["top_k"] == "30% read" and len(report["cards"]) == 3 * 20
     page = (out / "report.html").read_text()
     assert "30% of distant pairs read" in page and "Mean margin to the next group" in page
-    assert "Mean weight" not in page and page.count("<details") == 3
+    assert "Mean weight" not in page and page.count('<details class="fold"') == 3
     sizes = [card["count"] for card in report["cards"] if card["layer"] == 0]
     ordered = sorted(range(20), key=lambda group: (-sizes[group], group))
-    links = page[page.index('id="layer-0"') : page.index('id="layer-1"')]
-    assert [int(part.split('"')[0]) for part in links.split('href="#group-0-')[1:]] == ordered
+    fold = page[page.index('<details class="fold" id="layer-0') : page.index('<details class="fold" id="layer-1')]
+    links = fold[fold.index('<p class="index">') : fold.index("</p>", fold.index('<p class="index">'))]
+    assert [int(part.split('"')[0].rsplit("-", 1)[1]) for part in links.split('href="#group-0-')[1:]] == ordered
 
 
 def test_align_scores_narrow_groups(saved):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import hashlib
 import io
 import json
 import math
@@ -116,7 +118,7 @@ def test_sums_are_those_of_direct_counting(blocks, text):
             assert statistics.weight[layer, group] == pytest.approx(weights[layer][groups[layer] == group].sum())
     both = Counter(zip(groups[0].tolist(), groups[1].tolist()))
     for (a, b), n in both.items():
-        assert statistics.joint[a, GROUPS + b] == n == statistics.joint[GROUPS + b, a]
+        assert statistics.joint[0, a, GROUPS + b] == n == statistics.joint[0, GROUPS + b, a]
     members = sum(block.membership.sum(1) for block in blocks)
     assert (statistics.members == members).all() and members.sum() == 2 * groups.size
     tags = Counter()
@@ -227,6 +229,25 @@ def test_interrupted_sums_go_on_as_if_nothing_had_happened(blocks, text):
     assert again.samples() == whole.samples()
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_parts_in_any_order_add_up_to_the_whole(blocks, text, seed):
+    """Blocks shared out at random, summed apart in any order, and added in any order."""
+    whole = collected(blocks, text)
+    rng = np.random.default_rng(seed)
+    shares = np.array_split(rng.permutation(len(blocks)), 6)
+    merged = collected([], text)
+    for share in shares:
+        merged.merge(collected([blocks[index] for index in share], text).part())
+    for name, array in whole.arrays().items():
+        assert (
+            np.allclose(merged.arrays()[name], array, rtol=1e-12, atol=0)
+            if name == "weight"
+            else (merged.arrays()[name] == array).all()
+        )
+    assert merged.random == whole.random and merged.strongest == whole.strongest
+    assert any(whole.random) and any(whole.strongest)
+
+
 def json_copy(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: array.copy() for name, array in arrays.items()}
 
@@ -250,6 +271,9 @@ def test_what_is_left_out_is_in_no_file(report, layers):
 
 
 # Files that are safe to open
+
+
+INDEX = {"type": "application/json", "id": "index"}
 
 
 class Tags(HTMLParser):
@@ -277,16 +301,24 @@ def hostile():
     return report.with_notes({(4, g): "\n".join(HOSTILE) for g in range(GROUPS)})
 
 
-def test_the_page_asks_for_nothing_and_runs_nothing(hostile):
-    page = Tags(report_files(hostile)["report.html"].decode())
+def test_the_page_asks_for_nothing_and_runs_its_own_script_alone(hostile):
+    written = report_files(hostile)["report.html"].decode()
+    page = Tags(written)
     allowed = {"href", "id", "class", "style", "title", "role", "scope", "lang", "charset", "name", "content", "points"}
-    allowed |= {"http-equiv", "viewbox", "preserveaspectratio", "data-theme", "aria-label"}
+    allowed |= {"http-equiv", "viewbox", "preserveaspectratio", "data-theme", "aria-label", "aria-describedby", "type"}
+    allowed |= {"for", "autocomplete", "spellcheck", "placeholder", "tabindex", "open", "data-holds", "data-copy"}
     for tag, attributes in page.found:
-        assert tag not in ("script", "img", "link", "iframe", "object", "embed", "base", "form"), tag
+        assert tag not in ("img", "link", "iframe", "object", "embed", "base", "form"), tag
         assert set(attributes) <= allowed, attributes
         assert (attributes.get("href") or "#").startswith("#")
         assert "url(" not in (attributes.get("style") or "")
-    style = report_files(hostile)["report.html"].decode().split("<style>")[1].split("</style>")[0]
+    assert [attributes for tag, attributes in page.found if tag == "script"] == [INDEX, {}]
+    script = written.split("<script>")[1].split("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (policy,) = [attributes["content"] for _, attributes in page.found if "http-equiv" in attributes]
+    assert f"script-src 'sha256-{digest}'" in policy and policy.startswith("default-src 'none'")
+    assert "http" not in script and "fetch" not in script and "eval" not in script
+    style = written.split("<style>")[1].split("</style>")[0]
     assert "url(" not in style and "@import" not in style
 
 

@@ -54,7 +54,7 @@ def routed(loaded, router):
 
 @pytest.mark.parametrize("router", ["layer", "head", "narrow"])
 def test_the_counts_are_those_of_the_report(tiny_llama, folder, tmp_path, router):
-    """DuckDB counts groups by layer and token type; the report's statistics count the same."""
+    """DuckDB and pandas count groups by layer and token type; the report's statistics count the same."""
     focus = routed(tiny_llama, router)
     settings = dataclasses.replace(SETTINGS, states="untouched", heads=(0,))
     write_traces(folder, tmp_path / "t.parquet", model=tiny_llama, routers=focus, settings=settings)
@@ -69,6 +69,10 @@ def test_the_counts_are_those_of_the_report(tiny_llama, folder, tmp_path, router
     for layer, group, token, count in rows:
         found[layer, group, token] = count
     assert np.array_equal(found, statistics.counts)
+    frame = pd.read_parquet(tmp_path / "t.parquet", columns=["layer", "group", "id"])
+    again = np.zeros_like(statistics.counts)
+    np.add.at(again, (frame.layer.astype(int), frame.group, frame.id), 1)
+    assert np.array_equal(again, statistics.counts)
     members = duckdb.sql(
         f"""SELECT layer, member, count(*) AS n FROM
         (SELECT layer, unnest(groups) AS member FROM read_parquet('{tmp_path}/t.parquet/**/*.parquet')) GROUP BY ALL"""

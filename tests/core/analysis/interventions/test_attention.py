@@ -48,3 +48,19 @@ def test_refusals(focus):  # noqa: F811
         token_attention(focus, IDS, 1, 0, 500)
     with pytest.raises(FocusError, match="Layer 9"):
         token_attention(focus, IDS, 9, 0, 5)
+
+
+def test_the_layers_after_the_asked_one_are_not_run(focus):  # noqa: F811
+    whole = token_attention(focus, IDS, 1, 0, 60)
+    ran: list[int] = []
+    handles = [
+        block.register_forward_pre_hook(lambda module, args, number=number: ran.append(number))
+        for number, block in focus.decoder_layers.items()
+    ]
+    found = token_attention(focus, IDS, 1, 0, 60)
+    for handle in handles:
+        handle.remove()
+    assert ran == [0, 1] and len(focus.layers) > 2
+    assert np.array_equal(found.weights, whole.weights) and focus.current.rule is None
+    with torch.inference_mode():  # the model is as before
+        assert torch.isfinite(focus.model(torch.from_numpy(IDS)[None], use_cache=False).logits).all()

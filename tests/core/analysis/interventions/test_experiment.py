@@ -31,8 +31,8 @@ def routed(loaded, kind):
     if kind in ("layer", "head"):
         return retrofit(loaded.model, FocusConfig(router=kind, num_groups=4, top_k=1, window=20, sink_tokens=3))
     budget = {"top_k": 2} if kind == "narrow groups" else {"read_share": 0.3, "page_size": 5}
-    if kind == "shares by need":
-        budget["shares_by_need"] = True
+    if kind == "need and spread":
+        budget |= {"shares_by_need": True, "count_spread": True}
     settings = FocusConfig(
         router="narrow",
         **{"num_groups": 6, "top_k": 1, "window": 20, "sink_tokens": 3, "chunk": 8, "count_weight": 1.0, **budget},
@@ -40,7 +40,7 @@ def routed(loaded, kind):
     return fit_narrow(loaded.model, np.random.default_rng(0).integers(1, 200, (4, 200)), settings)
 
 
-@pytest.fixture(params=["layer", "head", "narrow", "narrow groups", "shares by need"])
+@pytest.fixture(params=["layer", "head", "narrow", "narrow groups", "need and spread"])
 def focus(tiny_llama, request):
     return routed(tiny_llama, request.param)
 

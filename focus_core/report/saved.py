@@ -1,0 +1,52 @@
+"""A report read back from its JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from focus_core.errors import FocusError
+from focus_core.reading import parse_json, read_bytes
+from focus_core.report.files import INDEX
+from focus_core.report.model import SCHEMA, Report
+from focus_core.schema import table
+
+
+def read_report(folder: Path) -> Report:
+    """The report that `write_report` wrote to a folder.
+
+    Raises:
+        FocusError: there is none, or it is damaged or of another version.
+    """
+    path = folder / INDEX
+    try:
+        found = parse_json(read_bytes(path), str(path), table())
+        if found.get("schema") != SCHEMA:
+            raise FocusError(f"{path} is of another version: make the report again.")
+        return _made(Report, found)
+    except OSError as error:
+        raise FocusError(f"There is no report in {folder}: make it again.") from error
+    except (TypeError, KeyError, AttributeError) as error:
+        raise FocusError(f"{path} is no report: make it again.") from error
+
+
+def _made(kind: Any, value: Any) -> Any:
+    """A value of a type of the report's model, from what JSON has of it."""
+    if isinstance(kind, types.UnionType):
+        return None if value is None else _made(next(each for each in get_args(kind) if each is not type(None)), value)
+    if get_origin(kind) is tuple:
+        return tuple(_made(get_args(kind)[0], each) for each in value)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return kind(**{name: _made(hint, value[name]) for name, hint in _hints(kind).items() if name in value})
+    if hasattr(kind, "_fields"):  # a named tuple, which JSON has as a list
+        return kind(*value)
+    return value
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
