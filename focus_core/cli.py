@@ -22,10 +22,11 @@ from focus_core.commands.fit import fit
 from focus_core.commands.frontier import frontier
 from focus_core.commands.generate import generate
 from focus_core.commands.harness import harness
-from focus_core.commands.options import print_json
+from focus_core.commands.options import RayCommand, print_json
 from focus_core.commands.plan import plan
 from focus_core.commands.report import report
 from focus_core.commands.reproduce import reproduce
+from focus_core.commands.scale import scale
 from focus_core.commands.serve import export, serve
 from focus_core.commands.train import train
 from focus_core.errors import FocusError
@@ -37,6 +38,7 @@ MOVED = {
     "lora": "focus lora is now: focus reproduce lora, with the same options; see focus reproduce --help.",
 }
 """Old names of commands, and the sentence that answers them."""
+NO_MEMORY = "There is not enough memory for this: choose shorter lengths, less text at once, or a smaller model."
 
 
 class _OneSentencePerError(TyperGroup):
@@ -64,18 +66,30 @@ class _OneSentencePerError(TyperGroup):
             cause, code, sentence = error, USER_ERROR, str(error)
         except OSError as error:
             cause, code, sentence = error, USER_ERROR, os_sentence(error)
-            if record := getattr(error, "record", None):  # of an UnwrittenError, whose module brings torch
-                print_json(record)
-                sentence += " The record is on standard output instead."
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            cause, code, sentence = error, USER_ERROR, NO_MEMORY
+        if record := getattr(cause, "record", None):  # of an UnwrittenError, whose module brings torch
+            print_json(record)
+            sentence += " The record is on standard output instead."
         if ctx.params.get("verbose"):
             traceback.print_exception(cause)
         print(sentence, file=sys.stderr)
         raise typer.Exit(code)
 
 
+def out_of_memory(error: MemoryError | RuntimeError) -> bool:
+    """Whether Python, NumPy or PyTorch could not get memory. PyTorch raises `RuntimeError` for that of the CPU."""
+    words = ("allocate memory", "out of memory", "not enough memory")
+    return isinstance(error, MemoryError) or any(each in str(error) for each in words)
+
+
 def os_sentence(error: OSError) -> str:
     """An error of the operating system in one sentence."""
     where = f" {error.filename}" if error.filename else ""
+    if error.errno == errno.ENOMEM:
+        return NO_MEMORY
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"The disk is full{' at' + where if where else ''}: free some space and try again."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -109,18 +123,19 @@ def main(
 app.command("fetch")(fetch)
 app.command("fit")(fit)
 app.command("train")(train)
-app.command("eval")(evaluate)
+app.command("eval", cls=RayCommand)(evaluate)
 app.command("generate")(generate)
 app.command("export")(export)
 app.command("serve")(serve)
-app.command("analyze")(analyze)
-app.command("align")(align)
+app.command("analyze", cls=RayCommand)(analyze)
+app.command("align", cls=RayCommand)(align)
 app.command("effects")(effects)
 app.add_typer(bench, name="bench")
 app.command("harness")(harness)
 app.command("plan")(plan)
-app.command("frontier")(frontier)
-app.command("report")(report)
+app.command("scale")(scale)
+app.command("frontier", cls=RayCommand)(frontier)
+app.command("report", cls=RayCommand)(report)
 app.command("reproduce")(reproduce)
 app.command("app")(app_command)
 

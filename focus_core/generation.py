@@ -18,7 +18,10 @@ from focus_core.models import LoadedModel
 from focus_core.progress import Progress, silent
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel, Mode
-from focus_core.text import read_text
+from focus_core.text import check_characters, read_text
+
+COLDEST = 1e-3
+"""The lowest temperature above 0; divided by a lower one, logits may not be finite."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +81,13 @@ def prompt_ids(
         room: new tokens that must still fit.
 
     Raises:
-        FocusError: an empty prompt, a model without a chat template, or more tokens than the model has positions.
+        FocusError: an empty prompt, one with bytes that are no text, a model without a chat template, or more tokens
+            than the model has positions.
     """
     text = prompt if document is None else f"{read_text(Path(document))}\n\n{prompt}"
     if not text.strip():
         raise FocusError("The prompt is empty: give some text to continue, or a --document.")
+    check_characters(text)
     tokenizer: Any = loaded.tokenizer
     if chat and not tokenizer.chat_template:
         raise FocusError(f"{loaded.info.name} has no chat template: leave --chat away.")
@@ -134,10 +139,7 @@ def write(
     Raises:
         FocusError: settings that cannot be used.
     """
-    if max_new_tokens < 1:
-        raise FocusError(f"The number of new tokens is {max_new_tokens}: ask for at least 1.")
-    if not 0 <= temperature < float("inf"):
-        raise FocusError(f"The temperature is {temperature}: choose 0 for the likeliest token, or a number above it.")
+    _check(max_new_tokens, temperature)
     stream = _Stream(tokenizer, on_text, on_token)
     sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
     # Settings of the checkpoint for sampling (top_p, top_k) would silently change what is asked for.
@@ -164,6 +166,16 @@ def write(
         first - begin,
         (len(new) - 1) / (last - first) if len(new) > 1 else None,
     )
+
+
+def _check(max_new_tokens: int, temperature: float) -> None:
+    """Refuse a number of tokens or a temperature with which nothing can be written."""
+    if max_new_tokens < 1:
+        raise FocusError(f"The number of new tokens is {max_new_tokens}: ask for at least 1.")
+    if temperature != 0 and not COLDEST <= temperature < float("inf"):
+        raise FocusError(
+            f"The temperature is {temperature}: choose 0 for the likeliest token, or a number from {COLDEST:g} on."
+        )
 
 
 def generate_text(
@@ -202,6 +214,7 @@ def generate_text(
     Yields:
         One text for each routing.
     """
+    _check(max_new_tokens, temperature)
     with attached(model, routers, progress=progress) as (loaded, focus):
         ids = prompt_ids(loaded, prompt, document, chat=chat, room=max_new_tokens)
         modes: tuple[Mode, ...] = ("hard", "off") if compare else ("hard",)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from filelock import FileLock, Timeout
 
@@ -23,13 +23,14 @@ R = TypeVar("R")
 
 
 @contextmanager
-def claim_folder(folder: Path) -> Iterator[None]:
+def claim_folder(folder: Path, name: str | None = None) -> Iterator[None]:
     """Hold a folder for one process, which is known to be able to write there.
 
     The operating system drops the lock of a process that ends in any way.
 
     Args:
         folder: created if needed; removed again if it was created here and is empty at the end.
+        name: of the place in errors, where the user knows it by another.
 
     Raises:
         FocusError: another process holds it, or it is no folder.
@@ -37,7 +38,7 @@ def claim_folder(folder: Path) -> Iterator[None]:
     """
     if folder.exists() and not folder.is_dir():
         raise FocusError(f"{folder} is a file: name a folder to write to.")
-    with _made(folder), _locked(folder / LOCK, folder):
+    with _made(folder), _locked(folder / LOCK, name or folder):
         yield
 
 
@@ -69,17 +70,25 @@ def claims_folder(
         parameter: name of the argument; None as its value holds nothing.
         when: whether to hold it, such as in one of several processes alone.
     """
-    return _claims(parameter, claim_folder, when)
+    return claims(parameter, lambda folder: claim_folder(Path(folder)), when=when)
 
 
 def claims_file(parameter: str = "out") -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function hold the file that one of its arguments names, while it runs; None holds nothing."""
-    return _claims(parameter, claim_file, lambda: True)
+    return claims(parameter, lambda path: claim_file(Path(path)))
 
 
-def _claims(
-    parameter: str, claim: Callable[[Path], AbstractContextManager[None]], when: Callable[[], bool]
+def claims(
+    parameter: str, claim: Callable[[Any], AbstractContextManager[None]], *, when: Callable[[], bool] = lambda: True
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a function hold the place that one of its arguments names, while it runs; None holds nothing.
+
+    Args:
+        parameter: name of the argument.
+        claim: holds the place that the argument names.
+        when: whether to hold it.
+    """
+
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
 
@@ -87,10 +96,10 @@ def _claims(
         def holding(*args: P.args, **kwargs: P.kwargs) -> R:
             given = signature.bind(*args, **kwargs)
             given.apply_defaults()
-            path = given.arguments[parameter]
-            if path is None or not when():
+            place = given.arguments[parameter]
+            if place is None or not when():
                 return function(*args, **kwargs)
-            with claim(Path(path)):
+            with claim(place):
                 return function(*args, **kwargs)
 
         return holding
@@ -99,7 +108,7 @@ def _claims(
 
 
 @contextmanager
-def _locked(lock: Path, held: Path) -> Iterator[None]:
+def _locked(lock: Path, held: Path | str) -> Iterator[None]:
     guard = FileLock(lock)
     try:
         guard.acquire(timeout=0)

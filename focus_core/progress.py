@@ -27,7 +27,7 @@ def terminal_progress() -> Iterator[Progress]:
         def line(message: str, fraction: float) -> None:
             nonlocal last
             if message != last:
-                print(message, file=sys.stderr, flush=True)
+                print(f"{message} ({fraction:.0%})", file=sys.stderr, flush=True)
             last = message
 
         yield line

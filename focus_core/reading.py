@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from focus_core.errors import FocusError
 from focus_core.schema import Check, Wrong, anything
 
@@ -43,10 +45,15 @@ def read_bytes(path: Path) -> bytes:
     """The content of a regular file.
 
     Raises:
-        FocusError: no regular file.
+        FocusError: no regular file, or one that would fill the memory, such as a sparse file that holds nothing.
         OSError: missing, or not readable.
     """
-    return regular(path).read_bytes()
+    size, free = regular(path).stat().st_size, psutil.virtual_memory().available
+    if size > free // 2:
+        raise FocusError(
+            f"{path} has {size:,} bytes, and {free:,} are free in memory: give a smaller file, or divide it."
+        )
+    return path.read_bytes()
 
 
 def file_sha256(path: Path) -> str:

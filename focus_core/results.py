@@ -111,6 +111,18 @@ class UnwrittenError(OSError):
         self.record = record
 
 
+class UnstoredError(FocusError):
+    """A record that could not be written to a store.
+
+    Attributes:
+        record: the result, for another place.
+    """
+
+    def __init__(self, error: FocusError, record: dict[str, Any]) -> None:
+        super().__init__(str(error))
+        self.record = record
+
+
 def plain(value: Any) -> Any:
     """The value after a round trip through JSON: dataclasses become objects, tuples lists, NaN and infinity null."""
     return json.loads(to_json(value, indent=None, default=_fields))
@@ -140,11 +152,21 @@ def stamp(report: dict[str, Any], *, device: str = "cpu") -> dict[str, Any]:
     return {"schema": report["schema"], **plain(report), "made": made_now(device)}
 
 
-def record_run(path: Path, report: dict[str, Any], *, device: str = "cpu") -> dict[str, Any]:
+def _write(place: str, data: str) -> None:
+    """Write to a file or an address of a store."""
+    from focus_core.remote import is_remote, put  # it reads texts, and NumPy with them, which the bench does without
+
+    if is_remote(place):
+        put(data.encode(), place)
+    else:
+        write_atomic(Path(place), data)
+
+
+def record_run(path: str | Path, report: dict[str, Any], *, device: str = "cpu") -> dict[str, Any]:
     """Stamp a report and write it atomically as JSON.
 
     Args:
-        path: file to write.
+        path: file to write, of this machine or an address of a store.
         report: `schema`, `settings` and `results` or `points`.
         device: "cpu" or "cuda" that was used.
 
@@ -154,12 +176,19 @@ def record_run(path: Path, report: dict[str, Any], *, device: str = "cpu") -> di
     Raises:
         KeyError: the report has no `schema`.
         UnwrittenError: the file cannot be written; the record is in the error.
+        UnstoredError: the same of a store.
     """
     record = stamp(report, device=device)
+    data = to_json(record) + "\n"
     try:
-        write_atomic(path, to_json(record) + "\n")
+        if isinstance(path, Path):
+            write_atomic(path, data)
+        else:
+            _write(path, data)
     except OSError as error:
         raise UnwrittenError(error, record) from error
+    except FocusError as error:
+        raise UnstoredError(error, record) from error
     return record
 
 

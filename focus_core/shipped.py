@@ -12,12 +12,19 @@ DEFAULT = "smollm2-135m-narrow64"
 """Those that people get who name none."""
 PUBLISHED = "smollm2-135m-k8"
 """Those of the published form, one router for each layer, which `focus reproduce` takes."""
+FORMS = ("best", "published")
+"""Names that stand for shipped routers of any model."""
 
 
 def shipped_routers() -> list[str]:
     """Names of the routers that come with the project, the default ones first."""
     names = (path.parent.name for path in (data_dir() / "routers").glob(f"*/{CONFIG}"))
     return sorted(names, key=lambda name: (name != DEFAULT, name))
+
+
+def routers_of_form(form: str) -> list[str]:
+    """Names of the shipped routers of one of `FORMS`, of all models; "best" are all, the default ones first."""
+    return [PUBLISHED] if form == "published" else shipped_routers()
 
 
 def routers_folder(name: str | Path) -> Path:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,12 +76,20 @@ def read_text(path: str | Path) -> str:
     return decode_text(data, str(path))
 
 
-def find_texts(paths: str | Path | Iterable[str | Path]) -> list[Path]:
+def find_texts(
+    paths: str | Path | Iterable[str | Path],
+    *,
+    unread: list[OSError] | None = None,
+    suffixes: tuple[str, ...] = TEXT_SUFFIXES,
+) -> list[Path]:
     """Text files from a list of files and folders, or from a single one.
 
     Args:
-        paths: files with any suffix; and folders, searched for `*.txt` and `*.md` in sorted order. Hidden files are
-            left out.
+        paths: files with any suffix; and folders, searched for files with one of `suffixes` in sorted order. Hidden
+            files are left out.
+        unread: where given, folders that cannot be listed are added to it, and pipes and broken links count as texts,
+            so that reading them names the fault. Otherwise all three are left out.
+        suffixes: of the files to find in folders.
 
     Returns:
         The files in the order given, each once.
@@ -91,9 +100,9 @@ def find_texts(paths: str | Path | Iterable[str | Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for path in map(Path, [paths] if isinstance(paths, (str, Path)) else paths):
         if path.is_dir():
-            inside = sorted(entry for entry in path.rglob("*") if _is_text_file(entry, path))
+            inside = sorted(_text_files(path, unread, suffixes))
             if not inside:
-                raise FocusError(f"The folder {path} has no .txt or .md files: name the files themselves.")
+                raise FocusError(no_texts(path, suffixes))
             found.update(dict.fromkeys(inside))
         elif path.exists():
             found[regular(path)] = None
@@ -102,6 +111,11 @@ def find_texts(paths: str | Path | Iterable[str | Path]) -> list[Path]:
     if not found:
         raise FocusError("No text was given: name at least one file or folder.")
     return list(found)
+
+
+def no_texts(folder: str | Path, suffixes: tuple[str, ...] = TEXT_SUFFIXES) -> str:
+    """The error for a folder in which there is no file to read."""
+    return f"The folder {folder} has no {' or '.join(suffixes)} files: name the files themselves."
 
 
 def encode(tokenizer: Any, text: str, *, max_tokens: int | None = None, opening: bool = False) -> Encoding:
@@ -335,15 +349,28 @@ def _tokenize(tokenizer: Any, text: str) -> Any:
     try:
         # Not verbose: a text may be longer than the model's limit here, and the warning would mislead.
         return tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    except (UnicodeEncodeError, TypeError) as error:
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            raise FocusError("The text holds half of a surrogate pair, which is no character: remove it.") from error
+    except (UnicodeEncodeError, TypeError):
+        check_characters(text)
         raise
 
 
-def _is_text_file(entry: Path, root: Path) -> bool:
-    hidden = any(part.startswith(".") for part in entry.relative_to(root).parts)
-    return entry.suffix.lower() in TEXT_SUFFIXES and not hidden and entry.is_file()
+def check_characters(text: str) -> None:
+    """Refuse bytes of a command line that are no text, which Python spells as half of a surrogate pair.
+
+    Raises:
+        FocusError: the text holds one.
+    """
+    if re.search("[\ud800-\udfff]", text):
+        raise FocusError("The text holds half of a surrogate pair, which is no character: remove it.")
+
+
+def _text_files(root: Path, unread: list[OSError] | None, suffixes: tuple[str, ...]) -> Iterator[Path]:
+    """The text files below a folder that are not hidden, see `find_texts`."""
+    for folder, subfolders, names in os.walk(root, onerror=None if unread is None else unread.append):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        for path in (Path(folder, name) for name in names if name.lower().endswith(suffixes)):
+            if not path.name.startswith(".") and (unread is not None or path.is_file()):
+                yield path
 
 
 def _piece_bytes(piece: str | None, byte_level: bool) -> bytes:

@@ -26,6 +26,8 @@ PART_PAIRS = 2**20
 
 Statistic = TypeVar("Statistic")
 Setting = Mapping[str, float]
+MOST = 65_536
+"""Largest value of a setting that is a whole number."""
 """Values of a baseline that may be tuned, by name."""
 
 
@@ -296,6 +298,30 @@ class Baseline:
             raise FocusError(
                 f"The baseline {self.label!r} needs the pairs it keeps, or its features: give one of them."
             )
+
+    def check_setting(self, name: str, setting: Setting) -> None:
+        """Refuse a setting that it does not have, or values out of range.
+
+        A value is a share above 0 and up to 1 where the grid has shares, and else a whole number from 1 on.
+
+        Args:
+            name: of the baseline, for the error.
+            setting: values by name.
+
+        Raises:
+            FocusError: the reason, in one sentence.
+        """
+        known = (self.grid or ({},))[0]
+        if set(setting) != set(known):
+            raise FocusError(
+                f"{name} has no setting of {', '.join(setting) or 'nothing'}: give {', '.join(known) or 'none'}."
+            )
+        for key, value in setting.items():
+            shares = all(tried[key] <= 1 for tried in self.grid)
+            if shares and not 0 < value <= 1:
+                raise FocusError(f"{key} of {name} is {value:g}: give a share above 0 and up to 1.")
+            if not shares and not (1 <= value <= MOST and value == int(value)):
+                raise FocusError(f"{key} of {name} is {value:g}: give a whole number from 1 to {MOST:,}.")
 
     @property
     def tunable(self) -> bool:

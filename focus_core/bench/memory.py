@@ -1,13 +1,14 @@
-"""Peak memory of one call, for the benchmarks."""
+"""Peak memory of one call, and memory held by an object, for the benchmarks."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 
 def working_bytes(call: Callable[[], Any], device: str) -> int | None:
@@ -30,6 +31,35 @@ def working_bytes(call: Callable[[], Any], device: str) -> int | None:
         return None
     result = call()
     return max(0, _status_bytes("VmHWM") - before - _bytes(result))
+
+
+def held_bytes(holder: Any) -> int:
+    """Bytes of the tensors that an object holds, in its attributes, lists and mappings at any depth.
+
+    A storage counts once and whole, however many tensors are views of it, since it stays in memory as long as one does.
+    Modules are left out.
+
+    Args:
+        holder: such as a key/value cache.
+    """
+    storages: dict[int, int] = {}
+    seen: set[int] = set()
+    waiting = [holder]
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen or isinstance(part, (type, nn.Module)):
+            continue
+        seen.add(id(part))
+        if isinstance(part, Tensor):
+            storage = part.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+        elif isinstance(part, Mapping):
+            waiting += part.values()
+        elif isinstance(part, (list, tuple, set)):
+            waiting += part
+        else:
+            waiting += getattr(part, "__dict__", {}).values()
+    return sum(storages.values())
 
 
 def _bytes(result: Any) -> int:

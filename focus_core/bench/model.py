@@ -20,12 +20,13 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from focus_core.bench.attention import DTYPES
 from focus_core.bench.crossover import crossover
-from focus_core.bench.memory import working_bytes
+from focus_core.bench.memory import held_bytes, working_bytes
 from focus_core.bench.reading import positions, text_ids
 from focus_core.bench.window import window_kept, window_of_share, window_rule
 from focus_core.errors import FocusError
 from focus_core.locks import claims_file
-from focus_core.models import load_model
+from focus_core.models import check_positions, load_model
+from focus_core.models.positions import has_position_table
 from focus_core.progress import Progress, silent
 from focus_core.results import record_run
 from focus_core.routing.attach import attach
@@ -102,12 +103,14 @@ def record_model_bench(
         raise FocusError(f"dtype is {dtype!r}: choose one of {', '.join(DTYPES)}.")
     settings = settings or ModelBenchSettings()
     loaded = load_model(model, dtype=DTYPES[dtype], device=device, progress=progress)
+    if has_position_table(loaded.model):
+        check_positions(loaded, *settings.prefill, *(tokens + settings.steps for tokens in settings.decode))
     focus = attach(loaded, routers, untrained=False)
     ids, texts = text_ids(loaded, data)
     rows = run_model_bench(focus, ids, settings, progress)
     report = {
         "schema": SCHEMA,
-        "model": {"name": loaded.info.name, "revision": loaded.info.revision, "positions": positions(loaded)},
+        "model": {**loaded.info.identity, "positions": positions(loaded)},
         "settings": {"measured": settings, "config": focus.config, "routers": focus.name, "dtype": dtype},
         "data": texts,
         "results": rows,
@@ -121,7 +124,8 @@ def run_model_bench(
 ) -> list[dict[str, Any]]:
     """Time prefill and decode, routed and untouched, and prefill through a window with sinks.
 
-    Beyond the model's own positions the output is meaningless, but the time is valid.
+    Beyond the model's own positions the output is meaningless, but the time is valid. `record_model_bench` refuses
+    such lengths of models that look positions up in a table.
 
     Args:
         focus: model with routers.
@@ -140,6 +144,7 @@ def run_model_bench(
         - ``distant_share`` in prefill: of pairs farther apart than the routers' window; ``window`` of a window;
         - ``seconds`` (median, minimum and maximum), ``tokens_per_second``, and ``speedup`` over the untouched model;
         - ``memory_bytes`` in prefill: peak beyond the memory held before, cache included;
+        - ``cache_bytes`` in decode: of the tensors that the cache of that length holds, before the timed tokens;
         - ``error`` of the shortest prefill: largest difference of a logit from the same routing through the
           reference backend.
 
@@ -251,6 +256,7 @@ def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSet
     with _mode(focus, settings.top_k[0]), focus.observe(keep):
         focus(input_ids=ids[:, :tokens], past_key_values=filled, use_cache=True, logits_to_keep=1)
     times: dict[int | None, list[float]] = {top_k: [] for top_k in (None, *settings.top_k)}
+    held: dict[int | None, int] = {}
     for top_k, seconds in times.items():
         cache = copy.deepcopy(filled)
         for layer, by_k in found.items():
@@ -258,6 +264,7 @@ def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSet
             # Every k uses the same cached keys; only their groups differ.
             keys = None if top_k is None else by_k[top_k].keys
             stored.routing = None if keys is None else heads_in_groups(keys, focus.router(layer).num_heads)
+        held[top_k] = held_bytes(cache)
         with _mode(focus, top_k):
             for step in range(settings.steps + 1):
                 token = ids[:, tokens + step - 1 : tokens + step]
@@ -270,6 +277,7 @@ def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSet
                     seconds.append(taken)
     return [
         _row("decode", tokens, _Mode(top_k), _keys_kept(focus, found, top_k), seconds, 1, times[None])
+        | {"cache_bytes": held[top_k]}
         for top_k, seconds in times.items()
     ]
 
@@ -279,6 +287,7 @@ def _decode_narrow(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelB
     modes = [_Mode(), *_routed_modes(focus, settings)]
     caches = {mode: DynamicCache(config=focus.model.config) for mode in modes}
     times: dict[_Mode, list[float]] = {mode: [] for mode in modes}
+    held: dict[_Mode, int] = {}
     for step in range(settings.steps + 2):
         new = ids[:, :tokens] if step == 0 else ids[:, tokens + step - 2 : tokens + step - 1]
         for mode, cache in caches.items():
@@ -288,6 +297,8 @@ def _decode_narrow(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelB
 
             with mode.of(focus):
                 taken = _timed(write, focus.model.device)
+            if step == 0:
+                held[mode] = held_bytes(cache)
             if step > 1:
                 times[mode].append(taken)
     config, beyond = focus.config, max(0, tokens - focus.config.window) / (tokens + 1)
@@ -296,6 +307,7 @@ def _decode_narrow(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelB
     share |= {mode: 1.0 for mode in modes if tokens < mode.full_below}
     return [
         _row("decode", tokens, mode, 1 - beyond * (1 - share[mode]), seconds, 1, times[_Mode()])
+        | {"cache_bytes": held[mode]}
         for mode, seconds in times.items()
     ]
 

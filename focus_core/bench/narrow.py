@@ -31,6 +31,7 @@ def narrow_config(num_groups: int, share: float, window: int, sink_tokens: int) 
         chunk=CHUNK,
         read_share=share,
         count_weight=1.0,
+        count_spread=True,
         page_size=PAGE_SIZE,
     )
 
@@ -63,8 +64,10 @@ def measure_narrow(
     """
     kv_heads, tokens, head_dim = key.shape[1:]
     scale = head_dim**-0.5
-    reading = reading_of(config, config.top_k, config.read_share)
-    router = config.new_router(head_dim, kv_heads, torch.Generator().manual_seed(0)).to(device)
+    weights = (0.1,) * query.shape[1] if config.count_spread else None
+    reading = reading_of(config, config.top_k, config.read_share, spread=weights)
+    generator = torch.Generator().manual_seed(0)
+    router = config.new_router(head_dim, kv_heads, generator, query.shape[1]).to(device)
     router.centroids.data.copy_(key[0, :, :: max(1, tokens // config.num_groups)][:, : config.num_groups])
 
     def groups() -> Tensor:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from focus_core.bench.heads import Head, check_heads, heads_reading, spread_heads
-from focus_core.models import LoadedModel, load_model
+from focus_core.models import LoadedModel, check_positions, load_model
+from focus_core.models.positions import positions_of
 from focus_core.progress import Progress, silent
 from focus_core.resources import data_dir
 from focus_core.results import text_records
@@ -34,6 +35,11 @@ class Reading(NamedTuple):
     heads: tuple[tuple[int, int], ...]
     source: dict[str, Any]
 
+    @property
+    def positions(self) -> int | None:
+        """The number of positions of the model; None where its settings name none."""
+        return positions_of(self.focus.model)
+
     def heads_at(self, tokens: int, fitted_tokens: int) -> list[Head]:
         """The heads of the model with `tokens` tokens as input, and later tokens to fit baselines on."""
         return heads_reading(self.focus, self.input_ids, self.heads, tokens, fitted_tokens)
@@ -44,6 +50,7 @@ def read_text_with(
     *,
     data: Path | None = None,
     heads: Sequence[tuple[int, int]] = (),
+    sizes: Sequence[int] = (),
     device: str = "cpu",
     progress: Progress = silent,
 ) -> Reading:
@@ -53,17 +60,19 @@ def read_text_with(
         model: as in `load_model`.
         data: text file or folder; None for the sample story.
         heads: layer and query head of each; none for one at each quarter of layers and heads.
+        sizes: numbers of tokens that it will read at once.
         device: "cpu" or "cuda".
         progress: told the state of loading.
 
     Raises:
-        FocusError: the model, the text or a head is missing.
+        FocusError: the model, the text or a head is missing, or a size is past the model's positions.
     """
     loaded = load_model(model, device=device, progress=progress)
     focus = retrofit(loaded.model, FocusConfig())
     check_heads(focus, heads)
+    check_positions(loaded, *sizes)
     ids, texts = text_ids(loaded, data)
-    model_record = {"name": loaded.info.name, "revision": loaded.info.revision, "positions": positions(loaded)}
+    model_record = {**loaded.info.identity, "positions": positions(loaded)}
     source = {"model": model_record, "data": texts}
     return Reading(focus, ids, tuple(heads) or spread_heads(focus), source)
 
@@ -81,4 +90,4 @@ def text_ids(loaded: LoadedModel, data: Path | None) -> tuple[Tensor, list[dict[
 
 def positions(loaded: LoadedModel) -> int | None:
     """The number of positions of a model; None where its settings name none."""
-    return getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
+    return positions_of(loaded.model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,10 +14,16 @@ from focus_core.commands.options import (
     HeadOption,
     JsonOption,
     ModelOption,
+    RayOption,
+    RecordOption,
     RoutersOption,
     UntrainedOption,
+    WorkersOption,
+    cluster_of,
     print_json,
+    results_alone,
     show,
+    show_failed,
 )
 
 if TYPE_CHECKING:
@@ -45,8 +50,11 @@ _BEYOND = {"C": "chance", "B": "balance", "I": "identity", "X": "context"}
 
 def align(
     files: Annotated[
-        list[Path],
-        typer.Argument(help="UTF-8 text files or folders, tagged by spaCy; or CoNLL-U files with gold tags."),
+        list[str],
+        typer.Argument(
+            metavar="TEXT-OR-FOLDER...",
+            help="UTF-8 text files or folders, tagged by spaCy; or CoNLL-U files with gold tags; s3:// and gs:// too.",
+        ),
     ],
     model: ModelOption = "default",
     routers: RoutersOption = None,
@@ -71,7 +79,9 @@ def align(
     head: HeadOption = 0,
     repeats: Annotated[int, typer.Option(min=20, max=MAX_COUNT, help="Permutations and bootstrap resamples.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of everything random.")] = 0,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the record to this JSON file.")] = None,
+    out: RecordOption = None,
+    ray: RayOption = None,
+    workers: WorkersOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """What explains the groups, and their agreement with parts of speech.
@@ -98,9 +108,17 @@ def align(
         repeats=repeats,
         seed=seed,
     )
-    with terminal_progress() as progress:
+    cluster = cluster_of(ray, workers)
+    with results_alone(cluster), terminal_progress() as progress:
         found = align_texts(
-            files, model=model, routers=routers, untrained=untrained, settings=settings, out=out, progress=progress
+            files,
+            model=model,
+            routers=routers,
+            untrained=untrained,
+            settings=settings,
+            cluster=cluster,
+            out=out,
+            progress=progress,
         )
     record = found.record
     if json_output:
@@ -115,6 +133,7 @@ def align(
     show(_table(found.alignments["upos"], title))
     for sentence in record["verdicts"]["upos"]:
         print(sentence)
+    show_failed(record["failed"])
 
 
 def _shares(found: tuple[Explained, ...], title: str) -> Table:

@@ -13,10 +13,15 @@ from focus_core.commands.options import (
     MAX_TOKENS,
     JsonOption,
     ModelOption,
+    RayOption,
     RoutersOption,
     UntrainedOption,
+    WorkersOption,
+    cluster_of,
     print_json,
+    results_alone,
     show,
+    show_failed,
 )
 from focus_core.errors import FocusError
 
@@ -30,7 +35,10 @@ _MOST_COLUMNS, _LISTED = 16, 5
 
 
 def analyze(
-    path: Annotated[Path, typer.Argument(help="A UTF-8 text file; with --out also a folder of them.")],
+    path: Annotated[
+        str,
+        typer.Argument(metavar="PATH", help="A UTF-8 text file; with --out also a folder of them, or s3:// and gs://."),
+    ],
     model: ModelOption = "default",
     routers: RoutersOption = None,
     untrained: UntrainedOption = False,
@@ -59,9 +67,12 @@ def analyze(
         ),
     ] = None,
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            "--out", "-o", metavar="DIR.parquet", help="Write every token of the corpus to this Parquet data set."
+            "--out",
+            "-o",
+            metavar="DIR.parquet",
+            help="Write every token of the corpus to this Parquet data set; s3:// and gs:// too.",
         ),
     ] = None,
     length: Annotated[
@@ -74,6 +85,8 @@ def analyze(
             help="With --out: hidden states to route, routed (the default) or untouched, as focus report takes them."
         ),
     ] = None,
+    ray: RayOption = None,
+    workers: WorkersOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """Route a text and show the size of every group in every layer.
@@ -92,15 +105,19 @@ def analyze(
             raise FocusError("The data set holds the groups that tokens are in, for all readers: omit --query-head.")
         heads = None if head is None else (head,)
         chosen = {"block_length": length, "states": states, "top_k": top_k, "heads": heads}
-        _write(path, out, {"model": model, "routers": routers, "untrained": untrained}, chosen, json_output)
+        given = {"model": model, "routers": routers, "untrained": untrained, "cluster": cluster_of(ray, workers)}
+        _write(path, out, given, chosen, json_output)
         return
-    if length is not None or states is not None:
-        raise FocusError("--length and --states belong to a data set: name one with --out, or omit them.")
+    if any(each is not None for each in (length, states, ray, workers)):
+        raise FocusError("--length, --states and --ray belong to a data set: name one with --out, or omit them.")
     from focus_core.analysis.run import analyze_text
     from focus_core.progress import terminal_progress
+    from focus_core.remote import is_remote
     from focus_core.text import read_text
 
-    if path.is_dir():
+    if is_remote(path):
+        raise FocusError(f"{path} is in a store: name a data set with --out, or give a file of this machine.")
+    if Path(path).is_dir():
         raise FocusError(f"{path} is a folder: name a data set with --out to analyze all of it, or give a file.")
     text = read_text(path)
     with terminal_progress() as progress:
@@ -120,23 +137,20 @@ def analyze(
         show(_table(found.trace))
 
 
-def _write(path: Path, out: Path, model: dict[str, Any], chosen: dict[str, Any], json_output: bool) -> None:
+def _write(path: str, out: str, given: dict[str, Any], chosen: dict[str, Any], json_output: bool) -> None:
     """Write a data set, and say how large it is and which documents failed."""
     from focus_core.progress import terminal_progress
     from focus_core.report.traces import TraceSettings, write_traces
 
     settings = TraceSettings(**{name: value for name, value in chosen.items() if value is not None})
-    with terminal_progress() as progress:
-        record = write_traces(path, out, **model, settings=settings, progress=progress).record
+    with results_alone(given["cluster"]), terminal_progress() as progress:
+        record = write_traces(path, out, **given, settings=settings, progress=progress).record
     if json_output:
         print_json(record)
         return
-    documents, failed = len(record["documents"]), record["failed"]
+    documents = len(record["documents"])
     print(f"{record['rows']:,} rows of {record['tokens']:,} tokens in {documents:,} documents written to {out}.")
-    if failed:
-        print(f"{len(failed):,} documents could not be read:")
-    for each in failed:
-        print(f"  {each['document']}: {each['reason']}")
+    show_failed(record["failed"])
 
 
 def _table(trace: Trace) -> Table:

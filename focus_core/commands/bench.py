@@ -70,6 +70,7 @@ def group() -> None:
     attention: one call against full attention, at many lengths.
     model: prefill and decode of a whole model with routers.
     baseline: published sparse attentions, executed exactly.
+    scale: this machine's rates, and predictions from them against times.
 
     Nothing else should run beside a measurement.
     """
@@ -279,8 +280,10 @@ def baseline(
             from focus_core.bench.reading import read_text_with
 
             places = [_numbers(each, 2, "head", "15/4") for each in model_heads or ()]
-            reading = read_text_with(model, data=data, heads=places, device=device, progress=progress)
-            chosen |= {"heads": reading.heads, "source": reading.source}
+            lengths = chosen.get("sizes", BaselineBenchSettings.sizes)
+            reading = read_text_with(model, data=data, heads=places, sizes=lengths, device=device, progress=progress)
+            fitted = min(BaselineBenchSettings.fitted_tokens, reading.positions or MAX_TOKENS)
+            chosen |= {"heads": reading.heads, "source": reading.source, "fitted_tokens": fitted}
             heads_of = reading.heads_at
         settings = BaselineBenchSettings(**chosen, device=device, seed=seed)
         progress(f"Measuring {len(settings.points())} points on {device} into {out}", 0.0)
@@ -292,6 +295,37 @@ def baseline(
 
         record = run_baseline_bench(settings, out, show, heads_of)
     _print(record, baseline_bench_table, out, json_output)
+
+
+@bench.command()
+def scale(
+    model: ModelOption = "default",
+    routers: RoutersOption = None,
+    sizes: Annotated[
+        list[int] | None,
+        typer.Option("--size", min=1, max=MAX_TOKENS, help="Tokens to check; repeat. Default: 512, 2048, 8192."),
+    ] = None,
+    repetitions: RepetitionsOption = 5,
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("scale.json"),
+    json_output: JsonOption = False,
+) -> None:
+    """Measure the constants of docs/scale.md, and check what they predict.
+
+    Constants come from lengths of their own. Then prefill, decode, traces,
+    focus fit and training are predicted at others, and measured. It takes
+    some minutes, on a CPU in float32.
+
+    Example: focus bench scale --out scale.json
+    """
+    from focus_core.commands.tables.bench import scale_table
+    from focus_core.progress import terminal_progress
+    from focus_core.scale.record import ScaleSettings, record_scale
+
+    chosen: dict[str, Any] = {"checked": tuple(sizes)} if sizes else {}
+    settings = ScaleSettings(**chosen, repetitions=repetitions)
+    with terminal_progress() as progress:
+        record = record_scale(out, model=model, routers=routers, settings=settings, progress=progress)
+    _print(record, scale_table, out, json_output)
 
 
 def _settings(texts: Sequence[str]) -> dict[str, dict[str, float]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,15 +12,28 @@ from focus_core.commands.options import (
     MAX_TOKENS,
     JsonOption,
     ModelOption,
+    RayOption,
+    RecordOption,
     RoutersOption,
     UntrainedOption,
+    WorkersOption,
+    cluster_of,
     print_json,
+    refuse_given,
+    results_alone,
     show,
+    show_failed,
 )
 
 
 def evaluate(
-    data: Annotated[list[Path], typer.Option("--data", "-d", help="Text file or folder; repeat for more.")],
+    context: typer.Context,
+    data: Annotated[
+        list[str],
+        typer.Option(
+            "--data", "-d", metavar="TEXT-OR-FOLDER", help="Text file or folder, s3:// and gs:// too; repeat for more."
+        ),
+    ],
     model: ModelOption = "default",
     routers: RoutersOption = None,
     untrained: UntrainedOption = False,
@@ -58,7 +70,9 @@ def evaluate(
         int | None,
         typer.Option("--window", "-w", min=0, max=MAX_TOKENS, help="Local window, w. Default: the routers' own."),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the record to this JSON file.")] = None,
+    out: RecordOption = None,
+    ray: RayOption = None,
+    workers: WorkersOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """Retention and perplexity of a text, with the share of pairs kept.
@@ -77,7 +91,10 @@ def evaluate(
     from focus_core.evaluation.run import evaluate_texts
     from focus_core.progress import terminal_progress
 
-    with terminal_progress() as progress:
+    if not lengths:
+        refuse_given(context, ["length_blocks"], "give --lengths")
+    cluster = cluster_of(ray, workers)
+    with results_alone(cluster), terminal_progress() as progress:
         found = evaluate_texts(
             data,
             model=model,
@@ -90,6 +107,7 @@ def evaluate(
             window=window,
             lengths=lengths or (),
             length_blocks=length_blocks,
+            cluster=cluster,
             out=out,
             progress=progress,
         )
@@ -105,3 +123,4 @@ def evaluate(
         print(line)
     if found.lengths:
         show(length_table(found.lengths, f"Length transfer on the same {found.length_tokens:,} tokens"))
+    show_failed(found.record["failed"])

@@ -36,6 +36,9 @@ def fit(
     one_share: Annotated[
         bool, typer.Option("--one-share", help="The same share for every query head; else each by its need.")
     ] = False,
+    no_spread: Annotated[
+        bool, typer.Option("--no-spread", help="Summaries do not count how far the keys of a page are spread.")
+    ] = False,
     window: Annotated[int, typer.Option("--window", "-w", min=0, max=MAX_TOKENS, help="Local window, w.")] = 128,
     sinks: Annotated[
         int, typer.Option(min=0, max=MAX_TOKENS, help="First tokens that every later token attends to.")
@@ -50,8 +53,10 @@ def fit(
     pass. Queries then read pages of these groups, and a summary stands for
     each page that is not read. Take broad text of several kinds.
 
-    A second pass over one block of each text measures what every query
-    head loses at several shares, and gives each the share it needs.
+    A second pass over one block of each text fits how much the spread of
+    the keys of a page counts in its summary, for every query head. A third
+    one measures what every head loses at several shares, and gives each the
+    share it needs.
 
     Example: focus fit --data texts/ --out runs/narrow
     """
@@ -60,7 +65,7 @@ def fit(
 
     settings = {
         "num_groups": groups, "page_size": page, "read_share": share, "window": window, "sink_tokens": sinks,
-        "shares_by_need": not one_share,
+        "shares_by_need": not one_share, "count_spread": not no_spread,
     }  # fmt: skip
     with terminal_progress() as progress:
         config = narrow_config(**settings)

@@ -14,8 +14,12 @@ from focus_core.commands.options import (
     MAX_TOKENS,
     JsonOption,
     ModelOption,
+    RayOption,
+    WorkersOption,
+    cluster_of,
     finite,
     print_json,
+    results_alone,
     show,
 )
 
@@ -62,7 +66,9 @@ def frontier(
     blocks: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MAX_COUNT, help="Evenly spaced blocks. Default: 16; 3 for each kind and length with --kinds."
+            min=1,
+            max=MAX_COUNT,
+            help="Evenly spaced blocks. Default: 16; with --kinds 3 of each kind, 1 above 2,048 tokens.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of untrained routers and random baselines.")] = 0,
@@ -76,6 +82,8 @@ def frontier(
     speeds: Annotated[
         list[Path] | None, typer.Option(help="Record of focus bench; repeat. Default: those that are shipped.")
     ] = None,
+    ray: RayOption = None,
+    workers: WorkersOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """Compare routers with published sparse attentions at the same share.
@@ -88,9 +96,14 @@ def frontier(
     With --kinds: several kinds of text and lengths, with the mean over
     kinds. Repeat the command with more kinds, lengths, blocks or methods to
     add them to the file. Short lengths and important methods come first.
+    The defaults take hours on two cores. Each message tells the time left,
+    and the table what points, tuning and training took.
 
     With --data: one kind of text. The first routers, at each k, set the
     shares of the baselines, unless --share does.
+
+    With --ray workers measure blocks. This process fits and tunes baselines,
+    trains the learned ones, and sends them.
 
     A table (.md) and a figure (.svg) beside --out show the results.
 
@@ -109,14 +122,15 @@ def frontier(
     sizes |= {} if top_k is None else {"top_k": tuple(top_k)}
     sizes |= {} if share is None else {"shares": tuple(share)}
     sizes |= {} if baseline is None else {"baselines": () if baseline == ["none"] else tuple(baseline)}
-    known = recorded_speeds() if speeds is None else read_speeds(speeds, named=True)
+    how: dict[str, Any] = {"model": model, "cluster": cluster_of(ray, workers)}
+    how["speeds"] = recorded_speeds() if speeds is None else read_speeds(speeds, named=True)
     if kinds is not None:
         sizes |= {} if length is None else {"lengths": tuple(length)}
         sizes |= {} if learned_tokens is None else {"learned_tokens": learned_tokens}
-        record = _kinds(kinds, train, out, sizes, model, known, quiet=json_output)
+        record = _kinds(kinds, train, out, sizes, how, quiet=json_output)
     else:
         sizes |= {} if length is None else {"length": length[0]}
-        record = _single(data or [], train, out, sizes, model, known, quiet=json_output)
+        record = _single(data or [], train, out, sizes, how, quiet=json_output)
     if json_output:
         print_json(record)
     else:
@@ -124,27 +138,25 @@ def frontier(
 
 
 def _single(
-    data: list[Path], train: list[Path], out: Path, sizes: dict[str, Any], model: str, known: Any, *, quiet: bool
+    data: list[Path], train: list[Path], out: Path, sizes: dict[str, Any], how: dict[str, Any], *, quiet: bool
 ) -> dict[str, Any]:
     from focus_core.commands.tables.frontier import frontier_table
     from focus_core.frontier.run import FrontierSettings, measure_frontier
     from focus_core.frontier.table import frontier_rows, worth
     from focus_core.progress import terminal_progress
 
-    with terminal_progress() as progress:
-        record = measure_frontier(
-            data, train, out, FrontierSettings(**sizes), model=model, speeds=known, progress=progress
-        )
+    with results_alone(how["cluster"]), terminal_progress() as progress:
+        record = measure_frontier(data, train, out, FrontierSettings(**sizes), **how, progress=progress)
     if not quiet:
         used = record["settings"]
         title = f"{record['model']['name']}, T={used['length']}, w={used['window']}, {used['sink_tokens']} sinks"
-        show(frontier_table(frontier_rows(record, known), title))
+        show(frontier_table(frontier_rows(record, how["speeds"]), title))
         print(worth(used["blocks"], record["documents"]))
     return record
 
 
 def _kinds(
-    kinds: Path, train: list[Path], out: Path, sizes: dict[str, Any], model: str, known: Any, *, quiet: bool
+    kinds: Path, train: list[Path], out: Path, sizes: dict[str, Any], how: dict[str, Any], *, quiet: bool
 ) -> dict[str, Any]:
     from focus_core.commands.tables.frontier import by_kind_table, means_table
     from focus_core.frontier.kinds.means import lengths_of
@@ -152,10 +164,8 @@ def _kinds(
     from focus_core.frontier.kinds.table import notes, verdict
     from focus_core.progress import terminal_progress
 
-    with terminal_progress() as progress:
-        record = measure_protocol(
-            kinds, train, out, ProtocolSettings(**sizes), model=model, speeds=known, progress=progress
-        )
+    with results_alone(how["cluster"]), terminal_progress() as progress:
+        record = measure_protocol(kinds, train, out, ProtocolSettings(**sizes), **how, progress=progress)
     if not quiet:
         for length in lengths_of(record):
             show(means_table(record, length))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +32,8 @@ def harness(
         typer.Option(
             "--task",
             "-t",
-            help="NAME, NAME_long, lambada_openai_after_2048 or needle_1024; NAME=20 for 20 items. Repeat for more.",
+            help="NAME, NAME_long, lambada_openai_after_2048, needle_1024 or pairs_1024; NAME=20 for 20 items. "
+            "Repeat for more.",
         ),
     ] = None,
     limit: Annotated[int, typer.Option(min=0, max=MAX_COUNT, help="Items per task, the first ones; 0 for all.")] = 100,
@@ -53,7 +55,7 @@ def harness(
         int, typer.Option(min=1, max=MAX_COUNT, help="Requests per pass; 1 reuses their common start.")
     ] = 1,
     device: Annotated[str, typer.Option(parser=device_name, help="cpu or cuda.")] = "cpu",
-    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of few-shot sampling and needles.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of few-shot sampling, needles and pairs.")] = 0,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results; repeat the command to resume.")] = Path(
         "runs/harness"
     ),
@@ -79,6 +81,7 @@ def harness(
     require("lm_eval", "eval")
     from focus_core.commands.tables.harness import harness_table
     from focus_core.harness.run import TASKS, HarnessSettings, run_harness, task_limits
+    from focus_core.locks import claim_file
     from focus_core.progress import terminal_progress
     from focus_core.results import record_run
 
@@ -92,12 +95,13 @@ def harness(
         batch_size=batch_size,
         seed=seed,
     )
-    with terminal_progress() as progress:
-        written = run_harness(
-            settings, out, model=model, routers=routers, untrained=untrained, device=device, progress=progress
-        )
-    if record is not None:
-        record_run(record, written, device=device)
+    with nullcontext() if record is None else claim_file(record):
+        with terminal_progress() as progress:
+            written = run_harness(
+                settings, out, model=model, routers=routers, untrained=untrained, device=device, progress=progress
+            )
+        if record is not None:
+            record_run(record, written, device=device)
     if json_output:
         print_json(written)
     else:

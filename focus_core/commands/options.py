@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
+from focus_core.errors import FocusError
 from focus_core.files import to_json
 from focus_core.schema import Wrong, number, whole
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from focus_core.cluster import Cluster
 
 MAX_SEED = 2**32 - 1
 """Largest seed that every generator takes."""
@@ -44,6 +49,29 @@ def finite(
 
     parse.__name__ = "FLOAT"  # shown in the help
     return parse
+
+
+def given(context: typer.Context, name: str) -> bool:
+    """Whether the user gave an option, in place of its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def refuse_given(context: typer.Context, names: Iterable[str], instead: str) -> None:
+    """Refuse options that would change nothing in this call.
+
+    Args:
+        context: of the command.
+        names: of their parameters.
+        instead: what they need, such as "give --trainer".
+
+    Raises:
+        FocusError: the user gave one of them.
+    """
+    for name in names:
+        if given(context, name):
+            option = next(each.opts[0] for each in context.command.params if each.name == name)
+            raise FocusError(f"{option} changes nothing here: {instead}, or leave it out.")
 
 
 def device_name(given: str) -> str:
@@ -87,9 +115,72 @@ FullBelowOption = Annotated[
         help='Earlier tokens attend to everything: a number, or "measured", once on each machine. Narrow groups only.',
     ),
 ]
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="[ADDRESS]",
+        help="Route on a Ray cluster that this machine is a node of: the address of its head, host:6379, or auto. "
+        "Without an address on one of this machine's own cores.",
+    ),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=MAX_COUNT, help="With --ray: workers. Default: one a core, or fewer where memory is short."
+    ),
+]
+RecordOption = Annotated[
+    str | None,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="FILE",
+        help="Also write the record to this JSON file, or to an s3:// or gs:// address of one.",
+    ),
+]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")
 ]
+
+
+class RayCommand(TyperCommand):
+    """A command whose `--ray` may stand without an address."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give a `--ray` that no address follows that of a local cluster."""
+        from focus_core.cluster import ADDRESS, LOCAL
+
+        given: list[str] = []
+        for arg in args:
+            if given[-1:] == ["--ray"] and "--" not in given and not ADDRESS.fullmatch(arg):
+                given.append(LOCAL)
+            given.append(arg)
+        return super().parse_args(ctx, [*given, LOCAL] if given[-1:] == ["--ray"] else given)
+
+
+def cluster_of(ray: str | None, workers: int | None) -> Cluster | None:
+    """The cluster that `--ray` and `--workers` name."""
+    from focus_core.cluster import Cluster
+
+    if ray is None:
+        if workers is not None:
+            raise FocusError("--workers belongs to a cluster: add --ray, or omit it.")
+        return None
+    return Cluster(ray, workers)
+
+
+@contextmanager
+def results_alone(cluster: Cluster | None) -> Iterator[None]:
+    """Send what others print to standard error while a cluster works: Ray writes of lost workers, whatever it is told.
+
+    What the command prints comes after.
+    """
+    if cluster is None:
+        yield
+        return
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def full_below_of(given: str) -> int | None:
@@ -115,6 +206,14 @@ def print_json(value: Any) -> None:
     except UnicodeEncodeError:
         text = json.dumps(json.loads(text), indent=2)
     sys.stdout.write(text + "\n")
+
+
+def show_failed(failed: list[dict[str, str]]) -> None:
+    """Print the documents that failed, each with its reason; nothing if there are none."""
+    if failed:
+        print(f"{len(failed):,} {'document' if len(failed) == 1 else 'documents'} could not be read:")
+    for each in failed:
+        print(f"  {each['document']}: {each['reason']}")
 
 
 def show(*tables: RenderableType) -> None:

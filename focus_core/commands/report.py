@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,19 +11,34 @@ from focus_core.commands.options import (
     MAX_GROUPS,
     MAX_SEED,
     MAX_TOKENS,
-    HeadOption,
     JsonOption,
     ModelOption,
+    RayOption,
     RoutersOption,
     UntrainedOption,
+    WorkersOption,
+    cluster_of,
     print_json,
+    results_alone,
+    show_failed,
 )
 
 
 def report(
-    data: Annotated[list[Path], typer.Argument(metavar="TEXT-OR-FOLDER...", help="Text files, or folders of them.")],
+    data: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TEXT-OR-FOLDER...", help="Text or JSON Lines files, or folders of texts; s3:// and gs:// too."
+        ),
+    ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for the report; repeat the command to resume there.")
+        str,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            help="Folder for the report, or an s3:// or gs:// address; repeat the command to resume there.",
+        ),
     ],
     model: ModelOption = "default",
     routers: RoutersOption = None,
@@ -39,7 +53,15 @@ def report(
             help="Groups per token, k. Default: the routers' own, or their plan.",
         ),
     ] = None,
-    head: HeadOption = 0,
+    head: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--head",
+            min=0,
+            max=MAX_COUNT,
+            help="Key/value head to report, where each has a router of its own; repeat for more. Default: 0.",
+        ),
+    ] = None,
     states: Annotated[
         str,
         typer.Option(
@@ -62,6 +84,8 @@ def report(
     ] = False,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of random examples and intervals.")] = 0,
     title: Annotated[str | None, typer.Option(help="Title of the report.")] = None,
+    ray: RayOption = None,
+    workers: WorkersOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """Write a report with a card for every group of every layer.
@@ -85,7 +109,7 @@ def report(
 
     settings = StreamSettings(
         top_k=top_k,
-        head=head,
+        heads=tuple(head) if head else (0,),
         states=states,
         block_length=block,
         batch_size=batch_size,
@@ -93,7 +117,8 @@ def report(
         examples=examples,
         seed=seed,
     )
-    with terminal_progress() as progress:
+    cluster = cluster_of(ray, workers)
+    with results_alone(cluster), terminal_progress() as progress:
         written = write_report(
             data,
             out,
@@ -104,9 +129,12 @@ def report(
             tags=tags,
             dtype=torch.bfloat16 if bfloat16 else torch.float32,
             title=title,
+            cluster=cluster,
             progress=progress,
         )
     if json_output:
         print_json(written.record)
     else:
-        print(f"{summary(written.report)}\n{len(written.files)} files in {out}; open {out / 'report.html'}")
+        page = next(str(file) for file in written.files if file.name == "report.html")
+        print(f"{summary(written.report)}\n{len(written.files)} files in {out}; open {page}")
+        show_failed(written.record["failed"])

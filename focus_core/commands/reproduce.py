@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,6 +94,8 @@ def reproduce(
         _list(EXPERIMENTS, json_output)
         return
     names = list(EXPERIMENTS) if name == EVERYTHING else [name]
+    from focus_core.locks import claim_file
+
     _check(name, {"--cell": cell, "--out": out, "--record": record})
     _check_adapters(name, {"--task": task, "--rank": rank}, {RATE: rate, "--choose": choose})
     sizes = {"steps": steps, "full_steps": full_steps, "length": length, "batch_size": batch_size}
@@ -112,11 +115,12 @@ def reproduce(
         "device": device,
         "seed": seed,
     }
-    records, left_out = _run(names, inputs, out, cell)
-    if record is not None:
-        from focus_core.results import record_run
+    with nullcontext() if record is None else claim_file(record):
+        records, left_out = _run(names, inputs, out, cell)
+        if record is not None:
+            from focus_core.results import record_run
 
-        record_run(record, records[name], device=device)
+            record_run(record, records[name], device=device)
     if json_output:
         print_json(records if name == EVERYTHING else records[name])
     else:

@@ -15,7 +15,9 @@ from focus_core.commands.options import (
     JsonOption,
     ModelOption,
     finite,
+    given,
     print_json,
+    refuse_given,
     show,
 )
 from focus_core.errors import FocusError
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 _PLANNED = {"plan", "gpus", "json_output", "model", "shard", "trainer"}
 """Options that the command line of a plan has in another form."""
+_OF_TRAINER = ("micro_batch", "save_every", "precision", "dtype", "full_steps", "base_learning_rate")
 
 
 def train(
@@ -141,6 +144,7 @@ def train(
         phase = _phase(mode, objective, steps, full_steps)
         _show_plan(context, plan, gpus, phase, config, {"length": length, "micro_batch": micro_batch or 1}, json_output)
         return
+    refuse_given(context, ["gpus"], "give --plan")
     if not data:
         raise FocusError("There is no text to train on: name files or folders with --data.")
     both: dict[str, Any] = {"model": model, "held_out": held_out or None, "length": length, "steps": steps}
@@ -161,6 +165,7 @@ def train(
         both |= {"config": config, "settings": settings, "eval_top_k": eval_top_k or (1, 2), "sharded": shard}
         run = train_phases(data, out, mode=mode, architecture=architecture, full_steps=full_steps, dtype=dtype, **both)
     else:
+        refuse_given(context, _OF_TRAINER, "give --trainer")
         both |= {"config": config if start_from is None else None, "start_from": start_from, "eval_top_k": eval_top_k}
         run = train_routers(data, out, batch_size=batch_size, learning_rate=learning_rate, seed=seed, **both)
     if run is not None and json_output:
@@ -199,8 +204,8 @@ def _show_plan(
         "data": "texts/",
         "out": "runs/routers",
     }
-    given = {name: value for name, value in context.params.items() if _given(context, name) and name not in _PLANNED}
-    chosen = {**usual, **given}
+    own = {name: value for name, value in context.params.items() if given(context, name) and name not in _PLANNED}
+    chosen = {**usual, **own}
     if chosen["dtype"] not in DTYPES:
         raise FocusError(f"dtype is {chosen['dtype']!r}: choose one of {', '.join(DTYPES)}.")
     made = plan_training(
@@ -219,12 +224,6 @@ def _show_plan(
     print(made.command)
     print(made.memory.sentence())
     print(f"Each process first loads the whole model on its CPU: {made.host / 2**30:.1f} GiB.")
-
-
-def _given(context: typer.Context, name: str) -> bool:
-    """Whether the user gave an option, in place of its default."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _spelt(context: typer.Context, name: str, value: Any) -> list[str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from focus_core.attention import kept_pairs
 from focus_core.errors import FocusError
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import heads_in_batch
+from focus_core.routing.narrow.reading import Reading
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,41 @@ def exposure(
         every = sliding_windows if len(sliding_windows) > 1 else [*sliding_windows] * len(layers)
         removed = sum(_removed(part, config, own) for part, own in zip(layers, every, strict=True)) / len(layers)
     return Exposure(num_tokens, causal, distant, removed)
+
+
+def budget_exposure(
+    num_tokens: int,
+    config: FocusConfig,
+    readings: Sequence[Reading],
+    *,
+    sliding_windows: Sequence[int | None] = (None,),
+) -> Exposure:
+    """The pairs of one text by the budgets of narrow groups: what is read ends within half a page of its budget.
+
+    Args:
+        num_tokens: T, at least 1.
+        config: window and sinks in force.
+        readings: of each layer, with a share.
+        sliding_windows: as for `exposure`; a layer with its own window drops none.
+
+    Raises:
+        FocusError: a reading of a number of groups, which are no budget of pairs.
+    """
+    if any(reading.share is None for reading in readings):
+        raise FocusError("How many pairs k narrow groups leave out is not known here: set read_share, not a k.")
+    whole = exposure(num_tokens, config, sliding_windows=sliding_windows)
+    every = sliding_windows if len(sliding_windows) > 1 else [*sliding_windows] * len(readings)
+    removed = [0.0 if own else _beyond_budget(num_tokens, part) for part, own in zip(readings, every, strict=True)]
+    return replace(whole, removed=sum(removed) / len(removed) if removed else 0.0)
+
+
+def _beyond_budget(num_tokens: int, reading: Reading) -> float:
+    """Distant pairs beyond the budget in one layer, mean over its heads; those up to a border count as read."""
+    query = torch.arange(num_tokens)
+    beyond = (query - reading.window).clamp(min=0).double()
+    already = reading.already(query, reading.borders(query)).double()
+    shares = reading.shares(len(reading.head_shares or (0,)))[:, None].double()
+    return float((beyond - torch.maximum(already, shares * beyond)).sum(-1).mean())
 
 
 def check_exposed(num_tokens: int, config: FocusConfig, sliding_windows: Sequence[int | None] = (None,)) -> None:

@@ -10,9 +10,11 @@ import numpy as np
 
 from focus_core.errors import FocusError
 from focus_core.evaluation.compare import Difference, perplexity_difference
-from focus_core.evaluation.perplexity import Evaluation, evaluate
+from focus_core.evaluation.measure import Measured
+from focus_core.evaluation.perplexity import Evaluation
+from focus_core.evaluation.work import Asked, Setting, measured
 from focus_core.progress import Progress, silent
-from focus_core.routing.model import FocusModel, Mode
+from focus_core.routing.model import FocusModel
 
 FIRST_BIN = 64
 
@@ -70,7 +72,7 @@ def length_transfer(
     focus: FocusModel,
     blocks: np.ndarray,
     lengths: Sequence[int],
-    settings: Sequence[tuple[Mode, int | None, str | None]],
+    settings: Sequence[Setting],
     *,
     piece: int | None = None,
     opening: Sequence[int] = (),
@@ -94,34 +96,46 @@ def length_transfer(
     Raises:
         FocusError: a length that does not divide T, or soft routing.
     """
+    asked = at_lengths(blocks, lengths, settings, piece=piece, opening=opening)
+    return length_rows(focus, asked, measured(focus, asked, progress=progress), piece or min(lengths))
+
+
+def at_lengths(
+    blocks: np.ndarray,
+    lengths: Sequence[int],
+    settings: Sequence[Setting],
+    *,
+    piece: int | None = None,
+    opening: Sequence[int] = (),
+) -> list[Asked]:
+    """What `length_transfer` asks at each length."""
     longest, shortest = blocks.shape[1], piece or min(lengths)
     for length in lengths:
         if length < 2 or longest % length or length % shortest:
             raise FocusError(f"Length {length} does not divide {longest}: choose lengths that divide one another.")
     if any(mode == "soft" for mode, _, _ in settings):
         raise FocusError("Soft routing is not evaluated at long lengths: its memory grows with their square.")
-    rows: list[LengthRow] = []
-    for number, length in enumerate(lengths):
+    asked = []
+    for length in lengths:
         cut = blocks.reshape(-1, length).copy()
         cut[:, : len(opening)] = opening
+        asked.append(Asked(cut, settings, losses=True))
+    return asked
+
+
+def length_rows(
+    focus: FocusModel, asked: Sequence[Asked], found: Sequence[Sequence[Measured]], shortest: int
+) -> list[LengthRow]:
+    """The rows of what was measured at each length, with intervals over pieces of the shortest."""
+    rows: list[LengthRow] = []
+    for each, ours in zip(asked, found, strict=True):
         untouched: np.ndarray | None = None
-        for place, (mode, top_k, balance) in enumerate(settings):
-            share = (number + place / len(settings)) / len(lengths)
-            progress(f"Length {length:,}: {mode}{f' k={top_k}, {balance}' if top_k else ''}", share)
-            losses: list[np.ndarray] = []
-            row = evaluate(
-                focus,
-                cut,
-                routing=mode,
-                top_k=top_k,
-                balance=balance,
-                on_losses=losses.append,
-            )
-            every = np.concatenate(losses)
-            pieces = _piece_means(every, shortest)
+        for (mode, _, _), row, part in zip(each.settings, each.evaluations(focus, ours), ours, strict=True):
+            assert part.losses is not None
+            pieces = _piece_means(part.losses, shortest)
             untouched = pieces if mode == "off" else untouched
             gap = None if mode == "off" or untouched is None else perplexity_difference(pieces, untouched)
-            rows.append(LengthRow(length, row, position_bins(every), gap))
+            rows.append(LengthRow(part.length, row, position_bins(part.losses), gap))
     return rows
 
 

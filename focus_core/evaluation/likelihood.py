@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from focus_core.routing.model import FocusModel
 
@@ -36,18 +37,26 @@ def decoded(focus: FocusModel, input_ids: Tensor) -> Iterator[tuple[Tensor, Head
     decoder: Any = focus.model.base_model
     output = decoder(input_ids=input_ids, use_cache=False)
     states = output.last_hidden_state
+    with _answering(focus.model, input_ids, output) as head:
+        yield states, head
+
+
+@contextmanager
+def _answering(model: Any, input_ids: Tensor, output: Any) -> Iterator[Head]:
+    """Let the decoder of a model answer with states that are known; yields what makes logits of them."""
+    decoder = model.base_model
 
     def answer(*args: Any, **kwargs: Any) -> Any:
         return output
 
     def head(part: Tensor) -> Tensor:
         output.last_hidden_state = part
-        logits = focus.model(input_ids=input_ids[:, : part.shape[1]], use_cache=False).logits
+        logits = model(input_ids=input_ids[:, : part.shape[1]], use_cache=False).logits
         return logits.float().flatten(0, 1).contiguous()
 
     decoder.forward = answer  # shadows the class's method on this object until it is deleted below
     try:
-        yield states, head
+        yield head
     finally:
         del decoder.forward
 
@@ -89,6 +98,25 @@ def token_losses(focus: FocusModel, input_ids: Tensor, *, on_states: Callable[[T
     with decoded(focus, input_ids) as (states, head):
         if on_states is not None:
             on_states(states)
+        return torch.cat(
+            [next_token_losses(head(states[:, part]), input_ids, part) for part in chunks(input_ids)], dim=1
+        )
+
+
+@torch.inference_mode()
+def losses_of_states(model: Any, input_ids: Tensor, states: Tensor) -> Tensor:
+    """As `token_losses`, from final states of a pass that was made before; the decoder does not run.
+
+    Args:
+        model: the causal language model that made the states.
+        input_ids: (B, T) int64, T at least 2.
+        states: (B, T, d).
+
+    Returns:
+        (B, T - 1) float32 in nats.
+    """
+    known = MoeModelOutputWithPast(last_hidden_state=states)  # it has every field that any family looks for
+    with _answering(model, input_ids, known) as head:
         return torch.cat(
             [next_token_losses(head(states[:, part]), input_ids, part) for part in chunks(input_ids)], dim=1
         )

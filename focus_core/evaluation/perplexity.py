@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 
 from focus_core.errors import FocusError
 from focus_core.evaluation.exposure import exposure
-from focus_core.evaluation.likelihood import token_losses
-from focus_core.evaluation.retention import RETENTION, Compared, Retention, Untouched, compare_tokens, retention_of
+from focus_core.evaluation.measure import BATCH, Measured, measure
+from focus_core.evaluation.retention import RETENTION, Retention, Untouched
 from focus_core.progress import Progress, silent
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel, Mode
 from focus_core.routing.routers import ROUTERS
 
 LARGEST_NLL = 700.0
 """Mean negative log-likelihood above which the perplexity no longer grows: its exponential is not finite."""
-
-MAX_TOKENS = 4096
-"""Largest number of tokens in a forward pass, unless one block has more."""
 
 
 @dataclass(frozen=True)
@@ -77,31 +71,6 @@ class Evaluation:
         return asdict(self)
 
 
-class _Shares:
-    """Counts pairs and group sizes while blocks pass through the layers."""
-
-    def __init__(self, *, count_pairs: bool) -> None:
-        self.count_pairs = count_pairs
-        self.sizes: dict[int, np.ndarray] = {}
-        self.kept = self.distant = self.causal = self.computed = 0
-
-    def __call__(self, routing: LayerRouting) -> None:
-        self.sizes[routing.layer] = self.sizes.get(routing.layer, 0) + routing.group_sizes().cpu().numpy()
-        if not self.count_pairs:
-            return
-        counts = routing.pair_counts()
-        self.kept += int(counts.distant_kept.sum())
-        self.distant += int(counts.distant.sum())
-        self.causal += int(counts.causal.sum())
-        self.computed += int(counts.kept.sum())
-
-    def largest(self) -> tuple[float, int]:
-        shares = {layer: float((sizes.max(1) / sizes.sum(1)).max()) for layer, sizes in self.sizes.items()}
-        layer = max(shares, key=lambda name: shares[name])
-        return shares[layer], layer
-
-
-@torch.inference_mode()
 def evaluate(
     focus: FocusModel,
     blocks: np.ndarray,
@@ -109,10 +78,9 @@ def evaluate(
     routing: Mode,
     top_k: int | None = None,
     balance: str | None = None,
-    batch_size: int = 4,
+    batch_size: int = BATCH,
     stride: int | None = None,
     progress: Progress = silent,
-    on_losses: Callable[[np.ndarray], None] | None = None,
     untouched: Untouched | None = None,
     **changes: Any,
 ) -> Evaluation:
@@ -128,7 +96,6 @@ def evaluate(
         stride: tokens scored per block, the distance between overlapping blocks. None for adjacent blocks: all tokens
             but the first are scored.
         progress: called with the share done.
-        on_losses: called with (B, T - 1) float32 losses of every token, batch by batch.
         untouched: states of the untouched model for the same blocks; None to leave retention out. A routing is compared
             with them, and an untouched run adds to them.
         changes: other settings of `FocusConfig`, such as `window`.
@@ -139,54 +106,59 @@ def evaluate(
     Raises:
         FocusError: settings that do not fit the routers.
     """
-    overrides = {
+    settings = overrides(top_k, balance, changes)
+    how: dict[str, Any] = {"batch_size": batch_size, "stride": stride, "progress": progress, "untouched": untouched}
+    return evaluation_of(focus, measure(focus, blocks, routing, settings, **how), routing, settings)
+
+
+def overrides(top_k: int | None, balance: str | None, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes of `FocusConfig` that a setting makes."""
+    return {
         **changes,
         **({} if top_k is None else {"top_k": top_k}),
         **({"balance": balance} if balance else {}),
     }
-    length = blocks.shape[1]
-    scored = min(stride or length, length - 1)
-    block_nll: list[float] = []
-    compared: list[Compared] = []
-    batch_size = max(1, min(batch_size, MAX_TOKENS // length))
-    with focus.routing(routing, **overrides):
+
+
+def evaluation_of(focus: FocusModel, found: Measured, routing: Mode, settings: Mapping[str, Any]) -> Evaluation:
+    """The row of what was measured.
+
+    Args:
+        focus: the model with routers, which need not have measured it.
+        found: under the routing.
+        routing: "off", "soft" or "hard".
+        settings: see `overrides`.
+    """
+    with focus.routing(routing, **settings):
         config = focus.current.config
-        shares = _Shares(count_pairs=routing == "hard")
-        with focus.observe(shares):
-            for start in range(0, len(blocks), batch_size):
-                rows = torch.from_numpy(blocks[start : start + batch_size]).to(focus.model.device)
-                if untouched is None:
-                    losses = token_losses(focus, rows)
-                elif routing == "off":
-                    losses = token_losses(focus, rows, on_states=partial(untouched.keep, start))
-                else:
-                    compared.append(compare_tokens(focus, rows, untouched.states(focus, start, start + len(rows))))
-                    losses = compared[-1].losses
-                block_nll += losses[:, -scored:].double().mean(1).tolist()
-                if on_losses is not None:
-                    on_losses(losses.cpu().numpy())
-                progress(f"Evaluating {routing}", min(1.0, (start + batch_size) / len(blocks)))
-    if not np.isfinite(block_nll).all():
-        raise FocusError(
-            f"The predictions with routing {routing} are not finite: the weights of the model are damaged or too large "
-            f"for {focus.model.dtype}, so get it again."
-        )
-    hard, off = routing == "hard", routing == "off"
-    largest, layer = (None, None) if off else shares.largest()
+    return evaluation_in(found, routing, config, focus.sliding_windows)
+
+
+def evaluation_in(found: Measured, routing: Mode, config: FocusConfig, sliding_windows: Any) -> Evaluation:
+    """The row of what was measured, without the model.
+
+    Args:
+        found: under the routing.
+        routing: "off", "soft" or "hard".
+        config: of the routing in force.
+        sliding_windows: those of `FocusModel`.
+    """
+    hard, off, pairs = routing == "hard", routing == "off", found.pairs
+    largest, layer = (None, None) if off else found.largest_group()
     return Evaluation(
         routing=routing,
         top_k=config.one_top_k if hard else None,
         balance="none" if off else config.balance,
-        perplexity=float(np.exp(min(sum(block_nll) / len(block_nll), LARGEST_NLL))),
-        tokens=scored * len(blocks),
-        exposure=exposure(length, config, sliding_windows=focus.sliding_windows).distant_share,
-        kept_share=shares.kept / max(1, shares.distant) if hard else 1.0,
-        causal_kept_share=shares.computed / max(1, shares.causal) if hard else 1.0,
+        perplexity=float(np.exp(min(sum(found.block_nll) / len(found.block_nll), LARGEST_NLL))),
+        tokens=found.scored * len(found.block_nll),
+        exposure=exposure(found.length, config, sliding_windows=sliding_windows).distant_share,
+        kept_share=pairs.distant_kept / max(1, pairs.distant) if hard else 1.0,
+        causal_kept_share=pairs.kept / max(1, pairs.causal) if hard else 1.0,
         largest_group_share=largest,
         largest_group_layer=layer,
-        removed_share=1 - shares.computed / max(1, shares.causal) if hard else 0.0,
-        block_nll=tuple(block_nll),
-        **_retained(retention_of(compared, length, scored) if compared else None),
+        removed_share=1 - pairs.kept / max(1, pairs.causal) if hard else 0.0,
+        block_nll=found.block_nll,
+        **_retained(found.retention),
     )
 
 

@@ -18,7 +18,7 @@ from focus_core.errors import FocusError
 from focus_core.evaluation.exposure import check_exposed
 from focus_core.evaluation.perplexity import evaluate
 from focus_core.locks import claims_folder
-from focus_core.models import LoadedModel
+from focus_core.models import LoadedModel, check_positions
 from focus_core.progress import Progress, silent
 from focus_core.reading import read_json
 from focus_core.results import plain, record_run, text_records
@@ -98,10 +98,11 @@ def plan_routers(
                 f"{focus.name} read a share of the pairs, and a plan is a k for every layer: name routers that have a "
                 "k, such as --routers smollm2-135m-k8."
             )
+        check_positions(loaded, length)
         sample = token_blocks(loaded.tokenizer, [read_text(path) for path in files], length, max_blocks=blocks)
         fixed: dict[str, Any] = {
             "routers_hash": routers_hash(focus.routers),
-            "model": {"name": loaded.info.name, "revision": loaded.info.revision},
+            "model": loaded.info.identity,
             "settings": {
                 "routers": focus.name,
                 "length": length,
@@ -112,6 +113,7 @@ def plan_routers(
             },
             "data": text_records(files),
         }
+        _check_top_ks(top_ks, focus.config.num_groups)
         check_exposed(length, focus.config.replace(window=fixed["settings"]["window"]), focus.sliding_windows)
         earlier = Path(costs) if costs is not None else out / RECORD
         measured = [LayerCost(**row) for row in _earlier(earlier, fixed, needed=costs is not None)]
@@ -121,9 +123,22 @@ def plan_routers(
             record_run(out / RECORD, {"schema": SCHEMA, **fixed, "costs": measured})
             progress(f"Layer {row.layer} at k={row.top_k}", len(measured) / total)
         chosen = plan_layers(measured, budget, focus.config.num_groups)
+        expected = _expected(measured, focus.layers, chosen)
+        if expected["kept_share"] > budget + 1e-9:
+            raise FocusError(
+                f"Even the fewest pairs are {expected['kept_share']:.1%}, more than the budget of {budget:.1%}: give a "
+                "larger --budget or a smaller -k; measurements are kept."
+            )
         _save(focus, chosen, fixed["settings"]["window"], out)
-        plan = {"budget": budget, "layer_top_k": chosen, **_expected(measured, focus.layers, chosen)}
+        plan = {"budget": budget, "layer_top_k": chosen, **expected}
     return record_run(out / RECORD, {"schema": SCHEMA, **fixed, "costs": measured, "plan": plan})
+
+
+def _check_top_ks(top_ks: Sequence[int], num_groups: int) -> None:
+    """Refuse values of k that these routers do not have, before anything is measured."""
+    wrong = [top_k for top_k in top_ks if not 0 <= top_k <= num_groups]
+    if wrong:
+        raise FocusError(f"k is {wrong[0]} and these routers have {num_groups} groups: give 0 to {num_groups}.")
 
 
 def layer_costs(

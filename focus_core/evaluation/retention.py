@@ -103,7 +103,16 @@ def retention_of(blocks: Sequence[Compared], length: int, scored: int | None = N
         return tuple(value for part in parts for value in part[:, -tokens:].double().mean(1).tolist())
 
     kl, agrees = [each.kl for each in blocks], [each.agrees for each in blocks]
-    every, late, same = means(kl, scored), means(kl, last), means(agrees, scored)
+    return _of_blocks(means(kl, scored), means(kl, last), means(agrees, scored))
+
+
+def joined_retention(parts: Sequence[Retention]) -> Retention:
+    """The retention over all blocks of several parts of a text."""
+    names = ("block_kl", "block_kl_last_quarter", "block_top1_agreement")
+    return _of_blocks(*(tuple(value for part in parts for value in getattr(part, name)) for name in names))
+
+
+def _of_blocks(every: tuple[float, ...], late: tuple[float, ...], same: tuple[float, ...]) -> Retention:
     return Retention(float(np.mean(every)), float(np.mean(late)), float(np.mean(same)), every, late, same)
 
 

@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from focus_core.cluster import Cluster
 from focus_core.evaluation.compare import Leak, leaks
 from focus_core.evaluation.exposure import check_exposed
-from focus_core.evaluation.lengths import LengthRow, length_transfer
-from focus_core.evaluation.perplexity import Evaluation, evaluate, settings_for
-from focus_core.evaluation.retention import Untouched
-from focus_core.locks import claims_file
-from focus_core.models import LoadedModel
+from focus_core.evaluation.lengths import LengthRow, at_lengths, length_rows
+from focus_core.evaluation.perplexity import Evaluation, settings_for
+from focus_core.evaluation.work import Asked, measured
+from focus_core.models import LoadedModel, check_positions
 from focus_core.progress import Progress, silent
-from focus_core.results import record_run, stamp, text_records
+from focus_core.remote import claims_record
+from focus_core.report.corpus import scan
+from focus_core.results import record_run, stamp
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
-from focus_core.text import find_texts, opening_tokens, read_text, token_blocks, token_windows
+from focus_core.text import opening_tokens, token_blocks, token_windows
 
 SCHEMA = "focus-eval/1"
 
@@ -42,7 +44,7 @@ class TextEvaluation:
     record: dict[str, Any]
 
 
-@claims_file()
+@claims_record()
 def evaluate_texts(
     texts: str | Path | Iterable[str | Path],
     *,
@@ -56,13 +58,14 @@ def evaluate_texts(
     window: int | None = None,
     lengths: Sequence[int] = (),
     length_blocks: int = 2,
+    cluster: Cluster | None = None,
     out: str | Path | None = None,
     progress: Progress = silent,
 ) -> TextEvaluation:
     """Measure retention and perplexity of texts, untouched and routed, with the share of pairs that routing keeps.
 
     Args:
-        texts: text files and folders.
+        texts: text files and folders, or addresses of a store. Those that cannot be read are listed in the record.
         model: a loaded model, or a name that `load_model` accepts.
         routers: a folder, a shipped name, or a `FocusModel` of the loaded model; None for those shipped for the model.
         untrained: use untrained routers instead.
@@ -73,44 +76,39 @@ def evaluate_texts(
         window: w; the routers' own when None.
         lengths: also evaluate causal routing at these lengths, on the same tokens; each divides the longest.
         length_blocks: blocks of the longest length for this.
-        out: also write the record to this file.
-        progress: told of every setting.
+        cluster: workers of Ray that evaluate blocks, with the model by name; None for this process.
+        out: also write the record to this file, or to this address of a store.
+        progress: told of the blocks that are done.
 
     Raises:
         FocusError: texts, routers or settings that cannot be used.
         OSError: the file cannot be written.
     """
-    files = find_texts(texts)
-    contents = [read_text(path) for path in files]
+    corpus = scan(texts)
+    origin = {"data": corpus.records(), "failed": [each._asdict() for each in corpus.unread]}
     changes: dict[str, Any] = {} if window is None else {"window": window}
     with attached(model, routers, untrained=untrained, progress=progress) as (loaded, focus):
+        check_positions(loaded, length, *lengths)
         sample = token_windows(
-            loaded.tokenizer, contents, length, length if stride is None else stride, max_blocks=blocks
+            loaded.tokenizer, corpus.texts(), length, length if stride is None else stride, max_blocks=blocks
         )
         with focus.routing("hard", **changes):
             config = focus.current.config
         for each in (length, *lengths):
             check_exposed(each, config, focus.sliding_windows)
         plan = settings_for(config, top_k)
-        results, untouched = [], Untouched(sample)
-        for index, (mode, k, balance) in enumerate(plan):
-            progress(f"Evaluating {mode}{f' k={k}' if k else ''} ({index + 1} of {len(plan)})", index / len(plan))
-            row = evaluate(
-                focus, sample, routing=mode, top_k=k, balance=balance, stride=stride, untouched=untouched, **changes
-            )
-            results.append(row)
-        by_length, length_tokens = [], 0
+        asked, length_tokens = [Asked(sample, plan, stride, changes, retention=True)], 0
         if lengths:
-            longest = token_blocks(loaded.tokenizer, contents, max(lengths), max_blocks=length_blocks)
+            longest = token_blocks(loaded.tokenizer, corpus.texts(), max(lengths), max_blocks=length_blocks)
             length_tokens = longest.size
             causal = [row for row in plan if row[0] == "off" or row[2] == "calibrated"]
-            opening = opening_tokens(loaded.tokenizer)
-            by_length = length_transfer(
-                focus, longest, sorted(set(lengths)), causal, opening=opening, progress=progress
-            )
+            asked += at_lengths(longest, sorted(set(lengths)), causal, opening=opening_tokens(loaded.tokenizer))
+        found = measured(focus, asked, cluster=cluster, model=model, progress=progress)
+        results = asked[0].evaluations(focus, found[0])
+        by_length = length_rows(focus, asked[1:], found[1:], min(lengths)) if lengths else []
         report = {
             "schema": SCHEMA,
-            "model": {"name": loaded.info.name, "revision": loaded.info.revision},
+            "model": loaded.info.identity,
             "settings": {
                 "config": config,
                 "routers": focus.name,
@@ -121,10 +119,10 @@ def evaluate_texts(
                 "lengths": sorted(set(lengths)),
                 "length_blocks": length_blocks if lengths else 0,
             },
-            "data": text_records(files),
+            **origin,
             "results": results,
             "leak": leaks(results),
             "length_transfer": by_length,
         }
-    record = stamp(report) if out is None else record_run(Path(out), report)
+    record = stamp(report) if out is None else record_run(out, report)
     return TextEvaluation(tuple(results), tuple(report["leak"]), tuple(by_length), length_tokens, record)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,7 +18,14 @@ from focus_core.baselines.case import Setting
 from focus_core.baselines.compiled.tally import Tally
 from focus_core.errors import FocusError
 from focus_core.evaluation.perplexity import Evaluation
-from focus_core.evaluation.retention import RETENTION, Untouched, compare_tokens, retention_of
+from focus_core.evaluation.retention import (
+    RETENTION,
+    Retention,
+    Untouched,
+    compare_tokens,
+    joined_retention,
+    retention_of,
+)
 from focus_core.routing.model import FocusModel
 from focus_core.routing.rules import AttentionCall, Rule, attend_fully, hard_groups
 from focus_core.schema import array, maybe, number, refused, table, text, whole
@@ -57,6 +64,8 @@ class Point:
         length: T in tokens, likewise.
         seconds: time of the measurement, likewise.
         setting: of a baseline, chosen on training text; None for its default.
+        made: in records of several kinds: date of the measurement, and device, processor and threads; older points
+            lack it.
     """
 
     method: str
@@ -83,6 +92,7 @@ class Point:
     length: int | None = None
     seconds: float | None = None
     setting: dict[str, float] | None = None
+    made: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The point as plain values."""
@@ -129,6 +139,7 @@ POINT = table(
         "text": maybe(text()),
         "length": _COUNT,
         "setting": maybe(table(values=number())),
+        "made": maybe(table({"date": text(), "device": text(), "processor": text(), "threads": whole(1)})),
     },
     values=refused,
 )
@@ -172,7 +183,23 @@ def routed_point(
     )
 
 
-@torch.inference_mode()
+@dataclass(frozen=True)
+class Part:
+    """One block under a baseline.
+
+    Attributes:
+        nll: mean negative log-likelihood in nats.
+        predicted: number of predicted tokens.
+        retention: beside the untouched model.
+        tally: pairs that are kept.
+    """
+
+    nll: float
+    predicted: int
+    retention: Retention
+    tally: Tally
+
+
 def baseline_point(
     focus: FocusModel,
     name: str,
@@ -211,19 +238,49 @@ def baseline_point(
     Returns:
         The point. Shares are counted on the text itself. Memory grows with T, since queries are computed in parts.
     """
-    baseline = METHODS[name]
-    settings: dict[str, Any] = {"share": share, "window": window, "sinks": sinks, "setting": setting or {}}
+    settings: dict[str, Any] = {"share": share, "window": window, "sinks": sinks, "seed": seed, "setting": setting}
     if fitted is None:
-        fitted = fit_baseline(focus, name, training_text, seed=seed, **settings)
-    tally = Tally()
+        fitted = fit_baseline(focus, name, training_text, **settings)
     untouched = Untouched(blocks) if untouched is None else untouched
-    compared = []
-    with _attending(focus, _replacing(baseline, fitted, tally, top_k, seed=seed, **settings)):
-        for number, block in enumerate(blocks):
-            rows = torch.from_numpy(block)[None].to(focus.model.device)
-            compared.append(compare_tokens(focus, rows, untouched.states(focus, number, number + 1)))
-    block_nll = [float(each.losses.double().mean()) for each in compared]
-    retained = retention_of(compared, blocks.shape[1])
+    parts = measure_blocks(focus, name, untouched, fitted=fitted, top_k=top_k, **settings)
+    return point_from(name, parts, share=share, setting=setting)
+
+
+@torch.inference_mode()
+def measure_blocks(
+    focus: FocusModel,
+    name: str,
+    untouched: Untouched,
+    *,
+    share: float,
+    window: int,
+    sinks: int,
+    fitted: dict[int, Any],
+    seed: int = 0,
+    setting: Setting | None = None,
+    top_k: int | None = None,
+) -> list[Part]:
+    """Each block of `untouched` with every layer's attention replaced by a baseline, see `baseline_point`."""
+    settings: dict[str, Any] = {"share": share, "window": window, "sinks": sinks, "setting": setting or {}}
+    parts = []
+    for index, block in enumerate(untouched.blocks):
+        tally = Tally()
+        rows = torch.from_numpy(block)[None].to(focus.model.device)
+        states = untouched.states(focus, index, index + 1)
+        with _attending(focus, _replacing(METHODS[name], fitted, tally, top_k, seed=seed, **settings)):
+            compared = compare_tokens(focus, rows, states)
+        nll = float(compared.losses.double().mean())
+        parts.append(Part(nll, len(block) - 1, retention_of([compared], len(block)), tally))
+    return parts
+
+
+def point_from(name: str, parts: Sequence[Part], *, share: float, setting: Setting | None = None) -> Point:
+    """The point of a baseline over measured blocks, whose pairs are summed in their order, see `baseline_point`."""
+    baseline, tally = METHODS[name], Tally()
+    for part in parts:
+        tally = tally + part.tally
+    block_nll = [part.nll for part in parts]
+    retained = joined_retention([part.retention for part in parts])
     return Point(
         method=name,
         kind="oracle" if baseline.oracle else "baseline",
@@ -235,7 +292,7 @@ def baseline_point(
         causal_kept_share=tally.computed / tally.causal if tally.causal else None,
         perplexity=math.exp(sum(block_nll) / len(block_nll)),
         largest_group_share=None,
-        tokens=blocks.size - len(blocks),
+        tokens=sum(part.predicted for part in parts),
         block_nll=tuple(block_nll),
         setting=dict(setting) if setting else None,
         **{name: getattr(retained, name) for name in RETENTION},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,20 @@ import numpy as np
 from torch import Tensor
 
 from focus_core.baselines import BASELINES
+from focus_core.cluster import Cluster
 from focus_core.errors import FocusError
-from focus_core.evaluation import evaluate
 from focus_core.evaluation.exposure import check_exposed
 from focus_core.evaluation.retention import Untouched
 from focus_core.frontier.figure import figure
 from focus_core.frontier.files import write_beside
-from focus_core.frontier.measure import POINT, SCHEMA, Point, baseline_point, check_names, point_of, routed_point
+from focus_core.frontier.measure import POINT, SCHEMA, Point, check_names, point_of
 from focus_core.frontier.speeds import Speeds, recorded_speeds
 from focus_core.frontier.table import markdown
 from focus_core.frontier.texts import cut
-from focus_core.frontier.tuning import Tuning
+from focus_core.frontier.tuning import Tuning, training_pool
+from focus_core.frontier.work import Attention, Replaced, Routers, Wanted, points_of
 from focus_core.locks import claims_file
-from focus_core.models import LoadedModel, load_model
+from focus_core.models import LoadedModel, check_positions, load_model
 from focus_core.progress import Progress, silent
 from focus_core.reading import read_json
 from focus_core.results import record_run, resume_record, text_records
@@ -33,9 +35,8 @@ from focus_core.routing.model import FocusModel, retrofit
 from focus_core.routing.routers import ROUTERS
 from focus_core.routing.storage import routers_hash
 from focus_core.schema import array, table, text
-from focus_core.text import find_texts, read_text, token_blocks
+from focus_core.text import find_texts
 from focus_core.training.calibrate import calibrate
-from focus_core.training.loop import calibration_blocks
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def measure_frontier(
     *,
     model: str = "default",
     speeds: Speeds | None = None,
+    cluster: Cluster | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Measure every point that the file does not hold yet, and write the table and the figure beside it.
@@ -90,6 +92,8 @@ def measure_frontier(
         settings: methods and sizes; the defaults when None.
         model: as in `load_model`.
         speeds: measured speeds for table and figure; those that are shipped when None.
+        cluster: workers of Ray that measure blocks, with the model by name; None for this process. Fitting, tuning and
+            calibration stay here.
         progress: told of each finished point.
 
     Returns:
@@ -106,16 +110,17 @@ def measure_frontier(
     speeds = recorded_speeds() if speeds is None else speeds
     held_files, train_files = find_texts(data), find_texts(train)
     loaded, length = load_model(model, progress=progress), settings.length
+    check_positions(loaded, length)
     check_exposed(length, FocusConfig(window=settings.window))
     sample = cut(loaded.tokenizer, held_files, length, settings.blocks)
     held = sample.blocks
     if not len(held):
         raise FocusError(f"No held-out text has {length:,} tokens: give a longer text or a shorter --length.")
-    pool = token_blocks(loaded.tokenizer, map(read_text, train_files), length)
+    pool = training_pool(loaded.tokenizer, train_files, length, settings.seed)
     sizes = {name: getattr(settings, name) for name in ("length", "window", "sink_tokens", "seed")}
     report = {
         "schema": SCHEMA,
-        "model": {"name": loaded.info.name, "revision": loaded.info.revision},
+        "model": loaded.info.identity,
         "settings": sizes | {"blocks": len(held), "tuned": settings.tuned},
         "data": text_records(held_files),
         "training_text": text_records(train_files),
@@ -126,10 +131,10 @@ def measure_frontier(
     }
     record |= stored_beside(out, routers)
     points = [point_of(point) for point in record["points"]]
-    pool = calibration_blocks(pool, settings.seed)
     budget = {"window": settings.window, "sinks": settings.sink_tokens, "seed": settings.seed}
     tuning = Tuning(pool, record["tuning"], on=settings.tuned, progress=progress, **budget)
-    plan = _Plan(loaded, held, pool, settings, points, tuning)
+    plan = _Plan(loaded, held, pool.blocks, settings, points, tuning)
+    plan.where = {"cluster": cluster, "model": model, "progress": progress}
     for done, point in enumerate(plan.run(), 1):
         points.append(point)
         record = record_run(out, {**record, "tuning": tuning.entries, "points": [asdict(each) for each in points]})
@@ -197,30 +202,41 @@ class _Plan:
         self.tuning = tuning
         self.loaded, self.held, self.pool, self.settings, self.points = loaded, held, pool, settings, points
         self.untouched = Untouched(held)
+        self.where: dict[str, Any] = {}
+        self.asked: set[tuple[Any, ...]] = set()
+        self.first: str | None = None
         budgets = len(settings.top_k if settings.shares is None else settings.shares)
         self.total = 1 + (len(settings.routers) + 1) * len(settings.top_k) + len(settings.baselines) * budgets
 
     def _missing(self, *key: Any) -> bool:
-        return all(point.key[:3] != key for point in self.points)
+        return key not in self.asked and all(point.key[:3] != key for point in self.points)
 
     def run(self) -> Iterator[Point]:
-        """Measure missing points one at a time; each is in `points` before the next begins."""
-        first, kinds = None, []
+        """Measure missing points, those of routers before those of baselines begin."""
+        yield from self._measured(self._with_routers())
+        first, own = self.first, (None, *self.settings.top_k)
+        budgets = [point.kept_share for point in self.points if point.method == first and point.top_k in own]
+        yield from self._measured(self._baselines(budgets if self.settings.shares is None else [*self.settings.shares]))
+
+    def _measured(self, wanted: Iterator[Wanted]) -> Iterator[Point]:
+        with closing(points_of(wanted, **self.where)) as found:
+            for each in found:
+                yield each.point
+
+    def _with_routers(self) -> Iterator[Wanted]:
+        kinds = []
         for folder in self.settings.routers:
             focus = attach(self.loaded, folder, untrained=False)
             name = Path(focus.name).name
-            first = first or name
+            self.first = self.first or name
             kind = FocusConfig(router=focus.config.router, num_groups=focus.config.num_groups)
             kinds += [kind] if kind not in kinds else []
             yield from self._routed(focus, name, "trained")
             focus.detach()
         for kind in kinds:
             yield from self._untrained(kind)
-        own = (None, *self.settings.top_k)
-        budgets = [point.kept_share for point in self.points if point.method == first and point.top_k in own]
-        yield from self._baselines(budgets if self.settings.shares is None else list(self.settings.shares))
 
-    def _untrained(self, kind: FocusConfig) -> Iterator[Point]:
+    def _untrained(self, kind: FocusConfig) -> Iterator[Wanted]:
         focus = retrofit(self.loaded.model, kind, seed=self.settings.seed)
         name = "untrained" if kind.router == FocusConfig.router else f"untrained, {ROUTERS[kind.router].label}"
         name += "" if kind.num_groups == FocusConfig.num_groups else f", K={kind.num_groups}"
@@ -229,35 +245,31 @@ class _Plan:
             yield from self._routed(focus, name, "random, calibrated on the training text")
         focus.detach()
 
-    def _baselines(self, budgets: list[float | None]) -> Iterator[Point]:
-        focus = retrofit(self.loaded.model, FocusConfig(), seed=self.settings.seed)
+    def _baselines(self, budgets: list[float | None]) -> Iterator[Wanted]:
+        settings = self.settings
+        budget = {"window": settings.window, "sinks": settings.sink_tokens, "seed": settings.seed}
+        focus = retrofit(self.loaded.model, FocusConfig(), seed=settings.seed)
         for share in budgets:
             for name in self.settings.baselines:
                 if self._missing(name, None, share if BASELINES[name].tunable else None):
-                    yield baseline_point(
-                        focus,
-                        name,
-                        self.held,
-                        share=share or 0.0,
-                        window=self.settings.window,
-                        sinks=self.settings.sink_tokens,
-                        training_text=self.pool,
-                        seed=self.settings.seed,
-                        untouched=self.untouched,
-                        **self.tuning.of(focus, name, share),
-                    )
+                    given = self.tuning.of(focus, name, share)
+                    own = share if BASELINES[name].tunable else None
+                    attention = Replaced(name, share or 0.0, **given, budget=budget)
+                    yield self._wanted(focus, name, attention, share=own)
         focus.detach()
 
-    def _routed(self, focus: FocusModel, name: str, source: str) -> Iterator[Point]:
+    def _routed(self, focus: FocusModel, name: str, source: str) -> Iterator[Wanted]:
         if self._missing("untouched", None, None):
-            row = evaluate(focus, self.held, routing="off", untouched=self.untouched)
-            yield routed_point("untouched", "untouched model", "", row)
-        sizes = {"window": self.settings.window, "sink_tokens": self.settings.sink_tokens}
-        changes: dict[str, Any] = {**sizes, "balance": "calibrated", "untouched": self.untouched}
+            yield self._wanted(focus, "untouched", Routers.untouched(focus))
+        sizes: dict[str, Any] = {"window": self.settings.window, "sink_tokens": self.settings.sink_tokens}
         config = focus.config
-        planned = config.layer_top_k or None
         for top_k in (None,) if config.one_top_k is None else self.settings.top_k:
             if self._missing(name, top_k, None):
-                row = evaluate(focus, self.held, routing="hard", top_k=top_k, **changes)
                 label = f"{name}, {config.budget if top_k is None else f'k={top_k}'}"
-                yield routed_point(name, label, source, row, config.router, config.num_groups, planned)
+                yield self._wanted(focus, name, Routers.of(focus, name, label, source, top_k, **sizes), top_k)
+
+    def _wanted(
+        self, focus: FocusModel, name: str, attention: Attention, top_k: int | None = None, share: float | None = None
+    ) -> Wanted:
+        self.asked.add((name, top_k, share))
+        return Wanted(focus, attention, self.untouched)

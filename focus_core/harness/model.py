@@ -21,11 +21,12 @@ from tqdm import tqdm
 from transformers import DynamicCache
 
 from focus_core.errors import FocusError
-from focus_core.evaluation.exposure import Exposure, exposure
+from focus_core.evaluation.exposure import Exposure, budget_exposure, exposure
 from focus_core.models import load_model
 from focus_core.routing.balance import BALANCES
 from focus_core.routing.layer import LayerRouting, heads_in_groups
 from focus_core.routing.model import FocusModel, Mode, retrofit
+from focus_core.routing.narrow.reading import Reading
 
 Request = tuple[tuple[str, str] | None, list[int], list[int]]
 """A request of the harness: (context, continuation) as text, and the tokens of both."""
@@ -104,6 +105,7 @@ class FocusLM(_HFLM):
         with focus.routing(mode, **self.changes):
             self.routing_config = focus.current.config
         self._seen: dict[int, Tensor] = {}
+        self._readings: dict[int, Reading] = {}  # of narrow groups, which have budgets and no memberships
         self._forget()
 
     def _forget(self) -> None:
@@ -116,6 +118,9 @@ class FocusLM(_HFLM):
         """Routing in force; the groups of every new token as key and as query are collected in `_seen`."""
 
         def collect(routing: LayerRouting) -> None:
+            if routing.router.from_keys:
+                self._readings[routing.layer] = routing.reading()
+                return
             heads = routing.router.num_heads
             new = torch.cat([heads_in_groups(side, heads) for side in routing.membership()], -1)
             seen = self._seen.get(routing.layer)
@@ -193,9 +198,7 @@ class FocusLM(_HFLM):
         for layer, new in self._take_seen().items():
             old = self._members.get(layer, new[:1, :0])[0]
             members.append(torch.cat([old, new[longest, : len(tails[longest])]]))
-        pairs = exposure(
-            len(rows[longest]) - 1, self.routing_config, members, sliding_windows=self.focus.sliding_windows
-        )
+        pairs = self._exposure(len(rows[longest]) - 1, members)
         scored = [
             self._answer(logits, row, size, len(tail))
             for logits, row, size, tail in zip(output.logits, rows, sizes, tails)
@@ -240,6 +243,9 @@ class FocusLM(_HFLM):
 
     def _exposure(self, num_tokens: int, members: list[Tensor]) -> Exposure:
         own = self.focus.sliding_windows
+        if self._readings:
+            readings = [reading for _, reading in sorted(self._readings.items())]
+            return budget_exposure(num_tokens, self.routing_config, readings, sliding_windows=own)
         return exposure(num_tokens, self.routing_config, members, sliding_windows=own)
 
     def _padded(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
@@ -266,9 +272,7 @@ class FocusLM(_HFLM):
             # Shorter answers of a batch are padded, so their last tokens are not text.
             members = [new[index, first:] for new in seen.values()]
             key = tuple(row[first:].tolist())
-            self._generated[key] = exposure(
-                output.shape[1] - 1 - first, self.routing_config, members, sliding_windows=self.focus.sliding_windows
-            )
+            self._generated[key] = self._exposure(output.shape[1] - 1 - first, members)
         return output
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:

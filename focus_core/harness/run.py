@@ -42,7 +42,7 @@ class HarnessSettings:
         filler: text files put before passages and around needles; none for the sample story.
         long_tokens: length of the few-shot prompts of NAME_long.
         batch_size: requests per pass; 1 reuses the common start of neighbouring requests.
-        seed: of few-shot sampling and needles.
+        seed: of few-shot sampling, needles and pairs.
     """
 
     data: Path | None
@@ -116,7 +116,7 @@ def run_harness(
     focus = attach(loaded, routers, untrained=untrained)
     common = {
         "model": loaded.info.name,
-        "revision": loaded.info.revision,
+        **{name: value for name, value in loaded.info.identity.items() if name != "name"},
         "routers": routers_hash(focus.routers),
         "source": "hub" if settings.data is None else "local files",
         "seed": settings.seed,
@@ -152,7 +152,7 @@ def run_harness(
         results[name][routing.name] = stored_or_run(path, identity, measure, schema=TASK_SCHEMA, device=device)
     report = {
         "schema": SCHEMA,
-        "model": {"name": loaded.info.name, "revision": loaded.info.revision},
+        "model": loaded.info.identity,
         "settings": {**common, "routers_name": focus.name, "trained": focus.trained, "limits": limits},
         "harness": {name: version(name) for name in ("lm_eval", "datasets")},
         "results": summary(results, routings),

@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import lm_eval
-import numpy as np
 from datasets import Dataset
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks._yaml_loader import load_yaml  # TaskManager reads all 14,000 YAML files to find one
 
 from focus_core.errors import FocusError
+from focus_core.harness.retrieval import Row, cut, retrieval, retrieval_of
 from focus_core.reading import parse_json, read_bytes
 
-Row = dict[str, Any]
-LONG, AFTER, NEEDLE = "_long", "_after_", "needle_"
-DEPTHS = (0.1, 0.5, 0.9)
+LONG, AFTER = "_long", "_after_"
 
 
 @dataclass(frozen=True)
@@ -95,13 +93,14 @@ METRIC = {
     "lambada_openai": "acc",
     "gsm8k": "exact_match,flexible-extract",
     "needle": "acc",
+    "pairs": "acc",
 }
 """The metric to quote of each task; acc_norm for the others, as published."""
 
 
 def base_name(name: str) -> str:
     """The task that a long version was made from: "lambada_openai_after_2048" to "lambada_openai"."""
-    return "needle" if name.startswith(NEEDLE) else name.partition(AFTER)[0].removesuffix(LONG)
+    return retrieval_of(name) or name.partition(AFTER)[0].removesuffix(LONG)
 
 
 def headline(name: str) -> str:
@@ -117,25 +116,26 @@ def load_task(
     Args:
         name: one of `SOURCES`. With "_long" after it, few-shot examples fill `long_tokens` tokens.
             "lambada_openai_after_N" puts N tokens of other text before every passage. "needle_N" hides a sentence in N
-            tokens.
+            tokens, and "pairs_N" asks for one of the numbers of N tokens of things and numbers.
         tokenizer: counts the tokens.
         data: folder with the local files; None for the hub.
         filler: text put before passages and around needles.
         long_tokens: length of the few-shot prompts of long versions.
-        seed: of the needles.
+        seed: of needles and pairs.
 
     Raises:
         FocusError: an unknown task, a missing or unreadable file, or too little filler.
     """
-    if name.startswith(NEEDLE):
-        return ConfigurableTask(config=_needle_config(name, tokenizer, filler, seed))
+    if retrieval_of(name) is not None:
+        return ConfigurableTask(config=retrieval(name, tokenizer, filler, seed))
     base, _, distance = name.partition(AFTER)
     long = base.endswith(LONG)
     base = base.removesuffix(LONG)
     if base not in SOURCES or (distance and not distance.isdecimal()):
         known = ", ".join(SOURCES)
         raise FocusError(
-            f"There is no task {name!r}: choose {known}; any of them with {LONG}, NAME{AFTER}2048, or {NEEDLE}1024."
+            f"There is no task {name!r}: choose {known}; any of them with {LONG}, NAME{AFTER}2048, needle_1024 or "
+            "pairs_1024."
         )
     source = SOURCES[base]
     config: dict[str, Any] = dict(load_yaml(Path(lm_eval.__file__).parent / "tasks" / source.yaml, resolve_func=True))
@@ -150,18 +150,6 @@ def load_task(
         text = cut(filler, tokenizer, int(distance))
         config["description"] = "{% raw %}" + text + "{% endraw %}\n\n"
     return ConfigurableTask(config=config)
-
-
-def cut(text: str, tokenizer: Any, num_tokens: int) -> str:
-    """The first `num_tokens` tokens of a text.
-
-    Raises:
-        FocusError: the text is shorter.
-    """
-    offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)["offset_mapping"]
-    if len(offsets) < num_tokens:
-        raise FocusError(f"The filler has {len(offsets):,} tokens of the {num_tokens:,} asked for: give more --filler.")
-    return text[: offsets[num_tokens - 1][1]]
 
 
 def task_files(name: str, data: Path | None) -> list[Path]:
@@ -208,53 +196,3 @@ def _few_shot(base: str, config: dict[str, Any], tokenizer: Any, long_tokens: in
     while few < most and len(tokenizer(probe.fewshot_context(doc, few + 1), verbose=False)["input_ids"]) <= long_tokens:
         few += 1
     return {**sampler, "num_fewshot": few}
-
-
-def _needle_config(name: str, tokenizer: Any, filler: str, seed: int) -> dict[str, Any]:
-    digits = name.removeprefix(NEEDLE)
-    if not digits.isdecimal():
-        raise FocusError(f"There is no task {name!r}: write needle_ and a number of tokens, such as needle_1024.")
-    docs = needles(tokenizer, filler, int(digits), seed)
-    return {
-        "task": name,
-        "custom_dataset": lambda **_: {"test": Dataset.from_list(docs)},
-        "test_split": "test",
-        "output_type": "multiple_choice",
-        "doc_to_text": "{{text}}\n\nThe secret number of {{city}} is",
-        "doc_to_target": "gold",
-        "doc_to_choice": "choices",
-        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
-        "metadata": {"version": 1.0},
-    }
-
-
-def needles(tokenizer: Any, filler: str, num_tokens: int, seed: int, repeats: int = 20) -> list[Row]:
-    """Texts with one sentence about a city's secret number among other text, at each of `DEPTHS`.
-
-    Args:
-        tokenizer: counts the tokens of the text.
-        filler: the other text.
-        num_tokens: tokens of filler.
-        seed: of cities and numbers.
-        repeats: texts per depth; depths alternate, so that the first few rows cover all of them.
-
-    Returns:
-        Rows with text, city, choices (four numbers, one of them in the text), gold, depth.
-    """
-    cities = ("Lisbon", "Oslo", "Cairo", "Lima", "Hanoi", "Quebec", "Nairobi", "Dublin")
-    rng = np.random.default_rng([seed, num_tokens])
-    text = cut(filler, tokenizer, num_tokens)
-    ends = [index + 1 for index in range(len(text)) if text[index] in ".!?" and text[index + 1 : index + 2].isspace()]
-    if not ends:
-        raise FocusError("The filler has no sentences to put a needle between: give other --filler.")
-    rows = []
-    for _ in range(repeats):
-        for depth in DEPTHS:
-            place = min(ends, key=lambda end: abs(end - depth * len(text)))
-            city = str(rng.choice(cities))
-            choices = [str(number) for number in rng.choice(np.arange(1000, 10000), size=4, replace=False)]
-            gold = int(rng.integers(4))
-            needle = f" The secret number of {city} is {choices[gold]}."
-            hidden = text[:place] + needle + text[place:]
-            rows.append({"text": hidden, "city": city, "choices": choices, "gold": gold, "depth": depth})
-    return rows

@@ -9,7 +9,7 @@ import socket
 import struct
 import urllib.parse
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from focus_core.errors import FocusError
 from focus_core.models import default_model
+from focus_core.models.configuration import folder_configuration
 from focus_core.models.gguf import first_line, load_gguf, quiet_transformers
 from focus_core.progress import Progress, terminal_progress
 from focus_core.reading import parse_json, read_json, regular
@@ -38,6 +39,8 @@ class ModelInfo:
             the default model, which is made from one; `weights_revision` of a folder.
         class_name: the Transformers class, such as "LlamaForCausalLM".
         num_parameters: distinct parameters, tied ones counted once.
+        configuration: of a folder 12 hex digits of its configuration and tokenizer, see `folder_configuration`; empty
+            where the revision covers them.
     """
 
     name: str
@@ -45,6 +48,13 @@ class ModelInfo:
     revision: str
     class_name: str
     num_parameters: int
+    configuration: str = ""
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What tells this model from others in records: its name and hashes."""
+        own = {"configuration": self.configuration} if self.configuration else {}
+        return {"name": self.name, "revision": self.revision, **own}
 
 
 class LoadedModel(NamedTuple):
@@ -161,7 +171,9 @@ def revision_of(name: str) -> str:
     path = Path(name).expanduser()
     if path.is_file():
         return f"{path.name} {default_model.file_sha256(path)[:12]}"
-    return f"{path.resolve().name} {weights_revision(path)}" if path.is_dir() else name
+    if not path.is_dir():
+        return name
+    return f"{path.resolve().name} {weights_revision(path)} {folder_configuration(path)}"
 
 
 def check_safetensors(path: Path) -> None:
@@ -222,7 +234,8 @@ def _load_folder(folder: Path, spelling: str, dtype: torch.dtype, trust_remote_c
     for path in weights:
         check_safetensors(path)
     model, tokenizer = _from_pretrained(folder, spelling, dtype, trust_remote_code)
-    return LoadedModel(model, tokenizer, _info(model, folder.resolve().name, "folder", weights_revision(folder)))
+    info = _info(model, folder.resolve().name, "folder", weights_revision(folder))
+    return LoadedModel(model, tokenizer, replace(info, configuration=folder_configuration(folder)))
 
 
 def _load_hub(name: str, dtype: torch.dtype, trust_remote_code: bool, progress: Progress | None) -> LoadedModel:

@@ -13,7 +13,7 @@ import numpy as np
 from focus_core.errors import FocusError
 from focus_core.evaluation import Evaluation, evaluate, perplexity_difference
 from focus_core.evaluation.retention import RETENTION
-from focus_core.models import LoadedModel, load_model
+from focus_core.models import LoadedModel, check_positions, load_model
 from focus_core.models.loading import revision_of
 from focus_core.progress import Progress, silent
 from focus_core.resources import data_dir
@@ -160,10 +160,12 @@ class Context:
         return _spaced(every, self.scale.blocks)
 
     def _cut(self, files: Sequence[Path]) -> np.ndarray:
+        check_positions(self.loaded, self.scale.length)
         return token_blocks(self.loaded.tokenizer, (read_text(file) for file in files), self.scale.length)
 
     def stream(self) -> TokenStream:
         """The training text as an endless shuffled stream of blocks, for Trainer."""
+        check_positions(self.loaded, self.scale.length)
         sources = find_sources(self.training_files)
         return TokenStream(sources, self.loaded.tokenizer, self.scale.length, seed=self.seed)
 
@@ -192,7 +194,7 @@ class Context:
     def inputs(self) -> dict[str, Any]:
         """Identity of the inputs: model, texts by hash, scale, seed. No paths."""
         return {
-            "model": {"name": self.loaded.info.name, "revision": self.loaded.info.revision},
+            "model": self.loaded.info.identity,
             "scale": asdict(self.scale),
             "seed": self.seed,
             "device": self.device,

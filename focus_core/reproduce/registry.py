@@ -36,7 +36,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         adapted.cells,
         adapted.run,
         adapted.COLUMNS,
-        Scale(steps=20, length=256, window=32, blocks=16),
+        Scale(steps=20, length=512, window=128, blocks=16),
         needs=("data",),
     ),
     "alignment": Experiment(

@@ -194,7 +194,7 @@ def _folder(name: str, identity: dict[str, Any]) -> Path:
 
 def _claim(folder: Path, identity: dict[str, Any]) -> None:
     known = _settings(folder)
-    if known is None and any(path.name != LOCK for path in folder.iterdir()):
+    if known is None and any(LOCK not in path.name for path in folder.iterdir()):
         raise FocusError(f"{folder} holds other files: choose another folder with --out.")
     if known is not None and known != identity:
         raise FocusError(f"{folder} holds a run with other settings: use those, or choose another folder with --out.")

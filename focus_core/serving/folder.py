@@ -7,6 +7,7 @@ refuses the folder; it cannot serve the base model without its routers by mistak
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from focus_core.bench.crossover import crossover
 from focus_core.errors import FocusError
 from focus_core.files import to_json, write_atomic
+from focus_core.locks import claim_file
 from focus_core.models import LoadedModel, load_model
 from focus_core.models.default_model import NAME
 from focus_core.models.loading import weights_revision
@@ -28,6 +30,7 @@ CONFIG = "config.json"
 TYPE = "focus"
 CLASS = "FocusForCausalLM"
 FORMAT = 1
+PARTIAL = ".partial"
 ROUTERS = "routers"
 BASE = "base"
 
@@ -64,8 +67,35 @@ def export_model(
             model has no name to refer to.
         OSError: the folder cannot be written.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FocusError(f"{folder} is not empty: name a new folder.")
+    folder = folder.absolute()
+    beside = folder.with_name(f".{folder.name}{PARTIAL}")
+    # Held beside the folder, which must be empty; a run that was stopped leaves a partial folder that the next removes.
+    with claim_file(beside):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise FocusError(f"{folder} is not empty: name a new folder.")
+        partial = beside.with_name(f"{beside.name}.d")
+        rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            record = _export(model, routers, partial, copy=copy, full_below=full_below, progress=progress)
+            if folder.exists():
+                folder.rmdir()
+            partial.rename(folder)
+        finally:
+            rmtree(partial, ignore_errors=True)
+    return record
+
+
+def _export(
+    model: str | Path | LoadedModel,
+    routers: str | Path | None,
+    folder: Path,
+    *,
+    copy: bool,
+    full_below: int | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """What `export_model` writes, in a folder of any name."""
     with attached(model, routers, progress=progress) as (loaded, focus):
         if full_below:
             focus.config.replace(full_below=full_below)  # refuses routers without narrow groups
@@ -102,13 +132,7 @@ def load_export(
     Raises:
         FocusError: no such folder, damaged files, or a base model that is missing or has changed.
     """
-    if not (folder / CONFIG).is_file():
-        raise FocusError(f"{folder} has no {CONFIG}: name a folder that focus export wrote.")
-    if read_json(folder / CONFIG, table(), finite=False).get("model_type") != TYPE:
-        raise FocusError(f"{folder} is not an exported folder: write one with focus export.")
-    record = read_json(folder / CONFIG, _EXPORT)
-    if record["format"] != FORMAT:
-        raise FocusError(f"{folder / CONFIG} has format {record['format']}: this version reads format {FORMAT}.")
+    record = read_export(folder)
     base = record["base"]
     place = base["model"] or str(folder / BASE)
     loaded = load_model(place, dtype=dtype, device=device, progress=progress)
@@ -122,6 +146,22 @@ def load_export(
     full_below = crossover(focus, progress=progress) if full_below is None else full_below
     focus.attend(full_below=full_below)
     return loaded, focus
+
+
+def read_export(folder: Path) -> dict[str, Any]:
+    """What `config.json` of an exported folder holds.
+
+    Raises:
+        FocusError: no such folder, damaged, or of another version.
+    """
+    if not (folder / CONFIG).is_file():
+        raise FocusError(f"{folder} has no {CONFIG}: name a folder that focus export wrote.")
+    if read_json(folder / CONFIG, table(), finite=False).get("model_type") != TYPE:
+        raise FocusError(f"{folder} is not an exported folder: write one with focus export.")
+    record = read_json(folder / CONFIG, _EXPORT)
+    if record["format"] != FORMAT:
+        raise FocusError(f"{folder / CONFIG} has format {record['format']}: this version reads format {FORMAT}.")
+    return record
 
 
 def _reference(model: str | Path | LoadedModel, loaded: LoadedModel) -> str:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from focus_core.errors import FocusError, require
-from focus_core.serving.folder import CLASS, CONFIG, TYPE, load_export
+from focus_core.serving.folder import CLASS, TYPE, load_export, read_export
+
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 class FocusExportConfig(PretrainedConfig):
@@ -52,6 +55,19 @@ class FocusForCausalLM:
         return load_export(Path(folder), dtype=wanted, device=device)[1].model
 
 
+def _check_free(host: str, port: int) -> None:
+    """Refuse an address that cannot be listened at, before the model is loaded."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(address)
+    except OSError as error:
+        raise FocusError(
+            f"Nothing can listen at {host}, port {port} ({error}): name another --host or --port."
+        ) from error
+
+
 def register() -> None:
     """Let Transformers load exported folders: `AutoModelForCausalLM.from_pretrained(folder)`, and its server."""
     AutoConfig.register(TYPE, FocusExportConfig, exist_ok=True)
@@ -80,10 +96,10 @@ def serve(
         require(package, "serve")
     if "@" in str(folder):
         raise FocusError(f"The server takes what follows @ in {folder} for a revision: rename the folder.")
-    if not (folder / CONFIG).is_file():
-        raise FocusError(f"{folder} has no {CONFIG}: name a folder that focus export wrote.")
-    if not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise FocusError(f"There is no dtype {dtype}: choose float32, bfloat16 or float16.")
+    read_export(folder)
+    if dtype not in DTYPES:
+        raise FocusError(f"The dtype is {dtype}: choose {', '.join(DTYPES)}.")
+    _check_free(host, port)
     from transformers.cli.serve import Serve
 
     register()

@@ -14,7 +14,7 @@ from focus_core.files import to_json, write_atomic
 from focus_core.reading import read_json, regular
 from focus_core.results import run_key, text_records
 from focus_core.routing.model import FocusModel
-from focus_core.routing.storage import CONFIG, weights_hash
+from focus_core.routing.storage import CONFIG, model_hash, weights_hash
 from focus_core.schema import table
 from focus_core.schema import whole as whole_number
 from focus_core.training.modes import Phase
@@ -45,7 +45,7 @@ def phase_key(
         length=stream.length,
         text=text_records(source.path for source in stream.sources if source.path is not None),
         datasets=[source.dataset for source in stream.sources if source.dataset],
-        model=weights_hash(focus.model),
+        model=model_hash(focus.model),
         start=weights_hash(focus.routers),
         **({"sharded": True} if sharded else {}),
     )

@@ -12,6 +12,7 @@ import numpy as np
 from focus_core.errors import FocusError
 from focus_core.locks import claims_folder
 from focus_core.models import LoadedModel, load_model
+from focus_core.models.positions import positions_of
 from focus_core.progress import Progress, silent
 from focus_core.results import record_run, text_records
 from focus_core.routing.config import FocusConfig
@@ -21,9 +22,9 @@ from focus_core.training.run import RECORD
 
 SCHEMA = "focus-fit/1"
 LENGTH = 1024
-"""Tokens of a block on which groups are fitted."""
+"""Tokens of a block on which groups are fitted, where the model has as many positions."""
 NEED_LENGTH = 2048
-"""Tokens of a block on which the need of heads is measured, where the model has as many positions."""
+"""Tokens of a block on which spread and need of heads are measured, where the model has as many positions."""
 
 
 def narrow_config(**changes: Any) -> FocusConfig:
@@ -31,6 +32,7 @@ def narrow_config(**changes: Any) -> FocusConfig:
     usual: dict[str, Any] = {
         "router": "narrow", "num_groups": 64, "top_k": 1, "window": 128, "read_share": 0.15, "score": "dot",
         "count_weight": 1.0, "chunk": 16, "shares_by_need": True,
+        "count_spread": True,
     }  # fmt: skip
     return FocusConfig(**{**usual, **changes})
 
@@ -67,10 +69,11 @@ def fit_routers(
     out, files = Path(out), find_texts(texts)
     loaded = model if isinstance(model, LoadedModel) else load_model(model, progress=progress)
     config = narrow_config() if config is None else config
-    each = max(1, round(tokens / LENGTH / len(files)))
-    pools = [token_blocks(loaded.tokenizer, [read_text(path)], LENGTH, max_blocks=each) for path in files]
+    length = min(LENGTH, positions_of(loaded.model) or LENGTH)
+    each = max(1, round(tokens / length / len(files)))
+    pools = [token_blocks(loaded.tokenizer, [read_text(path)], length, max_blocks=each) for path in files]
     blocks = np.concatenate(pools)
-    need = _need_blocks(loaded, files) if config.shares_by_need else None
+    need = _need_blocks(loaded, files) if config.shares_by_need or config.count_spread else None
     focus = fit_narrow(loaded.model, blocks, config, need=need, seed=seed, progress=progress)
     try:
         focus.save_pretrained(out)
@@ -78,8 +81,8 @@ def fit_routers(
         focus.detach()
     report = {
         "schema": SCHEMA,
-        "model": {"name": loaded.info.name, "revision": loaded.info.revision},
-        "settings": {"config": config, "length": LENGTH, "blocks": len(blocks), "seed": seed}
+        "model": loaded.info.identity,
+        "settings": {"config": config, "length": length, "blocks": len(blocks), "seed": seed}
         | ({} if need is None else {"need_length": need.shape[1], "need_blocks": len(need)}),
         "data": text_records(files),
     }
@@ -88,7 +91,7 @@ def fit_routers(
 
 def _need_blocks(loaded: LoadedModel, files: Sequence[Path]) -> np.ndarray | None:
     """One block of each file that has `NEED_LENGTH` tokens, or as many as the model has positions; None without any."""
-    positions = getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None) or NEED_LENGTH
+    positions = positions_of(loaded.model) or NEED_LENGTH
     found = []
     for path in files:
         with suppress(FocusError):  # shorter than a block

@@ -19,7 +19,7 @@ from focus_core.reading import read_tensors
 from focus_core.results import run_key
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel
-from focus_core.routing.storage import weights_hash
+from focus_core.routing.storage import model_hash, weights_hash
 from focus_core.training.calibrate import calibrate
 from focus_core.training.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 
@@ -134,7 +134,7 @@ def train(
     optimizer = torch.optim.AdamW(
         parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, betas=(0.9, 0.95)
     )
-    model, start = weights_hash(focus.model), weights_hash(focus.routers)
+    model, start = model_hash(focus.model), weights_hash(focus.routers)
     key = run_key(settings=settings, routing=focus.config, blocks=blocks, model=model, start=start)
     done = _resume(folder / CHECKPOINT, focus, optimizer, key)
     history: list[Step] = []

@@ -14,7 +14,7 @@ from focus_core.evaluation import Evaluation, evaluate, standard_settings
 from focus_core.evaluation.exposure import check_exposed
 from focus_core.files import to_json, write_atomic
 from focus_core.locks import claims_folder
-from focus_core.models import LoadedModel, load_model
+from focus_core.models import LoadedModel, check_positions, load_model
 from focus_core.progress import silent
 from focus_core.results import record_run, text_records
 from focus_core.routing.config import FocusConfig
@@ -104,6 +104,7 @@ def train_phases(
         if architecture is not None:
             base = scratch_model(architecture, len(loaded.tokenizer), seed=settings.seed, dtype=DTYPES[dtype])
             loaded = loaded._replace(model=base)
+        check_positions(loaded, length)
         for phase in plan:
             told.note(f"{phase.name}: {_estimate(loaded, config, phase, settings, length, DTYPES[dtype], sharded)}")
         stream = TokenStream(sources, loaded.tokenizer, length, seed=settings.seed)

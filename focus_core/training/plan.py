@@ -65,22 +65,39 @@ def plan_training(
     sharded = gpus > 1
     start = f"torchrun --nproc-per-node {gpus} -m focus_core.cli train --shard" if sharded else "focus train --trainer"
     settings: dict[str, Any] = {"length": length, "micro_batch": micro_batch, "dtype": dtype, "precision": precision}
+    found = model_configuration(model)
     try:
-        found = _configuration(model)
         memory = estimate_memory(found, config, phase, **settings, world_size=gpus, sharded=sharded)
     except (ValueError, KeyError, OSError, TypeError) as error:
         if isinstance(error, FocusError):
             raise
-        raise FocusError(f"There is no configuration of a causal language model at {model}: give another.") from error
+        raise _no_model(model) from error
     return TrainingPlan(
         shlex.join([*start.split(), "--model", model, *options]), memory, memory.weights * (gpus if sharded else 1)
     )
 
 
-def _configuration(model: str) -> Any:
+def model_configuration(model: str) -> Any:
+    """The Transformers configuration of a model, without its weights.
+
+    Args:
+        model: as in `plan_training`.
+
+    Raises:
+        FocusError: there is none.
+    """
     path = default_model_dir() if model == "default" else Path(model)
     path = path / "config.json" if path.is_dir() else path
-    if path.is_file():
-        check_configuration(path)
-        return AutoConfig.from_pretrained(path)
-    return AutoConfig.from_pretrained(model)
+    try:
+        if path.is_file():
+            check_configuration(path)
+            return AutoConfig.from_pretrained(path)
+        return AutoConfig.from_pretrained(model)
+    except (ValueError, KeyError, OSError, TypeError) as error:
+        if isinstance(error, FocusError):
+            raise
+        raise _no_model(model) from error
+
+
+def _no_model(model: str) -> FocusError:
+    return FocusError(f"There is no configuration of a causal language model at {model}: give another.")

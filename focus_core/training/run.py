@@ -15,7 +15,7 @@ from focus_core.errors import FocusError
 from focus_core.evaluation import Evaluation, evaluate, standard_settings
 from focus_core.evaluation.exposure import check_exposed
 from focus_core.locks import claims_folder
-from focus_core.models import LoadedModel, load_model
+from focus_core.models import LoadedModel, check_positions, load_model
 from focus_core.reading import read_json
 from focus_core.results import record_run, text_records
 from focus_core.routing.config import FocusConfig
@@ -115,6 +115,7 @@ def train_routers(
     with watched(RunLog(out, fresh=not (out / CHECKPOINT).is_file()), watch) as told:
         told.phase("loading")
         loaded = model if isinstance(model, LoadedModel) else load_model(model)
+        check_positions(loaded, length)
         blocks, held = _blocks(loaded, contents, held_contents, length)
         focus, started_from = _start(loaded.model, config, start_from, seed)
         try:
@@ -139,7 +140,7 @@ def train_routers(
         done = read_log(out).steps
         report = {
             "schema": SCHEMA,
-            "model": {"name": loaded.info.name, "revision": loaded.info.revision},
+            "model": loaded.info.identity,
             "settings": {"config": focus.config, "training": settings, "length": length, "stride": length},
             "started_from": started_from,
             "data": text_records(files),

@@ -13,16 +13,14 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from focus_core.errors import FocusError, require
-from focus_core.reading import parse_json, regular
-from focus_core.schema import table
+from focus_core.jsonl import SUFFIXES, line_text, text_column
+from focus_core.reading import regular
 from focus_core.text import TEXT_SUFFIXES, opened, opening_tokens, read_text
 
 HUB_PREFIX = "hf:"
 """Marks the name of a Hugging Face data set, as in hf:org/name or hf:org/name:configuration."""
 
-TABLE_SUFFIXES = (".jsonl", ".ndjson", ".parquet")
-TEXT_COLUMNS = ("text", "content", "document")
-"""Names of the text column of a table, in order of preference."""
+TABLE_SUFFIXES = (*SUFFIXES, ".parquet")
 
 
 @dataclass(frozen=True)
@@ -85,29 +83,11 @@ def documents(sources: Iterable[Source]) -> Iterator[str]:
             yield read_text(path)
 
 
-def _column(names: Iterable[str], where: str) -> str:
-    names = list(names)
-    for column in TEXT_COLUMNS:
-        if column in names:
-            return column
-    raise FocusError(f"{where} has no column called {', '.join(TEXT_COLUMNS)}: rename the one with the text to 'text'.")
-
-
 def _jsonl_documents(path: Path) -> Iterator[str]:
     with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = parse_json(line, str(path), table(), finite=False)
-                text = row[_column(row, str(path))]
-                if not isinstance(text, str):
-                    raise TypeError
-            except (ValueError, TypeError) as error:
-                if isinstance(error, FocusError) and "column" in str(error):
-                    raise
-                raise FocusError(f"Line {number} of {path} is not a JSON object with a text: correct it.") from error
-            yield text
+            if line.strip():
+                yield line_text(line, number, path)
 
 
 def _parquet_documents(path: Path) -> Iterator[str]:
@@ -116,7 +96,7 @@ def _parquet_documents(path: Path) -> Iterator[str]:
 
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            column = _column(file.schema_arrow.names, str(path))
+            column = text_column(file.schema_arrow.names, str(path))
             for batch in file.iter_batches(batch_size=256, columns=[column]):
                 yield from (text for text in batch.column(0).to_pylist() if text)
     except pyarrow.ArrowInvalid as error:
@@ -128,7 +108,7 @@ def _hub_documents(name: str) -> Iterator[str]:
     dataset, _, configuration = name.partition(":")
     try:
         rows = datasets.load_dataset(dataset, configuration or None, split="train", streaming=True)
-        column = _column(rows.column_names or next(iter(rows)), HUB_PREFIX + name)
+        column = text_column(rows.column_names or next(iter(rows)), HUB_PREFIX + name)
     except FocusError:
         raise
     except Exception as error:  # the library raises whatever the network or the data set brings

@@ -64,10 +64,11 @@ def test_routers_that_are_attached_are_used_and_stay(tiny_llama, text, routers):
         pass
 
 
-def test_routers_come_off_when_the_work_fails(tiny_llama, text):
+def test_routers_come_off_when_the_work_fails(tiny_llama, tmp_path):
     before = logits(tiny_llama.model)
+    (tmp_path / "short.txt").write_text("Too short.")
     with pytest.raises(FocusError, match="fewer than one block"):
-        evaluate_texts(text, model=tiny_llama, untrained=True, length=10_000)
+        evaluate_texts(tmp_path / "short.txt", model=tiny_llama, untrained=True, length=512)
     assert torch.equal(logits(tiny_llama.model), before)
 
 

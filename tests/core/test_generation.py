@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 from focus_core.cli import app
 from focus_core.errors import FocusError
-from focus_core.generation import Written, first_difference, generate_text, prompt_ids, write
+from focus_core.generation import COLDEST, Written, first_difference, generate_text, prompt_ids, write
 from focus_core.models import LoadedModel, default_model, load_model
 from focus_core.routing.attach import attached
 
@@ -82,6 +83,26 @@ def test_a_document_comes_before_the_prompt_and_a_chat_around_both(loaded, tmp_p
 def test_wrong_input_is_named(loaded, prompt, settings, said):
     with pytest.raises(FocusError, match=said):
         list(generate_text(prompt, model=loaded, **settings))
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-9, COLDEST / 2])
+def test_a_temperature_that_logits_cannot_be_divided_by_is_refused_before_the_work(temperature):
+    with pytest.raises(FocusError, match=r"The temperature is .*: choose 0 .* from 0\.001 on"):
+        list(generate_text("x", model="./nowhere", temperature=temperature))
+
+
+def test_the_coldest_temperature_writes_the_likeliest_tokens(tiny_llama):
+    ids = prompt_ids(tiny_llama, "A lamp")
+    with attached(tiny_llama, untrained=True) as (_, focus):
+        found = [
+            write(focus, tiny_llama.tokenizer, ids, max_new_tokens=3, temperature=each).tokens for each in (0, COLDEST)
+        ]
+    assert found[0] == found[1]
+
+
+def test_bytes_that_are_no_text_are_named(tiny_llama):
+    with pytest.raises(FocusError, match="half of a surrogate pair"):
+        prompt_ids(tiny_llama, os.fsdecode(b"h\xff"))
 
 
 def test_the_first_difference_is_a_place():

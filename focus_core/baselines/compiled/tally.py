@@ -29,6 +29,11 @@ class Tally:
     computed: float = 0.0
     causal: float = 0.0
 
+    def __add__(self, other: Tally) -> Tally:
+        """The pairs of both."""
+        kept, distant = self.kept + other.kept, self.distant + other.distant
+        return Tally(kept, distant, self.computed + other.computed, self.causal + other.causal)
+
     def add(self, case: Case, kept: Tensor) -> None:
         """Count the pairs of a case; `kept` is bool, broadcastable to (B, H, Tq, S)."""
         rows, layout = kept.flatten(0, -2), case.layout

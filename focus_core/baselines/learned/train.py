@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -81,7 +82,8 @@ class Learned:
     Attributes:
         layers: by name of the baseline and layer, as `Case.fitted` takes them.
         report: by name: ``rate``, ``parameters`` of all layers, and the divergence, mean over layers: ``first_kl``
-            and ``last_kl`` in nats, each on text before it is learned from, and ``trial_kl`` of every rate.
+            and ``last_kl`` in nats, each on text before it is learned from, and ``trial_kl`` of every rate; and
+            ``seconds`` of the training, which all names share. Older files lack the seconds.
     """
 
     layers: dict[str, dict[int, Learner]]
@@ -125,7 +127,7 @@ def train_learned(
     length, first = blocks.shape[1], settings.window + settings.sinks + 1
     if length <= first:
         raise FocusError(f"Training blocks have {length} tokens, all within the window: give blocks of {2 * first}.")
-    steps = max(1, settings.tokens // length)
+    steps, start = max(1, settings.tokens // length), time.perf_counter()
     course = _Course(settings, steps)
     with torch.no_grad(), focus.routing("hard", balance="calibrated", rule=Rule(course.attend, hard_groups)):
         for step, number in zip(range(steps), _order(len(blocks), settings.seed)):
@@ -137,7 +139,7 @@ def train_learned(
             if step + 1 == min(settings.trial, steps):
                 course.choose_rates()
             progress(f"Training {' and '.join(settings.names)}: {course.described()}", (step + 1) / steps)
-    return course.finished()
+    return course.finished(round(time.perf_counter() - start, 2))
 
 
 def _order(count: int, seed: int) -> Iterator[int]:
@@ -228,8 +230,8 @@ class _Course:
         }
         return ", ".join(f"{name} {value:.3f} nats" for name, value in best.items())
 
-    def finished(self) -> Learned:
-        """The learners, which no longer learn, and the report."""
+    def finished(self, seconds: float) -> Learned:
+        """The learners, which no longer learn, and the report with the seconds of the training."""
         layers: dict[str, dict[int, Learner]] = {}
         report: dict[str, dict[str, Any]] = {}
         for name, pupils in self.pupils.items():
@@ -241,6 +243,7 @@ class _Course:
                 "first_kl": float(np.mean([pupil.losses[0] for pupil in chosen.values()])),
                 "last_kl": float(np.mean([pupil.recent(RECENT) for pupil in chosen.values()])),
                 "trial_kl": self.trials[name],
+                "seconds": seconds,
                 "arguments": {layer: pupil.arguments for layer, pupil in chosen.items()},
             }
         return Learned(layers, report)

@@ -87,7 +87,7 @@ def _routing(row: dict[str, Any]) -> str:
 
 
 def model_bench_table(record: dict[str, Any]) -> Table:
-    """One line per length and routing of a whole model.
+    """One line per length and routing of a whole model: in MiB the peak of prefill, and the cache before decode.
 
     Args:
         record: from `focus_core.bench.model.record_model_bench`.
@@ -97,7 +97,7 @@ def model_bench_table(record: dict[str, Any]) -> Table:
     names = ("task", "tokens", "routing", "kept", "seconds", "tokens/s", "speed-up", "MiB", "error")
     table = plain_table(title, *names, left=("task", "routing"))
     for row in record["results"]:
-        memory, error = row.get("memory_bytes"), row.get("error")
+        memory, error = row.get("memory_bytes", row.get("cache_bytes")), row.get("error")
         table.add_row(
             row["task"],
             f"{row['tokens']:,}",
@@ -109,4 +109,21 @@ def model_bench_table(record: dict[str, Any]) -> Table:
             "" if memory is None else f"{memory / 2**20:,.0f}",
             "" if error is None else f"{error:.0e}",
         )
+    return table
+
+
+def scale_table(record: dict[str, Any]) -> Table:
+    """One line per prediction.
+
+    Args:
+        record: from `focus_core.scale.record.record_scale`.
+    """
+    machine = machine_of(record)
+    title = f"{record['model']['name']}, {machine['device']}, {machine['threads']} threads"
+    table = plain_table(
+        title, "task", "tokens", "routing", "predicted s", "measured s", "error", left=("task", "routing")
+    )
+    for row in record["results"]:
+        times = (f"{row[name]:,.3g}" for name in ("predicted_s", "measured_s"))
+        table.add_row(row["task"], f"{row['tokens']:,}", row["routing"], *times, f"{row['error']:+.0%}")
     return table

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from focus_core.frontier.figure import COLORS, GREY, PANEL_HEIGHT, PANEL_WIDTH, Axis, drawing
-from focus_core.frontier.kinds.means import MeanRow, lengths_of, mean_rows
+from focus_core.frontier.kinds.means import MeanRow, devices_of, lengths_of, mean_rows
 from focus_core.frontier.kinds.table import kinds_title
 
 NOTES = (
@@ -62,10 +62,9 @@ def kinds_figure(record: Mapping[str, Any]) -> str:
         for length in lengths_of(record)
     }
     legend = _legend([row for rows in found.values() for row in rows])
-    made = record["made"]
     return drawing(
         title=kinds_title(record),
-        subtitle=f"{record['model']['name']}; {made['device']}, {made['date'][:10]}",
+        subtitle=f"{record['model']['name']}; {devices_of(record)}, {record['made']['date'][:10]}",
         y_name="KL from the untouched model, nats per token",
         panels=[_panel(length, rows, legend) for length, rows in found.items()],
         legend=list(legend.values()),

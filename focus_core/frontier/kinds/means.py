@@ -111,6 +111,18 @@ def blocks_of(record: Mapping[str, Any], kind: str, length: int) -> int:
     return record["kinds"][kind]["blocks"].get(str(length), {"used": 0})["used"]
 
 
+def blocks_available(record: Mapping[str, Any], kind: str, length: int) -> int:
+    """Number of blocks that the documents of one kind hold at one length, used or not."""
+    blocks = record["kinds"][kind]["blocks"].get(str(length), {"used": 0})
+    return blocks.get("available", blocks["used"])
+
+
+def devices_of(record: Mapping[str, Any]) -> str:
+    """The devices that measured the points of a record; of older ones, whose points lack it, that of the last call."""
+    found = [point["made"]["device"] for point in record["points"] if point.get("made")]
+    return ", ".join(dict.fromkeys(found)) or record["made"]["device"]
+
+
 def mean_rows(record: Mapping[str, Any], length: int) -> list[MeanRow]:
     """Rows at one length: the untouched model, routers, baselines and oracles, each by KL, the least first.
 

@@ -6,9 +6,8 @@ Short lengths come first and, within a length, what matters most, so that an int
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -18,35 +17,39 @@ from torch import Tensor
 
 from focus_core.baselines import METHODS
 from focus_core.baselines.learned.train import LearnedSettings
+from focus_core.cluster import Cluster
 from focus_core.errors import FocusError
-from focus_core.evaluation import evaluate
 from focus_core.evaluation.exposure import check_exposed
 from focus_core.evaluation.retention import Untouched
+from focus_core.files import to_json, write_atomic
 from focus_core.frontier.files import write_beside
 from focus_core.frontier.kinds.figure import kinds_figure
 from focus_core.frontier.kinds.methods import Cell, Method, routed_methods
-from focus_core.frontier.kinds.record import SCHEMA, check_held_out, described, resumed
+from focus_core.frontier.kinds.record import SCHEMA, check_held_out, contained, described, resumed
 from focus_core.frontier.kinds.rivals import Rivals
 from focus_core.frontier.kinds.table import kinds_markdown
 from focus_core.frontier.kinds.timing import Clock
-from focus_core.frontier.measure import Point, baseline_point, check_names, point_of, routed_point
+from focus_core.frontier.measure import Point, check_names, point_of
 from focus_core.frontier.speeds import Speeds, recorded_speeds
 from focus_core.frontier.texts import Cut, cut, find_kinds
-from focus_core.frontier.tuning import Tuning
+from focus_core.frontier.tuning import Tuning, training_pool
+from focus_core.frontier.work import Attention, Found, Replaced, Routers, Wanted, points_of
 from focus_core.locks import claims_file
-from focus_core.models import LoadedModel, load_model
+from focus_core.models import LoadedModel, check_positions, load_model
+from focus_core.models.positions import positions_of
 from focus_core.progress import Progress, silent
-from focus_core.results import record_run, text_records
+from focus_core.results import made_now, record_run, text_records
 from focus_core.routing.attach import attach
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel
-from focus_core.text import find_texts, read_text, token_blocks
-from focus_core.training.loop import calibration_blocks
+from focus_core.text import find_texts
 
 LENGTHS = (512, 2048, 8192)
 LONG = 2048
 """Above this length only `LEADING` baselines are measured unless others are named: exact selection is slow there."""
 LEADING = ("streaming", "sparq", "quest")
+BLOCKS, LONG_BLOCKS = 3, 1
+"""Blocks of each kind of text, and those above `LONG` tokens, where one takes minutes for each method."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ class ProtocolSettings:
         baselines: keys of `focus_core.baselines.METHODS`; None for all, above `LONG` tokens for `LEADING`.
         lengths: T in tokens; None for those of `LENGTHS` that the model has positions for.
         shares: of distant pairs, for baselines and for routers that read a share.
-        blocks: of each kind of text at each length, evenly spaced over its documents.
+        blocks: of each kind of text at each length, evenly spaced over its documents; None for `BLOCKS`, above `LONG`
+            tokens for `LONG_BLOCKS`.
         window: w, for all methods.
         sink_tokens: first tokens that all methods keep.
         seed: of random baselines.
@@ -75,7 +79,7 @@ class ProtocolSettings:
     baselines: tuple[str, ...] | None = None
     lengths: tuple[int, ...] | None = None
     shares: tuple[float, ...] = (0.15,)
-    blocks: int = 3
+    blocks: int | None = None
     window: int = 128
     sink_tokens: int = 4
     seed: int = 0
@@ -84,6 +88,12 @@ class ProtocolSettings:
 
     def __post_init__(self) -> None:
         check_names(self.baselines or (), self.shares)
+
+    def blocks_at(self, length: int) -> int:
+        """Blocks of each kind of text at one length."""
+        if self.blocks is not None:
+            return self.blocks
+        return BLOCKS if length <= LONG else LONG_BLOCKS
 
     def baselines_at(self, length: int) -> list[str]:
         """Baselines of one length, the most important first."""
@@ -109,6 +119,7 @@ def measure_protocol(
     *,
     model: str | LoadedModel = "default",
     speeds: Speeds | None = None,
+    cluster: Cluster | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Measure every cell that the file does not hold yet, and write the table and the figure beside it.
@@ -123,13 +134,16 @@ def measure_protocol(
         settings: methods and sizes; the defaults when None.
         model: a loaded model, or a name that `load_model` accepts.
         speeds: measured speeds for the table; those that are shipped when None.
+        cluster: workers of Ray that measure blocks, with the model by name; None for this process. Fitting, tuning and
+            training stay here.
         progress: told of each cell, and of the time that the others will take.
 
     Returns:
         The record: ``schema``, ``made``, ``model``, ``settings``, ``training_text``, ``kinds`` (documents and blocks),
         ``routers`` (hash, settings and training text), ``ours`` (the routers that baselines are compared with),
-        ``learned`` (rate, parameters and divergence of each learned baseline), ``tuning`` (the settings tried of each
-        baseline) and ``points``.
+        ``learned`` (rate, parameters, divergence and seconds of each learned baseline), ``tuning`` (the settings tried
+        of each baseline, on which blocks, and the seconds) and ``points``, each with its machine and date. ``made`` is
+        of the last call. Lengths, blocks, shares and k in ``settings`` are those of all points.
 
     Raises:
         FocusError: a text, a model or routers are missing, a text was trained on, a length is past the model's
@@ -146,7 +160,7 @@ def measure_protocol(
     for length in lengths:
         check_exposed(length, FocusConfig(window=settings.window))
     cuts = {
-        (text.name, length): cut(loaded.tokenizer, text.files, length, settings.blocks)
+        (text.name, length): cut(loaded.tokenizer, text.files, length, settings.blocks_at(length))
         for length in lengths
         for text in texts
     }
@@ -159,15 +173,11 @@ def measure_protocol(
     check_held_out(entries, training_text, routers)
     report = {
         "schema": SCHEMA,
-        "model": {"name": loaded.info.name, "revision": loaded.info.revision},
+        "model": loaded.info.identity,
         "settings": {
             "window": settings.window,
             "sink_tokens": settings.sink_tokens,
             "seed": settings.seed,
-            "blocks": settings.blocks,
-            "lengths": lengths,
-            "shares": settings.shares,
-            "top_k": settings.top_k,
             "learned_tokens": settings.learned_tokens,
             "tuned": settings.tuned,
         },
@@ -178,8 +188,8 @@ def measure_protocol(
         ours["share"] = methods[0].share
     record = resumed(out, report, {"kinds": entries, "routers": routers, "ours": ours})
     points = [point_of(point) for point in record["points"]]
-    fit_length = min(LONG, _positions(loaded) or LONG)
-    pool = calibration_blocks(token_blocks(loaded.tokenizer, map(read_text, train_files), fit_length), settings.seed)
+    fit_length = min(LONG, positions_of(loaded.model) or LONG)
+    pool = training_pool(loaded.tokenizer, train_files, fit_length, settings.seed)
     rivals = Rivals(
         loaded,
         train_files,
@@ -192,19 +202,23 @@ def measure_protocol(
     )
     budget = {"window": settings.window, "sinks": settings.sink_tokens, "seed": settings.seed}
     tuning = Tuning(pool, record["tuning"], on=settings.tuned, progress=progress, **budget)
-    run = _Run(loaded, settings, cuts, pool, methods, rivals, tuning)
+    run = _Run(loaded, settings, cuts, pool.blocks, methods, rivals, tuning)
     cells = run.cells(lengths, [text.name for text in texts])
     missing = run.missing(cells, points)
     clock = Clock([(cell.key[0], cell.length, len(cuts[cell.text, cell.length].blocks)) for cell in missing], points)
-    for done, point in enumerate(run.measure(missing), 1):
+    found = points_of(run.wanted(missing), cluster=cluster, model=model, progress=progress)
+    for done, point in enumerate(run.points(found), 1):
         points = [each for each in points if each.key != point.key] + [point]
         added = {"learned": record["learned"] | rivals.report, "tuning": tuning.entries}
-        record = record_run(out, {**record, **added, "points": [asdict(each) for each in points]})
+        added |= {"settings": contained(record["settings"], points), "points": [asdict(each) for each in points]}
+        record = record_run(out, {**record, **added}, device=loaded.model.device.type)
         write_beside(out, kinds_markdown(record, speeds), kinds_figure(record))
         left = clock.after(point)
         at = f"{point.label}, {point.text}, T = {point.length:,}"
         progress(f"{at} ({done} of {len(missing)}; {left})", done / len(missing))
     if not missing:
+        record["settings"] = contained(record["settings"], points)
+        write_atomic(out, to_json(record) + "\n")  # older versions wrote the settings of one call
         write_beside(out, kinds_markdown(record, speeds), kinds_figure(record))
     return record
 
@@ -215,20 +229,12 @@ def wanted_lengths(loaded: LoadedModel, lengths: Sequence[int] | None) -> list[i
     Raises:
         FocusError: a length is past the model's positions.
     """
-    positions = _positions(loaded)
     if lengths is None:
+        positions = positions_of(loaded.model)
         fitting = [length for length in LENGTHS if positions is None or length <= positions]
         return fitting or [positions or LENGTHS[0]]
-    if positions is not None and max(lengths) > positions:
-        raise FocusError(
-            f"{loaded.info.name} has {positions:,} positions, so it cannot be measured at {max(lengths):,} tokens: "
-            "give a shorter --length."
-        )
+    check_positions(loaded, *lengths)
     return sorted(set(lengths))
-
-
-def _positions(loaded: LoadedModel) -> int | None:
-    return getattr(loaded.model.config.get_text_config(), "max_position_embeddings", None)
 
 
 class _Run:
@@ -262,18 +268,27 @@ class _Run:
         held = {point.key: len(point.block_nll) for point in points}
         return [cell for cell in cells if held.get(cell.key, 0) != len(self.cuts[cell.text, cell.length].blocks)]
 
-    def measure(self, cells: Sequence[Cell]) -> Iterator[Point]:
-        """The points of cells, in their order."""
+    def wanted(self, cells: Sequence[Cell]) -> Iterator[Wanted]:
+        """What to measure for cells, in their order."""
         for length, group in groupby(cells, key=lambda cell: cell.length):
             states = {text: Untouched(part.blocks) for (text, each), part in self.cuts.items() if each == length}
             for method, same in groupby(group, key=lambda cell: cell.method):
                 with self._attached(method) as focus:
-                    given = self._given(focus, method)
+                    attention = self._attention(focus, method)
                     for cell in same:
-                        start = time.perf_counter()
-                        point = self._point(focus, method, states[cell.text], given)
-                        seconds = round(time.perf_counter() - start, 2)
-                        yield replace(point, text=cell.text, length=length, seconds=seconds)
+                        yield Wanted(focus, attention, states[cell.text], cell)
+
+    def points(self, found: Generator[Found]) -> Iterator[Point]:
+        """The points of cells that were measured."""
+        with closing(found):
+            for each in found:
+                where = {"text": each.place.text, "length": each.place.length}
+                yield replace(each.point, **where, seconds=each.seconds, made=self._made() | each.machine)
+
+    def _made(self) -> dict[str, Any]:
+        """Date and machine of a point that was just measured."""
+        made = made_now(self.loaded.model.device.type)
+        return {name: made[name] for name in ("date", "device", "processor", "threads")}
 
     def _methods(self, length: int) -> list[Method]:
         first, shares = self.routed[0].routers, self.settings.shares
@@ -294,45 +309,20 @@ class _Run:
 
     def _given(self, focus: FocusModel, method: Method) -> dict[str, Any]:
         """What a baseline has from training text: its setting, and what was fitted or learned."""
-        if method.kind != "baseline":
-            return {}
         learned = self.rivals.layers(focus, method.name)
-        return self.tuning.of(focus, method.name, method.share) if learned is None else {"fitted": learned}
+        if learned is not None:
+            return {"fitted": learned, "setting": None}
+        return self.tuning.of(focus, method.name, method.share)
 
-    def _point(self, focus: FocusModel, method: Method, states: Untouched, given: dict[str, Any]) -> Point:
+    def _attention(self, focus: FocusModel, method: Method) -> Attention:
         settings = self.settings
         if method.kind == "untouched":
-            row = evaluate(focus, states.blocks, routing="off", untouched=states)
-            return routed_point("untouched", "untouched model", "", row)
+            return Routers.untouched(focus)
         if method.kind == "baseline":
-            return baseline_point(
-                focus,
-                method.name,
-                states.blocks,
-                share=method.share or 0.0,
-                window=settings.window,
-                sinks=settings.sink_tokens,
-                training_text=self.pool,
-                seed=settings.seed,
-                untouched=states,
-                top_k=self.routed[0].top_k,
-                **given,
-            )
-        changes: dict[str, Any] = {"window": settings.window, "sink_tokens": settings.sink_tokens}
-        config = focus.config
-        if method.share is not None:
-            changes["read_share"] = method.share
-        row = evaluate(
-            focus,
-            states.blocks,
-            routing="hard",
-            top_k=method.top_k,
-            balance="calibrated",
-            untouched=states,
-            **changes,
-        )
-        budget = config.budget if method.top_k is None else f"k={method.top_k}"
+            own: dict[str, Any] = {"window": settings.window, "sinks": settings.sink_tokens, "seed": settings.seed}
+            own |= {"top_k": self.routed[0].top_k}
+            return Replaced(method.name, method.share or 0.0, **self._given(focus, method), budget=own)
+        budget = focus.config.budget if method.top_k is None else f"k={method.top_k}"
         label = method.name if method.share is not None else f"{method.name}, {budget}"
-        planned = config.layer_top_k or None
-        point = routed_point(method.name, label, "trained", row, config.router, config.num_groups, planned)
-        return replace(point, wanted_share=method.share)
+        sizes: dict[str, Any] = {"window": settings.window, "sink_tokens": settings.sink_tokens}
+        return Routers.of(focus, method.name, label, "trained", method.top_k, share=method.share, **sizes)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.errors import FocusError
-from focus_core.frontier.measure import POINT
+from focus_core.frontier.measure import POINT, Point
 from focus_core.frontier.texts import Cut, Kind
 from focus_core.reading import read_json
 from focus_core.results import plain, resume_record, text_records
@@ -42,6 +42,27 @@ def described(texts: Sequence[Kind], cuts: dict[tuple[str, int], Cut]) -> dict[s
             "documents": part.documents,
         }
     return found
+
+
+def contained(settings: dict[str, Any], points: Sequence[Point]) -> dict[str, Any]:
+    """Settings of a record with the lengths, blocks, shares and k that its points have, in place of one call's.
+
+    Args:
+        settings: those of the last call.
+        points: all points of the record.
+
+    Returns:
+        The settings; ``blocks`` is the largest number of blocks of a kind at each length, by length.
+    """
+    blocks: dict[str, int] = {}
+    for point in sorted(points, key=lambda point: point.length or 0):
+        blocks[str(point.length)] = max(blocks.get(str(point.length), 0), len(point.block_nll))
+    found = {
+        "lengths": {point.length for point in points},
+        "shares": {point.wanted_share for point in points},
+        "top_k": {point.top_k for point in points},
+    }
+    return {**settings, "blocks": blocks} | {name: sorted(each - {None}) for name, each in found.items()}
 
 
 def check_held_out(kinds: dict[str, Any], training_text: Sequence[dict[str, Any]], routers: dict[str, Any]) -> None:

@@ -10,12 +10,13 @@ from focus_core.baselines import LEARNED
 from focus_core.baselines.learned.lesson import Learner, Sizes
 from focus_core.baselines.learned.train import Learned, LearnedSettings, learned
 from focus_core.models import LoadedModel
+from focus_core.models.positions import positions_of
 from focus_core.progress import Progress, silent
 from focus_core.routing.model import FocusModel
 from focus_core.text import read_text, token_blocks
 
 LENGTH = 1024
-"""Tokens of a block of training text."""
+"""Tokens of a block of training text, where the model has as many positions."""
 
 
 class Rivals:
@@ -44,7 +45,9 @@ class Rivals:
         seed: int,
         progress: Progress = silent,
     ) -> None:
-        self.loaded, self.train, self.folder, self.progress = loaded, train, folder, progress
+        # The names of the files tell weights and settings, but not a folder's configuration.
+        self.folder = folder / loaded.info.configuration
+        self.loaded, self.train, self.progress = loaded, train, progress
         sizes = Sizes(block=min(Sizes.block, window + 1))
         self.settings = LearnedSettings(tokens=tokens, window=window, sinks=sinks, sizes=sizes, seed=seed)
         self._trained: Learned | None = None
@@ -64,6 +67,7 @@ class Rivals:
         if name not in LEARNED:
             return None
         if self._trained is None:
-            blocks = token_blocks(self.loaded.tokenizer, map(read_text, self.train), LENGTH)
+            length = min(LENGTH, positions_of(self.loaded.model) or LENGTH)
+            blocks = token_blocks(self.loaded.tokenizer, map(read_text, self.train), length)
             self._trained = learned(focus, blocks, self.folder, self.settings, self.progress)
         return self._trained.layers[name]

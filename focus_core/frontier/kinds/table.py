@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from focus_core.evaluation.compare import MIN_BLOCKS, few_blocks
-from focus_core.frontier.kinds.means import MeanRow, blocks_of, kinds_at, lengths_of, mean_rows
+from focus_core.frontier.kinds.means import (
+    MeanRow,
+    blocks_available,
+    blocks_of,
+    devices_of,
+    kinds_at,
+    lengths_of,
+    mean_rows,
+)
 from focus_core.frontier.speeds import Speed, Speeds
 from focus_core.frontier.texts import one_document
 
@@ -74,7 +82,7 @@ def kinds_markdown(record: Mapping[str, Any], speeds: Speeds) -> str:
     lines = [
         f"## {kinds_title(record)}",
         "",
-        f"{record['model']['name']}; {made['device']}, {versions}, {made['date'][:10]}.",
+        f"{record['model']['name']}; {devices_of(record)}, {versions}, {made['date'][:10]}.",
         "",
         *(f"- {note}" for note in notes(record)),
     ]
@@ -111,7 +119,7 @@ def kinds_title(record: Mapping[str, Any]) -> str:
 
 
 def notes(record: Mapping[str, Any]) -> list[str]:
-    """How intervals and speeds are to be read, and which texts are short or a single document."""
+    """How intervals and speeds are to be read, which texts are short or a single document, and the time it took."""
     found = [
         "KL is of the untouched model's next-token distribution from the sparse one, in nats per token. "
         "Intervals: 95%, Student's t over the blocks of all kinds.",
@@ -120,20 +128,43 @@ def notes(record: Mapping[str, Any]) -> list[str]:
         "Routers keep the pairs that their k gives. Baselines are asked for a share. Oracles need the attention that "
         "they save: they are bounds, and no part of the comparison.",
     ]
-    wanted = record["settings"]["blocks"]
-    for length in lengths_of(record):
-        short = {name: blocks_of(record, name, length) for name in record["kinds"]}
-        told = [f"{name} {count}" for name, count in short.items() if count < wanted]
+    used = {
+        length: {name: blocks_of(record, name, length) for name in record["kinds"]} for length in lengths_of(record)
+    }
+    most = max((count for counts in used.values() for count in counts.values()), default=0)
+    for length, counts in used.items():
+        told = [_fewer(record, name, length) for name, count in counts.items() if count < most]
         if told:
-            found.append(f"Fewer than {wanted} blocks of {length:,} tokens: {', '.join(told)}.")
-        few = few_blocks(sum(short.values()))
+            found.append(f"Fewer than {most} blocks of {length:,} tokens: {', '.join(told)}.")
+        few = few_blocks(sum(counts.values()))
         if few:
             found.append(f"T = {length:,}: {few}.")
     for name, entry in record["kinds"].items():
-        used = [document for blocks in entry["blocks"].values() for document in blocks["documents"]]
-        if warning := one_document(used):
+        documents = [document for blocks in entry["blocks"].values() for document in blocks["documents"]]
+        if warning := one_document(documents):
             found.append(f"{name}: {warning[0].lower()}{warning[1:]}")
-    return found
+    return [*found, *filter(None, [cost(record)])]
+
+
+def cost(record: Mapping[str, Any]) -> str:
+    """How long all points took, and what baselines got from training text; older records tell less, or nothing."""
+    seconds = {
+        "points": sum(point.get("seconds") or 0.0 for point in record["points"]),
+        "settings of baselines": sum(entry.get("seconds", 0.0) for entry in record.get("tuning", ())),
+        "learned baselines": max(
+            (each.get("seconds", 0.0) for each in record.get("learned", {}).values()), default=0.0
+        ),
+    }
+    told = [f"{name} {each / 60:,.1f}" for name, each in seconds.items() if each]
+    return f"Time in minutes: {', '.join(told)}." if told else ""
+
+
+def _fewer(record: Mapping[str, Any], kind: str, length: int) -> str:
+    """Why a kind has few blocks: not all of its text was used, or there is no more."""
+    used, available = blocks_of(record, kind, length), blocks_available(record, kind, length)
+    if used < available:
+        return f"{kind} used {used} of {available}"
+    return f"{kind} has {used}" if used else f"{kind} has none"
 
 
 def verdict(record: Mapping[str, Any], length: int) -> str:
@@ -154,13 +185,17 @@ def verdict(record: Mapping[str, Any], length: int) -> str:
     return text
 
 
+def _losing(count: int) -> str:
+    return f"{count} {'loses' if count == 1 else 'lose'}"
+
+
 def _counted(compared: list[MeanRow]) -> str:
     """How many baselines lose less and more than our routers."""
     gaps = [row.against for row in compared if row.against is not None]
     number = f"Of {len(gaps)} baselines" if len(gaps) > 1 else "Of 1 baseline"
     if any(gap.mark for gap in gaps):
-        less = sum(gap.difference > 0 for gap in gaps)
-        return f"{number}, {less} lose less, but over fewer than {MIN_BLOCKS} blocks nothing is established."
+        less = _losing(sum(gap.difference > 0 for gap in gaps))
+        return f"{number}, {less} less, but over fewer than {MIN_BLOCKS} blocks nothing is established."
     established = [row.against.difference for row in compared if row.against is not None and row.established]
-    less, more = sum(gap > 0 for gap in established), sum(gap < 0 for gap in established)
-    return f"{number}, {less} {'loses' if less == 1 else 'lose'} significantly less and {more} significantly more."
+    less, more = _losing(sum(gap > 0 for gap in established)), sum(gap < 0 for gap in established)
+    return f"{number}, {less} significantly less and {more} significantly more."

@@ -17,6 +17,7 @@ from focus_core.baselines import BASELINES
 from focus_core.errors import FocusError, require
 from focus_core.evaluation import Evaluation, evaluate
 from focus_core.evaluation.compare import mean_difference, perplexity_difference
+from focus_core.evaluation.perplexity import settings_for
 from focus_core.evaluation.retention import Untouched, compare_tokens, retention_of
 from focus_core.frontier.measure import Point, baseline_point, fit_baseline
 from focus_core.frontier.tuning import Tuner, tunable
@@ -36,13 +37,16 @@ from focus_core.reproduce.experiments.tuning import (
 from focus_core.reproduce.runner import CELLS
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, retrofit
+from focus_core.routing.narrow.fit import fit_narrow
 from focus_core.schema import array, table
+from focus_core.training.fit import narrow_config
 from focus_core.training.loop import calibration_blocks
 
 UNTOUCHED, ROUTERS, LORA, BOTH = "untouched", "routers", "LoRA, full attention", "routers on LoRA"
-TOP_KS = (1, 2)
-SHARED_AT = 1
-"""k of the routers whose kept share baselines get."""
+NARROW, NARROW_BOTH = "narrow groups", "narrow groups on LoRA"
+GIVEN, GIVEN_BOTH = "given routers", "given routers on LoRA"
+SAMPLE = 24576
+"""Tokens of training text that narrow groups are fitted on."""
 COLUMNS = (
     *("parameters", "learning_rate", "rate_grid", "routing", "top_k", "balance", "perplexity"),
     *("difference", "low", "high", "from_full", "from_full_low", "from_full_high"),
@@ -52,15 +56,28 @@ COLUMNS = (
 
 
 def cells(context: Context) -> dict[str, dict[str, Any]]:
-    """The untouched model, routers, the adapted model with full attention, with these routers, and with baselines."""
-    config = FocusConfig(router="head", window=context.scale.window)
+    """The untouched model, routers, the adapted model with full attention, with these routers, and with baselines.
+
+    Narrow groups are fitted on the training text, to each model. Routers that the caller gives are measured as they
+    are. Baselines get the share that narrow groups read.
+    """
+    config = _per_head(context)
+    narrow = narrow_config(window=context.scale.window)
+    given, share = (GIVEN, GIVEN_BOTH), narrow.read_share
     return {
         UNTOUCHED: {},
         ROUTERS: {"config": config, "objective": OURS, "rates": ROUTER_RATES},
         LORA: {"config": config, "rates": tuple(context.rates or ADAPTER_RATES)},
         BOTH: {"config": config},
-        **{f"baseline {name}": {"baseline": name, "config": config} for name in BASELINES},
+        **{cell: {"config": narrow} for cell in (NARROW, NARROW_BOTH)},
+        **({cell: {"config": config, "routers": context.attached_hash()} for cell in given} if context.routers else {}),
+        **{f"baseline {name}": {"baseline": name, "config": config, "share": share} for name in BASELINES},
     }
+
+
+def _per_head(context: Context) -> FocusConfig:
+    """Settings of the routers that are trained; the adapters get about as many parameters."""
+    return FocusConfig(router="head", window=context.scale.window)
 
 
 def run(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -70,25 +87,30 @@ def run(context: Context, cell: str, values: dict[str, Any]) -> dict[str, Any]:
     if cell == UNTOUCHED:
         found = context.untouched
         return {"rows": [{"routing": "off", "parameters": 0, "perplexity": found.perplexity, "kept_share": 1.0}]}
-    if cell == ROUTERS:
-        focus, search = tuned_routers(context, cell, values)
-        parameters = sum(parameter.numel() for parameter in focus.trainable_parameters())
-        try:
-            rows = _routed(context, focus, untouched, untouched, context.untouched.block_nll)
-        finally:
-            focus.detach()
-        rates = {**search.to_dict(), "chosen_on": chosen_on(context)}
-        return {"rows": [{"parameters": parameters, **row, **of_search(search)} for row in rows], "rates": rates}
-    if cell == LORA:
-        return _adapted_row(context, values, untouched)
-    adapted, best = _stored(context, cell, LORA), _stored(context, cell, ROUTERS)["rates"]["best"]
-    loaded, _, _ = _adapt(context, values["config"], adapted["rates"]["best"])
+    searched = {ROUTERS: _router_rows, LORA: _adapted_row}
+    if cell in searched:
+        return searched[cell](context, values, untouched)
+    if cell in (NARROW, GIVEN):
+        return _attached(context, cell, values, context.loaded, untouched, untouched, context.untouched.block_nll)
+    adapted = _stored(context, cell, LORA)
+    loaded, _, _ = _adapt(context, adapted["rates"]["best"])
     own, own_nll = Untouched(context.held), adapted["block_nll"]
-    if cell == BOTH:
-        focus = FocusModel.from_pretrained(loaded.model, context.folder / "rates" / ROUTERS / f"{best:g}")
-        return {"rows": _routed(context, focus, untouched, own, own_nll)}
+    if cell in (BOTH, NARROW_BOTH, GIVEN_BOTH):
+        return _attached(context, cell, values, loaded, untouched, own, own_nll)
     focus = retrofit(loaded.model, values["config"], seed=context.seed)
     return _baseline(context, cell, values, focus, untouched, own, own_nll)
+
+
+def _router_rows(context: Context, values: dict[str, Any], untouched: Untouched) -> dict[str, Any]:
+    """Routers trained on the training text, on the untouched model."""
+    focus, search = tuned_routers(context, ROUTERS, values)
+    parameters = sum(parameter.numel() for parameter in focus.trainable_parameters())
+    try:
+        rows = _routed(context, focus, untouched, untouched, context.untouched.block_nll)
+    finally:
+        focus.detach()
+    rates = {**search.to_dict(), "chosen_on": chosen_on(context)}
+    return {"rows": [{"parameters": parameters, **row, **of_search(search)} for row in rows], "rates": rates}
 
 
 def _untouched(context: Context) -> Untouched:
@@ -115,11 +137,11 @@ def _stored(context: Context, cell: str, wanted: str) -> dict[str, Any]:
     return read_json(path, table({"rows": array(table())}))
 
 
-def _adapt(context: Context, config: FocusConfig, rate: float) -> tuple[LoadedModel, int, int]:
+def _adapt(context: Context, rate: float) -> tuple[LoadedModel, int, int]:
     """The model adapted at a rate, with about as many parameters as routers have; the rank; its parameters."""
     from focus_core.reproduce.studies.adapted import adapt
 
-    focus = retrofit(context.loaded.model, config, seed=context.seed)
+    focus = retrofit(context.loaded.model, _per_head(context), seed=context.seed)
     wanted = sum(parameter.numel() for parameter in focus.trainable_parameters())
     focus.detach()
     scale = context.scale
@@ -146,11 +168,11 @@ def _adapted_row(context: Context, values: dict[str, Any], untouched: Untouched)
     """The adapted model with full attention; its divergence from itself is 0."""
 
     def train(rate: float, _: Path) -> float:
-        return full_attention_loss(_adapt(context, values["config"], rate)[0], context.choosing)
+        return full_attention_loss(_adapt(context, rate)[0], context.choosing)
 
     search = tuned(context, LORA, values, train)
-    loaded, rank, parameters = _adapt(context, values["config"], search.best)
-    focus = retrofit(loaded.model, values["config"], seed=context.seed)
+    loaded, rank, parameters = _adapt(context, search.best)
+    focus = retrofit(loaded.model, _per_head(context), seed=context.seed)
     compared = []
     with torch.inference_mode(), focus.routing("off"):
         for number, block in enumerate(context.held):
@@ -168,12 +190,39 @@ def _adapted_row(context: Context, values: dict[str, Any], untouched: Untouched)
     return {"rows": [row], "rates": {**search.to_dict(), "chosen_on": chosen_on(context)}, "block_nll": losses}
 
 
+def _attached(
+    context: Context,
+    cell: str,
+    values: dict[str, Any],
+    loaded: LoadedModel,
+    untouched: Untouched,
+    own: Untouched,
+    own_nll: Any,
+) -> dict[str, Any]:
+    """Narrow groups fitted to a model, or routers on it: those trained here, or those that the caller gave."""
+    if cell == BOTH:
+        best = _stored(context, cell, ROUTERS)["rates"]["best"]
+        focus = FocusModel.from_pretrained(loaded.model, context.folder / "rates" / ROUTERS / f"{best:g}")
+    elif cell in (NARROW, NARROW_BOTH):
+        sample = context.blocks[: max(2, SAMPLE // context.scale.length)]
+        config = values["config"]
+        focus = fit_narrow(loaded.model, sample, config, seed=context.seed, progress=context.progress)
+    else:
+        focus = FocusModel.from_pretrained(loaded.model, str(context.routers))
+    try:
+        return {"rows": _routed(context, focus, untouched, own, own_nll)}
+    finally:
+        focus.detach()
+
+
 def _routed(
     context: Context, focus: FocusModel, untouched: Untouched, own: Untouched, own_nll: Any
 ) -> list[dict[str, Any]]:
-    """Hard, causal routing at each k, beside the untouched model and full attention with the same weights."""
+    """Hard, causal routing at each k, or at the routers' own share; beside full attention with the same weights."""
     rows = []
-    for top_k in TOP_KS:
+    for mode, top_k, balance in settings_for(focus.config):
+        if mode != "hard" or balance != "calibrated":
+            continue
         measure = partial(evaluate, focus, context.held, routing="hard", top_k=top_k, balance="calibrated")
         found = measure(untouched=untouched)
         beside = found if own is untouched else measure(untouched=own)
@@ -192,12 +241,8 @@ def _baseline(
     own: Untouched,
     own_nll: Any,
 ) -> dict[str, Any]:
-    """A baseline on the adapted model, at the share of distant pairs that the routers keep.
-
-    Its setting is chosen, and it is fitted, on training text.
-    """
-    routed = next(row for row in _stored(context, cell, ROUTERS)["rows"] if row["top_k"] == SHARED_AT)
-    name, share, text = values["baseline"], routed["kept_share"], calibration_blocks(context.blocks, context.seed)
+    """A baseline on the adapted model, its setting chosen and itself fitted on training text."""
+    name, share, text = values["baseline"], values["share"], calibration_blocks(context.blocks, context.seed)
     budget = {"window": values["config"].window, "sinks": values["config"].sink_tokens, "seed": context.seed}
     tuning = Tuner(focus, text, **budget).tune(name, share) if tunable(name) else None
     budget |= {"share": share, "setting": tuning["setting"] if tuning else {}}

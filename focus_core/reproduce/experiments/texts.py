@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.evaluation import evaluate, length_transfer
+from focus_core.models import check_positions
 from focus_core.reproduce.context import Context, row
 from focus_core.reproduce.experiments.retrofits import HARD, Plan
 from focus_core.resources import data_dir
@@ -31,6 +32,7 @@ def run_domain(context: Context, cell: str, values: dict[str, Any]) -> dict[str,
     tokenizer = context.loaded.tokenizer
     tokens = len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) + len(opening_tokens(tokenizer))
     length = min(context.scale.length, tokens)
+    check_positions(context.loaded, length)
     blocks = token_blocks(tokenizer, [text], length, max_blocks=context.scale.blocks)
     focus = context.attached()
     try:

@@ -1,6 +1,7 @@
 """Timing the baselines: what a point holds, that it is exact, resuming; no assertion on how fast anything is."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -140,6 +141,15 @@ def test_a_run_resumes_and_other_settings_are_refused(tmp_path):
         (dict(sizes=(0,)), "at least 1"),
         (dict(shares=(1.5,)), "between 0 and 1"),
         (dict(baselines=("magic",)), "no baseline 'magic'"),
+        (dict(baselines=("sliding",), tuned={"quest": {"page": 4}}), "quest has a setting and is not measured"),
+        (dict(tuned={"quest": {"bits": 4}}), "quest has no setting of bits: give page"),
+        (dict(tuned={"quest": {"page": 0}}), "page of quest is 0: give a whole number"),
+        (dict(tuned={"quest": {"page": 1.5}}), "page of quest is 1.5"),
+        (dict(tuned={"magicpig": {"bits": -5}}), "bits of magicpig is -5"),
+        (dict(tuned={"kmeans": {"clusters": math.inf}}), "clusters of kmeans is inf"),
+        (dict(tuned={"moba": {"page": math.nan}}), "page of moba is nan"),
+        (dict(tuned={"sparq": {"components": 1e30}}), "a share above 0 and up to 1"),
+        (dict(tuned={"sparq": {"components": 0}}), "components of sparq is 0"),
     ],
 )
 def test_settings_are_checked(change, message):

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from focus_core import FocusConfig, cli, retrofit
 from focus_core.analysis.linguistics.passages import passages
-from focus_core.analysis.states import UNTRAINED_SEEDS, state_groups
+from focus_core.analysis.states import UNTRAINED_SEEDS, group_states, state_groups
 from focus_core.text import encode
 
 WORDS = {
@@ -112,6 +112,29 @@ def test_gold_and_predicted_tags_do_not_mix(tiny_folder, tmp_path):
     assert focus("align", tmp_path / "a.txt", tmp_path / "b.conllu", "-m", tiny_folder, "--untrained").exit_code == 2
 
 
+def test_documents_that_fail_are_listed(tiny_folder, tmp_path):
+    folder = tmp_path / "banks"
+    folder.mkdir()
+    (folder / "a.conllu").write_text(treebank(4))
+    (folder / "b.conllu").write_text("1\tword\n")
+    (folder / "c.conllu").write_bytes(b"caf\xe9")
+    command = ("align", folder, "-m", tiny_folder, "--untrained", "--repeats", 20)
+    result = focus(*command, "--json")
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    assert [each["name"] for each in record["data"]] == ["a.conllu"] and record["sample"]["documents"] == 4
+    assert {each["document"]: each["reason"].split(":")[0] for each in record["failed"]} == {
+        "c.conllu": "c.conllu is not UTF-8 text (byte 3 cannot be read)",
+        "b.conllu": "b.conllu, line 1, has 2 columns instead of 10",
+    }
+    result = focus(*command)
+    assert "2 documents could not be read:\n  c.conllu: " in result.output and "\n  b.conllu: " in result.output
+    (folder / "a.conllu").write_text("1\tword\n")
+    result = focus(*command)
+    assert (result.exit_code, result.output.count("\n")) == (2, 1)
+    assert "None of the 2 documents can be used. The first: a.conllu, line 1" in result.output
+
+
 def test_passages_are_evenly_spaced_and_cut_no_word(byte_tokenizer):
     text = " ".join(f"word{number:03d}" for number in range(100))
     pieces = passages(byte_tokenizer, text, 80, 4)
@@ -141,3 +164,14 @@ def test_state_groups_read_what_the_routers_read(tiny_llama):
     assert found.untrained.max() < 4 and np.bincount(found.kmeans[0], minlength=4).max() < 0.5 * n
     again = state_groups(focus_model, [(ids, tokens), (ids[:50], np.arange(50))])
     assert (again.kmeans == found.kmeans).all() and (again.untrained == found.untrained).all()
+
+
+def test_untrained_routers_are_the_same_beside_routers_of_any_kind():
+    """Settings that narrow groups alone have, such as those of the shipped routers, are none of theirs."""
+    states = {layer: torch.randn(40, 32, generator=torch.Generator().manual_seed(layer)) for layer in range(2)}
+    narrow = {"read_share": 0.2, "shares_by_need": True, "count_spread": True, "full_below": 8, "count_weight": 1.0}
+    one, two = (
+        group_states([states], FocusConfig(router=router, num_groups=4, **more))
+        for router, more in (("layer", {}), ("narrow", narrow))
+    )
+    assert (one.untrained == two.untrained).all() and (one.kmeans == two.kmeans).all()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import torch
 import typer
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -124,9 +127,9 @@ def test_old_spellings_are_answered_with_the_new_one(old, new):
     assert result.stderr.count("\n") == 1 and f"is now: {new}" in result.stderr
 
 
-def test_bench_is_three_commands():
+def test_bench_is_four_commands():
     bench = get_command(cli.app).commands["bench"]  # type: ignore[attr-defined]
-    assert set(bench.commands) == {"attention", "model", "baseline"}
+    assert set(bench.commands) == {"attention", "model", "baseline", "scale"}
     for name in bench.commands:
         result = CliRunner().invoke(cli.app, ["bench", name, "--help"])
         assert result.exit_code == 0 and f"bench {name}" in result.output
@@ -150,6 +153,9 @@ def test_unknown_commands_and_options():
             "No permission for out/x: choose a place where you may read and write.",
         ),
         (OSError(errno.EIO, "Input/output error", "x"), 2, "The system refused x: Input/output error."),
+        (OSError(errno.ENOMEM, "Cannot allocate memory", "x"), 2, cli.NO_MEMORY),
+        (MemoryError(), 2, cli.NO_MEMORY),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB."), 2, cli.NO_MEMORY),
     ],
 )
 def test_what_goes_wrong_outside_is_one_sentence(failing, error, code, sentence):
@@ -158,8 +164,24 @@ def test_what_goes_wrong_outside_is_one_sentence(failing, error, code, sentence)
     assert "Traceback" in failing(error, "--verbose").output
 
 
-def test_a_programming_error_stays_visible(failing):
-    assert isinstance(failing(ZeroDivisionError()).exception, ZeroDivisionError)
+@pytest.mark.parametrize("ask", [lambda: torch.empty(2**50), lambda: np.empty(2**50), lambda: bytes(2**50)])
+def test_more_memory_than_there_is_is_one_sentence(failing, ask):
+    with pytest.raises((MemoryError, RuntimeError)) as caught:
+        ask()
+    result = failing(caught.value)
+    assert (result.exit_code, result.output.strip()) == (2, cli.NO_MEMORY)
+
+
+def test_a_file_larger_than_the_memory_is_one_sentence(tmp_path):
+    (tmp_path / "sparse.json").touch()
+    os.truncate(tmp_path / "sparse.json", 2**40)
+    result = CliRunner().invoke(cli.app, ["scale", "--record", str(tmp_path / "sparse.json")])
+    assert result.exit_code == 2 and "1,099,511,627,776 bytes" in result.stderr and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), RuntimeError("shapes do not match")])
+def test_a_programming_error_stays_visible(failing, error):
+    assert failing(error).exception is error
 
 
 def test_sizes_in_the_help_are_those_of_the_model(default_model):
@@ -187,3 +209,13 @@ def test_out_is_tried_before_the_work(tmp_path, command):
     out = tmp_path / "file" / "record.json"
     result = CliRunner().invoke(cli.app, [command, *map(str, given), "--model", "./nowhere", "--out", str(out)])
     assert result.exit_code == 2 and str(tmp_path / "file") in result.stderr and "nowhere" not in result.stderr
+
+
+@pytest.mark.parametrize("command", ["reproduce k-sweep", "harness --hub -t needle_150"])
+def test_a_copy_of_the_record_is_tried_before_the_work(tmp_path, command):
+    pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'focus-workbench[eval]'")
+    (tmp_path / "folder").mkdir()
+    given = [*command.split(), "-m", "./nowhere", "-o", str(tmp_path / "out"), "--record", str(tmp_path / "folder")]
+    result = CliRunner().invoke(cli.app, given)
+    assert result.exit_code == 2 and f"{tmp_path / 'folder'} is a folder: name a file to write." in result.stderr
+    assert not (tmp_path / "out").exists()

@@ -101,12 +101,33 @@ def test_numbers_out_of_range_are_refused(arguments, tmp_path, monkeypatch):
         (("--window", "63"), "no pair beyond the window of 63"),
         (("--length", "9"), "no pair beyond the window of 8"),
         (("--lengths", "8", "--lengths", "64"), "no pair beyond the window of 8"),
+        (("--length-blocks", "3"), "--length-blocks changes nothing here: give --lengths"),
+        (("--untrained",), "exclude each other"),
     ],
 )
 def test_settings_that_change_nothing_are_refused(folder, options, words):
     result = evaluated(folder, *options)
     assert (result.exit_code, result.stdout) == (2, "") and words in result.stderr
     assert result.stderr.strip().splitlines()[-1].endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--precision", "bf16"),
+        ("--save-every", "5"),
+        ("--micro-batch", "1"),
+        ("--dtype", "bfloat16"),
+        ("--full-steps", "5"),
+        ("--base-learning-rate", "0.1"),
+        ("--gpus", "2"),
+    ],
+)
+def test_options_of_trainer_are_refused_without_it(option, value, tmp_path):
+    (tmp_path / "t").write_text("Some text.")
+    result = run("train", "--data", tmp_path / "t", "--out", tmp_path / "out", option, value)
+    assert result.exit_code == 2 and f"{option} changes nothing here" in result.stderr
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("damage", ["missing", "text", "another record", "null points", "a zero"])

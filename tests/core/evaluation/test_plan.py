@@ -222,3 +222,17 @@ def test_a_plan_of_other_routers_or_a_damaged_one_is_refused(tiny_llama, tmp_pat
     words = {"routers": "other routers", "old": "older version"}.get(damage, "no record of a plan")
     with pytest.raises(FocusError, match=words):
         plan_routers(text, tmp_path / "out", 0.5, routers=focus, **options)
+
+
+def test_a_plan_refuses_a_budget_that_no_choice_meets_and_values_of_k_that_are_not_there(tiny_llama, tmp_path):
+    focus = retrofit(tiny_llama.model, CONFIG)
+    focus.save_pretrained(tmp_path / "routers")
+    focus.detach()
+    (tmp_path / "text.txt").write_text("the cat sat on a mat and saw one dog " * 40)
+    common = {"model": tiny_llama, "routers": tmp_path / "routers", "length": 48, "blocks": 1}
+    with pytest.raises(FocusError, match="k is 99 and these routers have 4 groups"):
+        plan_routers(tmp_path / "text.txt", tmp_path / "plan", 0.5, top_ks=(1, 99), **common)
+    assert not (tmp_path / "plan").exists()
+    with pytest.raises(FocusError, match=r"the fewest pairs are 100\.0%, more than the budget of 50\.0%"):
+        plan_routers(tmp_path / "text.txt", tmp_path / "plan", 0.5, top_ks=(4,), **common)
+    assert not (tmp_path / "plan" / "routers.safetensors").exists()

@@ -12,6 +12,7 @@ from lm_eval.api.registry import get_model
 from lm_eval.models.huggingface import HFLM
 
 from focus_core.attention import kept_pairs
+from focus_core.errors import FocusError
 from focus_core.harness.model import FocusLM
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import top_k_membership
@@ -123,3 +124,42 @@ def test_generation_under_hard_routing_is_that_of_the_model(tiny_llama, focus):
     assert found == tiny_llama.tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True)
     assert lm.exposures[text].tokens in range(ids.shape[1], output.shape[1] + 1)
     assert lm.exposures[text].removed > 0
+
+
+NARROW = FocusConfig(
+    router="narrow", num_groups=6, top_k=1, window=6, sink_tokens=2, chunk=4, read_share=0.3, page_size=4,
+    count_weight=1.0, score="dot",
+)  # fmt: skip
+TEXT = "".join(f"The {number} cats sat on the {number * number} mats. " for number in range(12)).strip()
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_narrow_groups_score_as_whole_texts_do_and_count_pairs_by_their_budget(tiny_llama, batch_size):
+    focus = retrofit(tiny_llama.model, NARROW, seed=1)
+    lm = FocusLM(focus, tokenizer=tiny_llama.tokenizer, batch_size=batch_size)
+    pairs = [
+        (TEXT, " Then"),
+        (TEXT, " And so"),
+        (TEXT[:300].strip(), " it"),
+    ]  # the second context is cropped to the third
+    found = torch.tensor([value for value, _ in lm.loglikelihood(requests(pairs), disable_tqdm=True)])
+    expected, counts = [], []
+
+    def count(routing):
+        counts.append(routing.pair_counts())
+
+    for context, continuation in pairs:
+        ids = torch.tensor([tiny_llama.tokenizer(context + continuation)["input_ids"]])[:, :-1]
+        target = torch.tensor(tiny_llama.tokenizer(continuation)["input_ids"])
+        counts.clear()
+        with focus.observe(count), torch.no_grad():
+            logits = focus(input_ids=ids).logits.log_softmax(-1)[0, -len(target) :]
+        expected.append(logits.gather(1, target[:, None]).sum())
+    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-5, atol=1e-4)
+    exposure = lm.exposures[TEXT[:300].strip()]
+    assert exposure.distant == float(counts[0].distant[0])
+    removed = float(torch.stack([each.distant - each.distant_kept for each in counts]).double().mean())
+    assert exposure.removed == pytest.approx(removed, rel=0.05) and removed > 0
+    focus.config = NARROW.replace(read_share=None)
+    with pytest.raises(FocusError, match="read_share"):
+        FocusLM(focus, tokenizer=tiny_llama.tokenizer).loglikelihood(requests(pairs), disable_tqdm=True)

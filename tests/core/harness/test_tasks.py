@@ -14,6 +14,7 @@ from scipy.stats import ttest_1samp
 
 from focus_core.errors import FocusError
 from focus_core.harness.model import FocusLM
+from focus_core.harness.retrieval import DEPTHS, cut, needles, pairs
 from focus_core.harness.scores import (
     Setting,
     compare,
@@ -22,7 +23,7 @@ from focus_core.harness.scores import (
     run_task,
     summary,
 )
-from focus_core.harness.tasks import DEPTHS, cut, headline, load_task, needles
+from focus_core.harness.tasks import headline, load_task
 from focus_core.results import stored_or_run
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import retrofit
@@ -99,18 +100,35 @@ def test_needles_lie_at_their_depths_and_only_the_right_number_is_in_the_text(by
     assert [row["depth"] for row in rows[:3]] == list(DEPTHS)
 
 
+def test_pairs_are_asked_at_their_depths_and_all_choices_belong_to_some_thing(byte_tokenizer):
+    rows = pairs(byte_tokenizer, 4000, seed=3, repeats=7)
+    assert rows == pairs(byte_tokenizer, 4000, seed=3, repeats=7) and len(rows) == 21
+    for row in rows:
+        lines = row["text"].split("\n")
+        found = [place for place, line in enumerate(lines) if line.startswith(f"The number of the {row['thing']} is")]
+        assert len(found) == 1 and lines[found[0]].endswith(f" {row['choices'][row['gold']]}.")
+        assert abs(found[0] / len(lines) - row["depth"]) < 0.05
+        assert len(set(row["choices"])) == 4 and all(row["text"].count(f" {choice}.") == 1 for choice in row["choices"])
+        assert 3900 < len(row["text"]) <= 4000
+    assert [row["depth"] for row in rows[:3]] == list(DEPTHS) and len({row["text"] for row in rows}) == 2
+    for tokens in (100, 100_000):
+        with pytest.raises(FocusError, match="between 600 and 9,000"):
+            pairs(byte_tokenizer, tokens, seed=3)
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("chess", "no task"),
         ("needle_x", "needle_1024"),
+        ("pairs_", "pairs_1024"),
         ("lambada_openai_after_99999", "filler"),
         ("piqa", "piqa.json"),
     ],
 )
 def test_wrong_names_files_and_lengths_are_one_sentence(tmp_path, byte_tokenizer, name, words):
     with pytest.raises(FocusError, match=words):
-        where = None if name.startswith("needle") else tmp_path
+        where = None if name.startswith(("needle", "pairs")) else tmp_path
         if "after" in name:
             (tmp_path / "lambada_openai.jsonl").write_text(json.dumps(FILES["lambada_openai.jsonl"][0]))
         load_task(name, byte_tokenizer, data=where, filler=FILLER)
@@ -149,7 +167,7 @@ def test_short_items_are_called_equal_by_construction(folder, tiny_llama, focus)
     assert reading(hard, Setting("hard", 1)) == rows[1]["reading"]
 
 
-@pytest.mark.parametrize("name", ["lambada_openai_after_100", "needle_150", "gsm8k"])
+@pytest.mark.parametrize("name", ["lambada_openai_after_100", "needle_150", "pairs_1500", "gsm8k"])
 def test_other_kinds_of_tasks_run(folder, tiny_llama, focus, name):
     found = run(focus, tiny_llama.tokenizer, folder, name, limit=1 if name == "gsm8k" else 3, mode="hard")
     assert headline(name) in found["metrics"]

@@ -16,7 +16,7 @@ pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'fo
 
 from focus_core import FocusConfig, FocusError, retrofit
 from focus_core.reproduce.context import Context, Scale
-from focus_core.reproduce.experiments.adapted import BOTH, LORA, ROUTERS
+from focus_core.reproduce.experiments.adapted import BOTH, GIVEN, GIVEN_BOTH, LORA, NARROW, NARROW_BOTH, ROUTERS
 from focus_core.reproduce.registry import EXPERIMENTS
 from focus_core.reproduce.runner import run_experiment
 from focus_core.reproduce.studies.adapted import TrainingBlocks, adapt, rank_for
@@ -89,30 +89,44 @@ def test_an_adapter_is_trained_once_and_then_read(tmp_path, tiny_llama):
     assert once(rate=2e-2).folder != first.folder and len(steps) == 12
 
 
-def test_rows_have_two_references_and_baselines_the_share_of_the_routers(context):
-    chosen = ["untouched", ROUTERS, LORA, BOTH, "baseline streaming", "baseline quest"]
+def test_rows_have_two_references_and_baselines_the_share_of_narrow_groups(context):
+    chosen = ["untouched", ROUTERS, LORA, BOTH, NARROW, NARROW_BOTH, "baseline streaming", "baseline quest"]
     record = run_experiment("adapted", EXPERIMENTS["adapted"], context, only=chosen)
     rows = {cell: [row for row in record["results"] if row["cell"] == cell] for cell in chosen}
     (adapted,) = rows[LORA]
     assert adapted["learning_rate"] == record["rates"][LORA]["best"] and "from_full" not in adapted
     assert record["rates"][LORA]["chosen_on"] == "choose.txt" and adapted["kl"] > 0
     assert adapted["parameters"] == pytest.approx(rows[ROUTERS][0]["parameters"], rel=0.2)
-    for row in rows[ROUTERS]:
+    assert len(rows[ROUTERS]) == 2 and len(rows[NARROW]) == len(rows[NARROW_BOTH]) == 1
+    for row in rows[ROUTERS] + rows[NARROW]:
         assert row["from_full"] == pytest.approx(row["difference"]) and row["kl"] == pytest.approx(row["kl_from_full"])
-    for cell in (BOTH, "baseline streaming", "baseline quest"):
+    for cell in (BOTH, NARROW_BOTH, "baseline streaming", "baseline quest"):
         for row in rows[cell]:
             assert row["perplexity"] - row["difference"] == pytest.approx(context.untouched.perplexity, rel=1e-5)
             assert row["perplexity"] - row["from_full"] == pytest.approx(adapted["perplexity"], rel=1e-5)
             assert row["kl_from_full"] < row["kl"]
-    share, tuning = rows[ROUTERS][0]["kept_share"], record["tuning"]
+    tuning = record["tuning"]
     assert set(tuning) == {"baseline quest"}  # a window has no setting
     tried = {str(each["setting"]): each["kl"] for each in tuning["baseline quest"]["tried"]}
     assert tried[str(tuning["baseline quest"]["setting"])] == min(tried.values()) and len(tried) > 1
-    assert rows["baseline quest"][0]["kept_share"] == pytest.approx(share, abs=0.15)
+    assert rows["baseline quest"][0]["kept_share"] == pytest.approx(0.15, abs=0.1)
     trials = sorted((context.folder).rglob("loss.json"))
     before = [path.stat().st_mtime_ns for path in trials]
     again = run_experiment("adapted", EXPERIMENTS["adapted"], context, only=chosen)
     assert again["results"] == record["results"] and [path.stat().st_mtime_ns for path in trials] == before
+
+
+def test_given_routers_are_measured_on_both_models_and_identify_the_run(context):
+    focus = retrofit(context.load().model, FocusConfig(num_groups=4, window=8, route_dim=8))
+    focus.save_pretrained(context.folder / "routers")
+    context.routers = str(context.folder / "routers")
+    cells = EXPERIMENTS["adapted"].cells(context)
+    assert cells[GIVEN]["routers"] == cells[GIVEN_BOTH]["routers"] == context.attached_hash()
+    record = run_experiment("adapted", EXPERIMENTS["adapted"], context, only=["untouched", LORA, GIVEN, GIVEN_BOTH])
+    alone, both = ([row for row in record["results"] if row["cell"] == cell] for cell in (GIVEN, GIVEN_BOTH))
+    assert [row["top_k"] for row in alone] == [row["top_k"] for row in both] == [1, 2]
+    assert all(row["kl"] == pytest.approx(row["kl_from_full"]) for row in alone)
+    assert all(row["kl_from_full"] != row["kl"] for row in both)
 
 
 def test_the_divergence_of_the_adapted_model_is_that_of_its_logits(context):

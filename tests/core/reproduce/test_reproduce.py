@@ -153,7 +153,9 @@ def texts_balances():
     return ("calibrated", "sequence")
 
 
-def test_domains_and_lengths_compare_on_the_same_blocks(context):
+def test_domains_and_lengths_compare_on_the_same_blocks(context, folder):
+    config = json.loads((folder / "model" / "config.json").read_text())
+    (folder / "model" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 1024}))
     record = run("domains", context, only=["held.txt", "news.txt"])
     assert [(row["cell"], row["routing"]) for row in record["results"]][:3] == [
         ("held.txt", "off"),

@@ -1,6 +1,7 @@
 """A server over an exported folder, as an OpenAI client sees it, beside `FocusModel.generate`."""
 
 import json
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,9 @@ from typer.testing import CliRunner
 
 from focus_core import FocusConfig, FocusModel, cli, retrofit
 from focus_core.errors import FocusError
+from focus_core.locks import claim_file
 from focus_core.serving.folder import export_model, load_export
-from focus_core.serving.server import register
+from focus_core.serving.server import register, serve
 
 ROUTERS = "smollm2-135m-narrow64"
 TOKENS = 6
@@ -127,6 +129,7 @@ def test_a_copy_needs_no_base_model_elsewhere_and_changed_weights_are_refused(ti
         (None, "name a folder that focus export wrote"),
         ({"model_type": "llama"}, "is not an exported folder"),
         ({"model_type": "focus", "format": 9, "base": {"model": None, "revision": "a"}}, "has format 9"),
+        ({"model_type": "focus", "format": 9}, "base"),
         ({"model_type": "focus", "format": 1, "base": {"model": "nowhere/at/all", "revision": "a"}}, "no model folder"),
     ],
 )
@@ -135,6 +138,28 @@ def test_folders_that_cannot_be_served_get_one_sentence(tmp_path, write, sentenc
         (tmp_path / "config.json").write_text(json.dumps(write))
     with pytest.raises(FocusError, match=sentence):
         load_export(tmp_path)
+    if "nowhere" not in str(write):  # the server says the same before it starts
+        with pytest.raises(FocusError, match=sentence):
+            serve(tmp_path)
+
+
+def test_the_server_refuses_a_dtype_and_an_address_before_it_loads(folder):
+    with pytest.raises(FocusError, match="choose float32, bfloat16, float16"):
+        serve(folder, dtype="bool")
+    with socket.socket() as taken, pytest.raises(FocusError, match="name another --host or --port"):
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        serve(folder, host="127.0.0.1", port=taken.getsockname()[1])
+    with pytest.raises(FocusError, match=r"Nothing can listen at 999\.1\.1\.1"):
+        serve(folder, host="999.1.1.1", port=8000)
+
+
+def test_one_export_at_a_time_writes_a_folder_and_one_that_fails_leaves_nothing(tmp_path):
+    with claim_file(tmp_path / ".out.partial"), pytest.raises(FocusError, match="is being written by process"):
+        export_model("default", ROUTERS, tmp_path / "out")
+    with pytest.raises(FocusError):
+        export_model("default", tmp_path / "no routers", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_export_writes_into_no_folder_that_has_files(tmp_path):

@@ -16,7 +16,7 @@ def test_fitted_routers_attach_and_keep_the_share(tiny_llama, tmp_path):
     path = tmp_path / "my-text.txt"
     path.write_text(TEXT)
     # By need, a head of so short a text reads at least the keys between window and border, whatever its share.
-    config = narrow_config(num_groups=8, window=16, page_size=4, chunk=8, shares_by_need=False)
+    config = narrow_config(num_groups=8, window=16, page_size=4, chunk=8, shares_by_need=False, count_spread=False)
     record = fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048)
     assert json.loads((tmp_path / "out" / "training.json").read_text()) == record
     assert [text["name"] for text in record["data"]] == ["my-text.txt"]
@@ -28,21 +28,24 @@ def test_fitted_routers_attach_and_keep_the_share(tiny_llama, tmp_path):
     focus.detach()
 
 
-@pytest.mark.parametrize("by_need", [True, False])
-def test_shares_are_measured_where_they_are_wanted(tiny_llama, tmp_path, by_need):
+@pytest.mark.parametrize(("by_need", "by_spread"), [(True, True), (True, False), (False, True), (False, False)])
+def test_heads_are_measured_where_it_is_wanted(tiny_llama, tmp_path, by_need, by_spread):
     path = tmp_path / "my-text.txt"
     path.write_text(TEXT)
-    config = narrow_config(num_groups=8, window=16, page_size=4, chunk=8, shares_by_need=by_need)
+    wanted = {"shares_by_need": by_need, "count_spread": by_spread}
+    config = narrow_config(num_groups=8, window=16, page_size=4, chunk=8, **wanted)
     record = fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048)
-    assert record["settings"].get("need_blocks") == (1 if by_need else None)
+    assert record["settings"].get("need_blocks") == (1 if by_need or by_spread else None)
     focus = FocusModel.from_pretrained(tiny_llama.model, tmp_path / "out")
-    stored = [focus.router(layer).shares for layer in focus.layers]
+    routers = [focus.router(layer) for layer in focus.layers]
     focus.detach()
-    assert all(shares is not None for shares in stored) if by_need else stored == [None] * len(stored)
+    assert all((router.shares is not None) == by_need for router in routers)
+    assert all((router.spread is not None) == by_spread for router in routers)
+    assert not by_spread or any(bool((router.spread > 0).any()) for router in routers)
 
 
 def test_a_short_text_is_refused(tiny_llama, tmp_path):
     path = tmp_path / "short.txt"
     path.write_text("Too short.")
-    with pytest.raises(FocusError, match=r"1,?024"):
+    with pytest.raises(FocusError, match="fewer than one block of 512"):  # the positions of the model
         fit_routers(path, tmp_path / "out", model=tiny_llama)

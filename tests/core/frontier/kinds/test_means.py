@@ -115,7 +115,7 @@ def test_the_verdict_counts_baselines_and_says_whom_an_unequal_share_favours():
     assert "Of 3 baselines, 1 loses significantly less and 1 significantly more." in text
     assert "3 of 3 keep fewer pairs than the routers" in text
     few = verdict(record({"mine": 0.05, "better": 0.04}, blocks=2), 64)
-    assert "Of 1 baseline, 1 lose less, but over fewer than 16 blocks nothing is established." in few
+    assert "Of 1 baseline, 1 loses less, but over fewer than 16 blocks nothing is established." in few
     assert verdict({**made, "ours": {"method": "gone", "top_k": 1}}, 64).startswith("The routers are not measured")
 
 

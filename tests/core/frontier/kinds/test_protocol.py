@@ -18,53 +18,10 @@ from focus_core.frontier.kinds.means import mean_rows
 from focus_core.frontier.kinds.protocol import ProtocolSettings, measure_protocol, wanted_lengths
 from focus_core.frontier.kinds.timing import Clock, words
 from focus_core.frontier.measure import Point
-from focus_core.frontier.speeds import Speeds
 from focus_core.frontier.texts import cut
 from focus_core.frontier.tuning import Tuner
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, retrofit
-
-PROSE = "The quick brown fox jumps over the lazy dog, and then it sleeps. "
-CODE = "def add(first, second):\n    return first + second\n\n"
-
-
-@pytest.fixture
-def folder(tmp_path, tiny_llama):
-    config = FocusConfig(num_groups=4, top_k=1, window=4, sink_tokens=2, route_dim=8, balance="calibrated")
-    for name, seed in (("mine", 1), ("other/mine", 2), ("second", 3)):
-        focus = retrofit(tiny_llama.model, config, seed=seed)
-        focus.save_pretrained(tmp_path / name)
-        focus.detach()
-    kinds = tmp_path / "kinds"
-    (kinds / "prose").mkdir(parents=True)
-    for number in range(3):
-        (kinds / "prose" / f"{number}.txt").write_text(f"Story {number}. {PROSE * 5}")
-    (kinds / "code.txt").write_text(CODE * 9)
-    (tmp_path / "train.txt").write_text("Once upon a time there was a model of language. " * 60)
-    return tmp_path
-
-
-@pytest.fixture
-def measure(folder, tiny_llama):
-    def run(stop_after=None, **changes):
-        seen = []
-
-        def show(message, share):
-            if message.startswith("Comparing"):
-                return  # settings of a baseline, no cell
-            seen.append(message)
-            if len(seen) == stop_after:
-                raise KeyboardInterrupt
-
-        train = changes.pop("train", [folder / "train.txt"])
-        values = {"routers": (str(folder / "mine"),), "baselines": ("streaming", "sparq"), "lengths": (32, 64)}
-        settings = ProtocolSettings(**{**values, "window": 4, "sink_tokens": 2, "blocks": 2, **changes})
-        record = measure_protocol(
-            folder / "kinds", train, folder / "f.json", settings, model=tiny_llama, speeds=Speeds(), progress=show
-        )
-        return record, seen
-
-    return run
 
 
 def keys(record):
@@ -145,6 +102,7 @@ def test_settings_are_tuned_once_for_all_texts_and_lengths(measure, monkeypatch)
     points = [point for point in record["points"] if point["method"] == "sparq"]
     assert {point["length"] for point in points} == {32, 64} and record["tuning"] == [tuned]
     assert all(point["setting"] == tuned["setting"] for point in points)
+    assert tuned["seconds"] > 0 and "fitted_on" not in tuned
     with pytest.raises(FocusError, match="other settings"):
         measure(tuned=False)
 
@@ -193,13 +151,13 @@ def test_a_kind_that_is_too_short_is_named_and_left_out_of_the_mean(measure, fol
     assert record["kinds"]["prose"]["blocks"]["448"]["used"] == 0
     assert record["kinds"]["code"]["blocks"]["448"]["used"] == 1
     text = (folder / "f.md").read_text()
-    assert "Fewer than 3 blocks of 448 tokens: code 1, prose 0." in text
+    assert "Fewer than 3 blocks of 448 tokens: code has 1, prose has none." in text
     assert "code: all blocks come from one document (code.txt)" in text
     assert all(row.complete for row in mean_rows(record, 448))
 
 
 def test_unusable_inputs_are_refused(measure, folder, tiny_llama):
-    with pytest.raises(FocusError, match="tiny has 512 positions, so it cannot be measured at 1,024 tokens"):
+    with pytest.raises(FocusError, match="tiny has 512 positions, so it cannot read 1,024 tokens at once"):
         measure(lengths=(64, 1024))
     with pytest.raises(FocusError, match=r"No document in .* has 512 tokens"):
         measure(lengths=(512,))
@@ -214,7 +172,8 @@ def test_unusable_inputs_are_refused(measure, folder, tiny_llama):
         measure(lengths=(32,), baselines=(), window=5)
     with pytest.raises(FocusError, match="other routers of the name mine"):
         measure(lengths=(32,), baselines=(), routers=(str(folder / "other" / "mine"),))
-    (folder / "kinds" / "code.txt").write_text(CODE * 8)
+    code = folder / "kinds" / "code.txt"
+    code.write_text(code.read_text()[:-1])
     with pytest.raises(FocusError, match="other text of the kind 'code'"):
         measure(lengths=(32,), baselines=())
     with pytest.raises(FocusError, match=r"ends in \.json"):
@@ -292,10 +251,11 @@ def test_the_command_measures_kinds_and_refuses_both_forms_at_once(folder, tiny_
 def test_learned_baselines_are_trained_once_and_oracles_stand_apart(measure, folder):
     changes = {"baselines": ("sparq", "indexer", "seer", "topk", "best-reading"), "lengths": (64,)}
     record, seen = measure(learned_tokens=4 * 1024, **changes)
-    assert sum(message.startswith("Training seer and indexer") for message in seen) == 4
+    assert sum(message.startswith("Training seer and indexer") for message in seen) == 8  # blocks of 512
     kinds = {point["method"]: point["kind"] for point in record["points"]}
     assert {name for name, kind in kinds.items() if kind == "oracle"} == {"topk", "best-reading"}
     assert set(record["learned"]) == {"seer", "indexer"} and record["learned"]["seer"]["parameters"] > 0
+    assert record["learned"]["seer"]["seconds"] == record["learned"]["indexer"]["seconds"] > 0  # one pass for both
     rows = mean_rows(record, 64)
     assert [row.kind for row in rows][-2:] == ["oracle", "oracle"]
     assert {row.series for row in rows if row.against is not None} == {
