@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -120,19 +121,31 @@ def run_tests(arguments: list[str]) -> int:
         environment["FOCUS_CHROMIUM"] = browser
     # A model that cannot be fetched is reported by the tests that need it.
     run(str(PYTHON), "-m", "focus_core.cli", "fetch")
-    # Two processes with a thread each, files of tests as they are; with arguments as they say.
+    # Two processes with a thread each; with arguments as they say. Files of tests stay whole, in the order of
+    # tests/conftest.py.
     environment.setdefault("OMP_NUM_THREADS", "1")
-    tests = ["pytest", *(arguments or ["-n", "2", "--dist", "loadfile"])]
-    results = []
-    for name, command in {**static_checks(), "pytest": tests}.items():
-        say(f"\n== {name}")
+    tests = ["pytest", *(arguments or ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"])]
+
+    def check(command: list[str], quiet: bool) -> tuple[int, float, str]:
         started = time.monotonic()
-        code = subprocess.run([str(PYTHON), "-m", *command], env=environment, check=False).returncode
-        results.append((name, code, time.monotonic() - started))
+        kept = subprocess.PIPE if quiet else None
+        whole = [str(PYTHON), "-m", *command]
+        done = subprocess.run(whole, env=environment, check=False, text=True, stdout=kept, stderr=kept)
+        return done.returncode, time.monotonic() - started, (done.stdout or "") + (done.stderr or "")
+
+    # The others have time enough while tests wait for a browser.
+    with ThreadPoolExecutor(1) as beside:
+        static = {name: beside.submit(check, command, True) for name, command in static_checks().items()}
+        say("\n== pytest")
+        tested = check(tests, False)
+        results = {name: run_beside.result() for name, run_beside in static.items()} | {"pytest": tested}
+    for name, (_, _, output) in results.items():
+        if output:
+            say(f"\n== {name}\n{output.rstrip()}")
     say("")
-    for name, code, seconds in results:
+    for name, (code, seconds, _) in results.items():
         say(f"{name:12} {'passed' if code == 0 else f'FAILED ({code})':12} {seconds:6.1f} s")
-    return 1 if any(code for _, code, _ in results) else 0
+    return 1 if any(code for code, _, _ in results.values()) else 0
 
 
 def static_checks() -> dict[str, list[str]]:

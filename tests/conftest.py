@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from focus_core import FocusConfig, retrofit
+from focus_core.cluster import Cluster
 from focus_core.models import LoadedModel, ModelInfo, load_model
 
 ROOT = Path(__file__).parents[1]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow files first: where processes share the files, none is left alone with a long one at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session")
@@ -66,6 +77,49 @@ def tiny_llama(byte_tokenizer) -> LoadedModel:
     model = LlamaForCausalLM(config).eval()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return LoadedModel(model, byte_tokenizer, ModelInfo("tiny", "folder", "0" * 12, "LlamaForCausalLM", parameters))
+
+
+@pytest.fixture
+def model_folder(tiny_llama, tmp_path) -> Path:
+    """A folder with that model and, in `routers`, routers that are not those of seed 0."""
+    tiny_llama.model.save_pretrained(tmp_path / "model")
+    tiny_llama.tokenizer.save_pretrained(tmp_path / "model")
+    focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4, top_k=2), seed=5)
+    focus.save_pretrained(tmp_path / "model" / "routers")
+    focus.detach()
+    return tmp_path / "model"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Two cores of this machine as a Ray cluster, which the tests of a file share."""
+    ray = pytest.importorskip("ray", reason="needs pip install 'focus-workbench[ray]'")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        yield Cluster(workers=2)
+        ray.shutdown()
+
+
+class Killing:
+    """A progress function that kills a worker with a model, once, in the middle of the work that a message names."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+        self.killed: list[psutil.Process] = []
+
+    def __call__(self, message: str, share: float) -> None:
+        """Kill one if some of the work is done."""
+        if message.startswith(self.message) and share and not self.killed:
+            below = psutil.Process().children(recursive=True)
+            self.killed.append(next(each for each in below if "ModelWorker" in each.name()))
+            self.killed[0].send_signal(signal.SIGKILL)
+
+
+@pytest.fixture
+def killing() -> type[Killing]:
+    """The class above."""
+    return Killing
 
 
 @pytest.fixture(scope="session")

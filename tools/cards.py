@@ -12,6 +12,7 @@ import argparse
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,11 @@ Record = dict[str, Any]
 def read(name: str) -> Record:
     """A shipped record by its file name."""
     return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def read_if_there(name: str) -> Record | None:
+    """A record by its file name, or None before it is measured."""
+    return read(name) if (RESULTS / name).exists() else None
 
 
 def published() -> dict[str, Any]:
@@ -62,6 +68,11 @@ def interval_of(gap: Record) -> str:
     """A difference of a benchmark with its interval, which one item does not have."""
     ends = "" if gap["low"] is None else f" [{gap['low']:+.3f}, {gap['high']:+.3f}]"
     return f"{gap['difference']:+.3f}{ends}"
+
+
+def item(text: str) -> str:
+    """An entry of a list, in lines of the width of the other text."""
+    return textwrap.fill(f"- {text}", 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def page(pages: Pages, name: str, tool: str, *parts: str) -> None:

@@ -1,4 +1,4 @@
-"""Write docs/tables/frontier-*.md, the figures beside the records, and the figures of docs/frontier.md and README.
+"""Write docs/tables/frontier-*.md, the figures beside the records, and those of docs/frontier.md and baselines.md.
 
     python tools/frontier_card.py [--check]
 
@@ -12,13 +12,13 @@ import math
 from typing import Any
 
 import cards
-from cards import RESULTS, ROOT, Pages, read, records, table
+import frontier_kinds
+from cards import RESULTS, ROOT, Pages, read, read_if_there, records, table
 
 from focus_core.frontier.figure import figure
 from focus_core.frontier.kinds.figure import kinds_figure
-from focus_core.frontier.kinds.means import lengths_of, mean_rows
 from focus_core.frontier.kinds.record import SCHEMA as KINDS
-from focus_core.frontier.kinds.table import COLUMNS, cells, kinds_markdown, kinds_title, verdict
+from focus_core.frontier.kinds.table import kinds_markdown, kinds_title
 from focus_core.frontier.speeds import Speeds, recorded_speeds
 from focus_core.frontier.table import Row, frontier_rows, retention_cells, title, worth
 
@@ -169,27 +169,6 @@ def web_table(record: dict[str, Any]) -> str:
     return table(("method", "distant pairs kept", "against untouched", "largest group"), lines)
 
 
-def answer(found: dict[str, dict[str, Any]]) -> str:
-    """The first lines of docs/frontier.md: the longest texts for which baselines are measured."""
-    if not found:
-        return "No record of several kinds ships yet."
-    record = next(iter(found.values()))
-    length = max(point["length"] for point in record["points"] if point["kind"] == "baseline")
-    rows = [row for row in mean_rows(record, length) if row.kl is not None and row.kind != "oracle"]
-    ours = next(row for row in rows if row.ours)
-    others = (
-        f"{row.label} {row.kl.difference:.4f}"
-        for row in sorted(rows, key=lambda row: row.kl.difference if row.kl else 0.0)
-        if row.kl is not None and not row.ours
-    )
-    assert ours.kl is not None
-    return (
-        f"{ours.label}: a KL of {ours.kl.difference:.4f} from the untouched model at T = {length:,}, mean over "
-        f"{len(ours.points)} kinds of text.\nThe others, nearest first: {'; '.join(others)}.\n"
-        f"{verdict(record, length)}"
-    )
-
-
 def eight_blocks() -> str:
     """The same routers over twice as many blocks."""
     record = read("frontier-2048-8-blocks.json")
@@ -217,55 +196,6 @@ def adaptation() -> str:
         f"Full attention with LoRA adapters (rank {rank}, {scale['steps']} steps on the same seven books) is at "
         f"{best['perplexity'] / untouched - 1:+.1%}, on other blocks with T = {scale['length']}. {grid}"
     )
-
-
-def kinds_summary(found: dict[str, dict[str, Any]]) -> str:
-    """Of each record of several kinds: a sentence, the routers beside the baselines at each length, and the time."""
-    if not found:
-        return "No record of several kinds ships yet."
-    parts = []
-    for name, record in found.items():
-        stem = name.removesuffix(".json")
-        parts.append(f"[{kinds_title(record)}](tables/{stem}.md), {record['model']['name']}:")
-        for length in lengths_of(record):
-            rows = [cells(row, recorded_speeds()) for row in mean_rows(record, length)]
-            parts += [f"### T = {length:,}", verdict(record, length), table(COLUMNS, rows)]
-        parts.append(f"![KL against the share of distant pairs kept](../data/results/{stem}.svg)")
-        parts.append(duration(record))
-    return "\n\n".join(parts)
-
-
-README_COLUMNS = (
-    "method", "T", "pairs kept", "KL", "KL, last quarter", "KL of ours minus this", "perplexity", "attention", "model",
-)  # fmt: skip
-README_METHODS = ("smollm2-135m-k8-heads-lm", "sparq", "quest", "clusters", "seer", "indexer", "topk", "streaming")
-
-
-def readme_table(found: dict[str, dict[str, Any]]) -> str:
-    """Means over the kinds of text of the first record: ours, the shipped routers and the baselines that matter."""
-    if not found:
-        return "Not measured yet."
-    record = next(iter(found.values()))
-    lines = []
-    for length in lengths_of(record):
-        for row in mean_rows(record, length):
-            method = next(iter(row.points.values()))["method"]
-            if row.ours or method in README_METHODS:
-                name, kept, kl, late, gap, _, perplexity, _, _, attention, model = cells(row, recorded_speeds())
-                name = f"**{name}**" if row.ours else name
-                lines.append((name, f"{length:,}", kept, kl, late, gap, perplexity, attention, model))
-    measured = [place for place in range(len(README_COLUMNS)) if any(line[place] for line in lines)]
-    return table([README_COLUMNS[place] for place in measured], [[line[place] for place in measured] for line in lines])
-
-
-def duration(record: dict[str, Any]) -> str:
-    """How long the cells of a record took, by length."""
-    took = {
-        length: sum(point["seconds"] or 0 for point in record["points"] if point["length"] == length) / 60
-        for length in lengths_of(record)
-    }
-    told = ", ".join(f"{minutes:.0f} minutes at {length:,} tokens" for length, minutes in took.items())
-    return f"The measurement took {told} ({record['made']['device']}, {record['made'].get('cores')} cores)."
 
 
 def pages() -> Pages:
@@ -304,10 +234,12 @@ def pages() -> Pages:
         "Chosen by `focus plan` from the loss of each layer alone, for the shipped routers per layer.",
         plans(),
     )
-    doc, books = ROOT / "docs" / "frontier.md", read(BOOKS)
-    cards.fill(made, doc, "answer", answer(kinds))
-    cards.fill(made, doc, "kinds", kinds_summary(kinds))
-    cards.fill(made, ROOT / "README.md", "kinds", readme_table(kinds))
+    doc, books, several = ROOT / "docs" / "frontier.md", read(BOOKS), read(frontier_kinds.RECORD)
+    cards.fill(made, doc, "answer", frontier_kinds.answer(several))
+    cards.fill(made, doc, "kinds", frontier_kinds.summary(frontier_kinds.RECORD, several))
+    cards.fill(made, doc, "fresh", frontier_kinds.fresh(read_if_there(frontier_kinds.FRESH)))
+    cards.fill(made, doc, "limits", frontier_kinds.limits(several))
+    cards.fill(made, ROOT / "docs" / "baselines.md", "grids", frontier_kinds.grids(several))
     cards.fill(made, doc, "budgets", budgets_table(books))
     cards.fill(made, doc, "eight blocks", eight_blocks())
     cards.fill(made, doc, "web", web_table(read(WEB)))

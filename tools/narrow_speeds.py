@@ -8,30 +8,131 @@ from cards import table
 from speed_tables import PAST, length, setting
 
 from focus_core.results import machine_of
+from focus_core.routing.config import FocusConfig
+from focus_core.scale.shapes import find_shape
+from focus_core.scale.work import cache_bytes
 
 DTYPES = ("float32", "bfloat16")
+SIZES = {"float32": 4, "bfloat16": 2}
+"""Bytes of a number."""
 
 
 def answer(kernel: dict[str, Any], model: dict[str, Any]) -> str:
     """The first lines of docs/speed.md."""
     machine = machine_of(kernel)
-    points = {point["tokens"]: point for point in kernel["points"] if point["dtype"] == "float32"}
+    points = with_choice(kernel)
     share = model["settings"]["config"]["read_share"]
-    prefill, decode = (
-        {row["tokens"]: row["speedup"] for row in routed(model, task, "switched")} for task in ("prefill", "decode")
-    )
-    switch = routed(model, "prefill", "switched")[0]["full_below"]
+    prefill, decode = (by_tokens(model, task) for task in ("prefill", "decode"))
+    window = by_tokens(model, "prefill", "window")
     longest, cache = max(prefill), max(decode)
-    even = min((tokens for tokens, point in points.items() if point["speedup_with_choice"] >= 1), default=None)
-    start = "At no measured length" if even is None else f"From {even:,} tokens on"
+    tokens = even(kernel)
     return (
         f"On {machine['threads']} threads of an {machine['device']}, in float32, the default routers read {share:.0%} "
-        f"of the distant pairs.\nAt {longest:,} tokens one attention call is "
-        f"{points[longest]['speedup_with_choice']:.2f} times as fast as full attention, choosing included, and prefill "
-        f"of the whole model {prefill[longest]:.2f} times.\nA token after {cache:,} others is decoded "
-        f"{decode[cache]:.2f} times as fast. {start} an attention call is faster than full attention.\n"
-        f"`full_below` makes the first {switch:,} tokens attend to everything here; with it the slowest measured case "
-        f"is {min(*prefill.values(), *decode.values()):.2f} times as fast as the untouched model."
+        f"of the distant pairs.\nAt {longest:,} tokens one attention call is {points[longest]:.2f} times as fast as "
+        f"full attention, choosing included.\nPrefill of the whole model is {prefill[longest]:.2f} times as fast "
+        f"there; with a window of the same share it is {window[longest]:.2f} times as fast.\nA token after {cache:,} "
+        f"others is decoded {decode[cache]:.2f} times as fast.\nIn shorter texts the gain ends: at {tokens:,} "
+        f"tokens the call is {points[tokens]:.2f} times as fast, but prefill only {prefill[tokens]:.2f} times."
+    )
+
+
+def switch(model: dict[str, Any]) -> str:
+    """What the switch to full attention in short texts changes."""
+    rows = routed(model, "prefill", "switched")
+    plain, switched = (
+        [row["speedup"] for task in ("prefill", "decode") for row in routed(model, task, routing)]
+        for routing in ("hard", "switched")
+    )
+    longest = max(rows, key=lambda row: row["tokens"])
+    return (
+        f"With `full_below` the first {rows[0]['full_below']:,} tokens attend to everything here. Prefill of "
+        f"{longest['tokens']:,} tokens is then {longest['speedup']:.2f} times as fast as the untouched model. The "
+        f"slowest case of the table is {min(switched):.2f} times as fast, and {min(plain):.2f} times without "
+        "`full_below`."
+    )
+
+
+def missed(kernel: dict[str, Any], model: dict[str, Any]) -> str:
+    """What the speeds of the default fall short of, as a list."""
+    points = {point["tokens"]: point for point in _float32(kernel)}
+    prefill, window = by_tokens(model, "prefill"), by_tokens(model, "prefill", "window")
+    longest = max(prefill)
+    point, memory = points[longest], _memory(model, longest)
+    worse = [tokens for tokens, speed in prefill.items() if window.get(tokens, 0) > speed]
+    lengths = "every measured length" if worse == list(prefill) else " and ".join(f"{each:,}" for each in worse)
+    return "\n".join(
+        (
+            f"- **The bound.** At {longest:,} tokens the attention call reaches {point['share_of_bound']:.0%} of its "
+            "bound with the choice of pages. With the assignment of keys to groups it reaches "
+            f"{point['speedup_with_choice'] / point['bound']:.0%}.",
+            f"- **A window.** Prefill with a window of the same share is faster at {lengths}. The window keeps other "
+            "pairs, and loses more ([frontier](frontier.md)).",
+            f"- **Short texts.** The smallest speed-up of prefill is {min(prefill.values()):.2f}, at "
+            f"{min(prefill, key=lambda tokens: prefill[tokens]):,} tokens.",
+            f"- **Memory of the cache.** {cache_size(model)}",
+            f"- **Memory of prefill.** At {longest:,} tokens it takes {memory['hard']:,.0f} MiB beyond what was held "
+            f"before, cache included. The untouched model takes {memory['off']:,.0f} MiB.",
+        )
+    )
+
+
+def cache_size(model: dict[str, Any]) -> str:
+    """How much larger the cache of narrow groups is, and how that is known."""
+    counted, tokens, ratio = cache_ratio(model)
+    text = f"After {tokens:,} tokens the cache holds {ratio:.2f} times the untouched one's bytes."
+    if counted:
+        return text
+    size = SIZES[model["settings"]["dtype"]]
+    return f"{text} That is on paper, as `focus scale --model 135m --tokens {tokens} --bytes {size}` counts them."
+
+
+def cache_ratio(model: dict[str, Any]) -> tuple[bool, int, float]:
+    """Whether the record counted the bytes of caches, after how many tokens, and those of narrow groups over full ones.
+
+    Older records did not count them; then the ratio is that of `focus_core.scale`, on paper.
+    """
+    rows = [row for row in model["results"] if row["task"] == "decode" and "cache_bytes" in row]
+    if rows:
+        longest = max(row["tokens"] for row in rows)
+        held = {row["routing"]: row["cache_bytes"] for row in rows if row["tokens"] == longest}
+        return True, longest, held["hard"] / held["off"]
+    settings, tokens = model["settings"], max(by_tokens(model, "prefill"))
+    shape, size = find_shape("135m"), SIZES[settings["dtype"]]
+    full, narrow = (cache_bytes(shape, tokens, size, each) for each in (None, FocusConfig(**settings["config"])))
+    return False, tokens, narrow / full
+
+
+def _memory(model: dict[str, Any], tokens: int) -> dict[str, float]:
+    """MiB of prefill by routing."""
+    rows = (row for row in model["results"] if (row["task"], row["tokens"]) == ("prefill", tokens))
+    return {row["routing"]: row["memory_bytes"] / 2**20 for row in rows}
+
+
+def _float32(kernel: dict[str, Any]) -> list[dict[str, Any]]:
+    return [point for point in kernel["points"] if point["dtype"] == "float32"]
+
+
+def with_choice(kernel: dict[str, Any]) -> dict[int, float]:
+    """Speed-ups of one attention call in float32, choosing included, by its number of tokens."""
+    return {point["tokens"]: point["speedup_with_choice"] for point in _float32(kernel)}
+
+
+def even(kernel: dict[str, Any]) -> int:
+    """The fewest measured tokens at which the call is as fast as full attention, choosing included."""
+    return min(tokens for tokens, speed in with_choice(kernel).items() if speed >= 1)
+
+
+def by_tokens(model: dict[str, Any], task: str, routing: str = "hard") -> dict[int, float]:
+    """Speed-ups of a task by its number of tokens."""
+    return {row["tokens"]: row["speedup"] for row in routed(model, task, routing)}
+
+
+def elsewhere(kernel: dict[str, Any]) -> str:
+    """One sentence on the speeds of another CPU."""
+    cells = (f"{point['speedup_with_choice']:.2f} at {point['tokens']:,}" for point in _float32(kernel)[2:6])
+    return (
+        f"On an {machine_of(kernel)['device']}, {kernel['made']['date'][:10]}, an attention call of the version before "
+        f"had speed-ups of {', '.join(cells)} tokens, choosing included."
     )
 
 
@@ -77,10 +178,17 @@ def model_table(record: dict[str, Any]) -> str:
             switched = next(each for each in routed(record, task, "switched") if each["tokens"] == row["tokens"])
             speeds = f"{row['tokens_per_second']:,.1f}", f"{row['speedup']:.2f}", f"{switched['speedup']:.2f}"
             rows.append((task, f"{row['tokens']:,}", *speeds, window))
-    machine = machine_of(record)
+    machine, measured = machine_of(record), record["settings"]["measured"]
+    spread = max(
+        (row["seconds"]["max"] - row["seconds"]["min"]) / row["seconds"]["median"]
+        for row in record["results"]
+        if row["task"] == "prefill"
+    )
     text = (
         f"{record['settings']['routers']}, {record['settings']['dtype']}, {machine['device']}, "
-        f"{machine['threads']} threads, {record['made']['date'][:10]}; text: {record['data'][0]['name']}."
+        f"{machine['threads']} threads, {record['made']['date'][:10]}; text: {record['data'][0]['name']}. Medians of "
+        f"{measured['repetitions']} runs of prefill and of {measured['steps']} decoded tokens. Runs of one prefill "
+        f"differ by up to {spread:.0%}, so differences of a few per cent mean nothing."
     )
     columns = ("task", "tokens", "tokens/s", "speed-up", "with `full_below`", "window of the same share")
     return f"{table(columns, rows)}\n\n{text}"

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import narrow_speeds
+from benchmark_card import RETRIEVAL, pairs
 from cards import read, table
+from frontier_kinds import RECORD, blocks_at
 from router_texts import Row, base, beside, book_table, facts
+
+from focus_core.frontier.kinds.means import blocks_of, lengths_of
 
 NARROW = "smollm2-135m-narrow64"
 
@@ -19,14 +24,18 @@ def narrow_card() -> str:
         ("groups", f"{config['num_groups']} for each key/value head, read in pages of {config['page_size']} keys"),
         ("share read", f"{config['read_share']:.0%} of the keys beyond the window of {config['window']}"),
         ("fitted on", f"{settings['blocks']} blocks of {settings['length']:,} tokens, one forward pass"),
-        ("shares of heads measured on", f"{settings['need_blocks']} blocks of {settings['need_length']:,} tokens"),
+        (
+            "heads measured on",
+            f"{settings['need_blocks']} blocks of {settings['need_length']:,} tokens",
+        ),
         ("seed", str(settings["seed"])),
     ]
     return f"""# Routers {NARROW}
 
 The default. Groups of keys are fitted to the model, and nothing is trained. A query reads the pages of keys that it
-ranks highest, and a summary of each other page. Each query head reads the share that it was measured to need; the mean
-over heads is 15%. [docs/method.md](../../../docs/method.md) has the formulas.
+ranks highest, and a summary of each other page, which counts how far its keys are spread. Each query head reads the
+share that it was measured to need; the mean over heads is 15%.
+[docs/method.md](../../../docs/method.md) has the formulas.
 `python tools/router_card.py` writes this page from the recorded runs.
 
 {facts(*rows)}
@@ -38,22 +47,41 @@ focus frontier --kinds held-out/ --train training-texts/ -r data/routers/{NARROW
 
 ## Measured
 
-{narrow_table(read("frontier-kinds.json"))}
+{narrow_table(read(RECORD))}
 
 KL is the divergence of next-token distributions from the untouched model's, in nats per token.
 [docs/frontier.md](../../../docs/frontier.md) has the mean over kinds with its interval, beside other methods.
 
 ## Limits
 
-- Few blocks of a kind are no sample of it: the mean over kinds is.
-- Attention pays off from about 2,000 tokens on, in float32 on a CPU; [docs/speed.md](../../../docs/speed.md).
-- No kernel for GPUs is written yet: there the same result is computed, slowly.
+{limits()}
+- No kernel for GPUs is written: there plain PyTorch computes the same result, at a speed not measured.
 - Groups are not learned from a loss, so they say what keys are alike, and not what the model needs.
 
 ## Text that the groups are fitted on
 
 {book_table(training)}
 """
+
+
+def limits() -> str:
+    """What the records say against these routers, as a list."""
+    kernel, model, record = (read(name) for name in ("bench-narrow.json", "bench-model-narrow.json", RECORD))
+    prefill = narrow_speeds.by_tokens(model, "prefill")
+    even = narrow_speeds.even(kernel)
+    longest = max(lengths_of(record))
+    blocks = max(blocks_of(record, kind, length) for kind in record["kinds"] for length in lengths_of(record))
+    return "\n".join(
+        (
+            f"- Few blocks: {blocks} of a kind say nothing about it. The mean over kinds has "
+            f"{blocks_at(record, min(lengths_of(record)))}, and {blocks_at(record, longest)} at {longest:,} tokens.",
+            "- The form of these routers was chosen on texts of the table, too.",
+            f"- The attention call pays off from {even:,} tokens on, in float32 on one CPU. The whole model does not: "
+            f"its prefill runs at {prefill[even]:.2f}x there ([docs/speed.md](../../../docs/speed.md)).",
+            f"- Retrieval of one of many pairs suffers ([docs/benchmarks.md](../../../docs/benchmarks.md)): "
+            f"{pairs(read(RETRIEVAL))}",
+        )
+    )
 
 
 def narrow_table(record: dict[str, Any]) -> str:

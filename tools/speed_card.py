@@ -26,11 +26,14 @@ from speed_tables import (
     setting,
 )
 
+from focus_core.baselines import BASELINES
 from focus_core.bench.routing import choosing_seconds
-from focus_core.frontier.speeds import distant_share, with_choice
-from focus_core.results import made_of
+from focus_core.frontier.speeds import distant_share, joint_speedup, with_choice
+from focus_core.results import machine_of, made_of
 
 TOOL = "speed_card.py"
+FOLDED = ("bench-baselines-epyc.json", "bench-baselines-xeon.json")
+"""Baselines timed with query heads folded, on two CPUs."""
 
 
 def lengths_table(record: dict[str, Any]) -> str:
@@ -96,6 +99,34 @@ def _kind(point: dict[str, Any]) -> tuple[int, int, float | None]:
     return point["num_groups"], point["top_k"], point.get("share")
 
 
+def folded_table(narrow: dict[str, Any]) -> str:
+    """Baselines with folded query heads beside narrow groups of the same CPU, at their one length."""
+    record = next(each for each in map(read, FOLDED) if machine_of(each)["device"] == machine_of(narrow)["device"])
+    tokens = record["settings"]["sizes"][0]
+    ours = next(each for each in narrow["points"] if each["tokens"] == tokens and each["dtype"] == "float32")
+    speeds = (ours["speedup"], ours["speedup_with_choice"])
+    rows = [("narrow groups, the default", f"{ours['share']:.1%}", *(f"{each:.2f}" for each in speeds))]
+    for name in record["settings"]["baselines"]:
+        points = [point for point in record["points"] if point["baseline"] == name]
+        both = (joint_speedup(point[each] for point in points) for each in ("speedup", "speedup_with_choice"))
+        rows.append((BASELINES[name].label, f"{points[0]['kept_share']:.1%}", *(f"{each:.2f}" for each in both)))
+    columns = ("method", "distant pairs kept", "choosing excluded", "choosing included")
+    return f"{table(columns, rows)}\n\n{tokens:,} tokens, float32. {baseline_setting(record)}"
+
+
+def _folded_command(record: dict[str, Any]) -> str:
+    """The command of a record with folded query heads."""
+    settings = record["settings"]
+    chosen = [
+        f"--setting {name}:{key}={value:g}" for name, found in settings["tuned"].items() for key, value in found.items()
+    ]
+    sizes = " ".join(f"--size {size}" for size in settings["sizes"])
+    shares = " ".join(f"--share {share}" for share in settings["shares"])
+    text = settings["source"]["data"][0]["name"]
+    measured = f"--model default --data {text} --repetitions {settings['repetitions']} --out bench-baselines.json"
+    return " ".join(("focus bench baseline", *settings["baselines"], sizes, shares, *chosen, measured))
+
+
 def _wanted(points: list[dict[str, Any]]) -> list[str]:
     """The options that ask for these points of baselines, one line for each set of shares."""
     shares: dict[str, dict[float, None]] = defaultdict(dict)
@@ -125,6 +156,7 @@ def _routings(points: list[dict[str, Any]]) -> list[str]:
 def tables() -> Pages:
     """The pages with every measured point."""
     kernel, heads = read("bench-cpu.json"), read("bench-heads-cpu.json")
+    folded = [read(name) for name in FOLDED]
     baselines, reading = read("bench-baselines-cpu.json"), read("bench-baselines-heads-cpu.json")
     made_pages: Pages = {}
     cards.page(
@@ -154,6 +186,10 @@ def tables() -> Pages:
         "There is no k: queries read a share of the keys.",
         kernel_table(narrow),
         PAST,
+        "## Another CPU, and the version before",
+        "Summaries did not count the spread of keys, and rows waited for each other more in prefill.",
+        narrow_speeds.attention_table(read("bench-narrow-xeon.json")),
+        narrow_speeds.model_table(read("bench-model-narrow-xeon.json")),
     )
     options = "--repetitions 3 --size 8192 --size 32768 --dtype float32"
     commands = (f"focus bench attention --router head {options} {each} --out bench-heads.json"
@@ -181,6 +217,10 @@ def tables() -> Pages:
         TOOL,
         "Speed of published baselines, as executed here",
         BASELINE_NOTE,
+        "## With query heads folded, as routed calls have them",
+        "Heads of the model read a text, as below. Settings are those that were tuned for the frontier.",
+        f"```bash\n{_folded_command(folded[0])}\n```",
+        *(part for record in folded for part in (baseline_setting(record), baselines_table(record))),
         "## Patterns known beforehand, and random features",
         "Their time does not depend on the text, so normal tensors serve.",
         f"```bash\nfocus bench baseline all {random}\nfocus bench baseline sparq quest --share 0.256 {random}\n```",
@@ -261,6 +301,10 @@ def pages() -> Pages:
     cards.fill(made, doc, "answer", narrow_speeds.answer(narrow, whole))
     cards.fill(made, doc, "narrow", narrow_speeds.attention_table(narrow))
     cards.fill(made, doc, "narrow-model", narrow_speeds.model_table(whole))
+    cards.fill(made, doc, "switch", narrow_speeds.switch(whole))
+    cards.fill(made, doc, "missed", narrow_speeds.missed(narrow, whole))
+    cards.fill(made, doc, "folded", folded_table(narrow))
+    cards.fill(made, doc, "other-cpu", narrow_speeds.elsewhere(read("bench-narrow-xeon.json")))
     cards.fill(made, doc, "attention", lengths_table(kernel))
     cards.fill(made, doc, "heads", heads_summary(heads))
     cards.fill(made, doc, "model", f"{_model(model)}\n\n{model_summary(model)}")

@@ -1,0 +1,119 @@
+"""Blocks about several kinds of text: with and without the record of fresh texts, and what they say against ourselves."""
+
+import copy
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from focus_core.baselines import BASELINES
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def load(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tools")
+
+    def module(name):
+        spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+        assert spec is not None and spec.loader is not None
+        found = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(found)
+        return found
+
+    return module
+
+
+@pytest.fixture
+def kinds(load):
+    return load("frontier_kinds")
+
+
+@pytest.fixture
+def record():
+    return json.loads((ROOT / "data" / "results" / "frontier-kinds.json").read_text(encoding="utf-8"))
+
+
+def block(text, name):
+    return text.partition(f"<!-- {name}: ")[2].partition("-->\n")[2].partition(f"\n<!-- end of {name} -->")[0]
+
+
+@pytest.fixture
+def only(record):
+    """A record of one length and no books, as fresh texts have, with one KL that no other record has."""
+    found = copy.deepcopy(record)
+    found["points"] = [each for each in found["points"] if each["length"] == 2048 and each["text"] != "books"]
+    del found["kinds"]["books"]
+    for point in found["points"]:
+        if point["method"] == found["ours"]["method"]:
+            point["block_kl"] = [0.4321] * len(point["block_kl"])
+    return found
+
+
+def test_without_a_record_fresh_texts_are_not_measured(kinds, load):
+    assert kinds.fresh(None) == "Not measured yet."
+    assert load("readme_card").texts(None).endswith("are unmeasured.")
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_fresh_texts_fill_their_own_places_alone(load, only, monkeypatch, tmp_path, there):
+    for name in ("frontier_card", "readme_card"):
+        shutil.copytree(ROOT / "data" / "results", tmp_path, dirs_exist_ok=True)
+        fresh = tmp_path / "frontier-fresh.json"
+        fresh.write_text(json.dumps(only), encoding="utf-8") if there else fresh.unlink(missing_ok=True)
+        tool = load(name)
+        monkeypatch.setattr(tool.cards, "RESULTS", tmp_path)
+        made = {path.relative_to(ROOT).as_posix(): text for path, text in tool.pages().items()}
+        if name == "frontier_card":
+            text = made["docs/frontier.md"]
+            assert ("docs/tables/frontier-fresh.md" in made) == there == ("(tables/frontier-fresh.md)" in text)
+            assert ("0.4321" in block(text, "fresh")) == there == (block(text, "fresh") != "Not measured yet.")
+            others = [block(text, other) for other in ("answer", "kinds", "limits")]
+        else:
+            text = made["README.md"]
+            assert ("0.4321" in block(text, "limits")) == there
+            others = [block(text, "kinds")]
+        assert all(others) and not any("0.4321" in other for other in others)
+
+
+def test_the_edge_of_a_grid_is_told_from_its_inside(kinds, record):
+    edge, tuned = kinds.at_the_edge(record)
+    assert set(edge) <= set(tuned) == {name for name, each in BASELINES.items() if each.grid}
+    inside = copy.deepcopy(record)
+    next(each for each in inside["tuning"] if each["method"] == "sparq")["setting"] = {"components": 0.5}
+    assert set(edge) - set(kinds.at_the_edge(inside)[0]) == {"sparq"}
+    assert "All" in kinds.limits(record) and f"{len(edge) - 1} of {len(tuned)} tuned" in kinds.limits(inside)
+
+
+def test_cells_that_stalled_and_time_of_tuning_are_told(kinds, record):
+    for point in record["points"]:
+        point["seconds"] = 60.0
+    assert "stalled" not in kinds.duration(record) and "are not counted" in kinds.duration(record)
+    slow = next(each for each in record["points"] if (each["method"], each["length"]) == ("sparq", 2048))
+    slow["seconds"] = 6000.0
+    for each in (*record["tuning"], *record["learned"].values()):
+        each["seconds"] = 60.0
+    told = kinds.duration(record)
+    assert f"SparQ on {slow['text']} at 2,048 tokens (100 minutes)" in told
+    assert f"took {len(record['tuning']) + 1} minutes more" in told  # learned baselines share their time
+
+
+def test_the_cache_is_counted_where_the_record_counts_it(load):
+    speeds = load("narrow_speeds")
+    model = json.loads((ROOT / "data" / "results" / "bench-model-narrow.json").read_text(encoding="utf-8"))
+    for row in model["results"]:
+        row.pop("cache_bytes", None)
+    counted, _, ratio = speeds.cache_ratio(model)
+    assert not counted and 1 < ratio < 2 and "on paper" in speeds.cache_size(model)
+    for row in model["results"]:
+        if row["task"] == "decode":
+            row["cache_bytes"] = 300 if row["routing"] == "hard" else 200
+    assert speeds.cache_ratio(model)[::2] == (True, 1.5) and "on paper" not in speeds.cache_size(model)
+
+
+def test_cards_say_how_far_routers_are_where_that_was_measured(load):
+    card = load("router_card")
+    assert card.MISSING in card.retention(card.NAME) and card.MISSING not in card.retention(card.HEADS)

@@ -1,0 +1,194 @@
+"""Write the table and the figures of README.md.
+
+    python tools/readme_card.py [--check]
+
+Every figure comes from `data/results/frontier-kinds.json` and `frontier-fresh.json` (focus frontier),
+`bench-*.json` (focus bench), and `retrieval-smollm2-135m-narrow64.json` (focus harness).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cards
+import narrow_speeds
+from benchmark_card import RETRIEVAL
+from cards import ROOT, Pages, Record, item, read, read_if_there, table
+from frontier_kinds import FRESH, HEADS, RECORD, at_the_edge, blocks_at, divergence, row_of
+
+from focus_core.evaluation.compare import MIN_BLOCKS
+from focus_core.frontier.kinds.means import blocks_of, lengths_of, mean_rows
+from focus_core.frontier.kinds.table import cells
+from focus_core.frontier.speeds import recorded_speeds
+
+COLUMNS = (
+    "method", "T", "pairs kept", "KL", "KL, last quarter", "KL of ours minus this", "perplexity", "attention", "model",
+)  # fmt: skip
+METHODS = (HEADS, "sparq", "quest", "clusters", "seer", "indexer", "streaming")
+
+
+def kinds_table(record: Record) -> str:
+    """Means over the kinds of text: ours, the shipped routers and the baselines that matter."""
+    lines = []
+    for length in lengths_of(record):
+        for row in mean_rows(record, length):
+            method = next(iter(row.points.values()))["method"]
+            if row.ours or method in METHODS:
+                name, kept, kl, late, gap, _, perplexity, _, _, attention, model = cells(row, recorded_speeds())
+                name = f"**{name}**" if row.ours else name
+                lines.append((name, f"{length:,}", kept, kl, late, gap, perplexity, attention, model))
+    measured = [place for place in range(len(COLUMNS)) if any(line[place] for line in lines)]
+    return table([COLUMNS[place] for place in measured], [[line[place] for place in measured] for line in lines])
+
+
+def decoding(model: Record) -> str:
+    """One sentence on decoding."""
+    speeds = narrow_speeds.by_tokens(model, "decode")
+    longest = max(speeds)
+    return (
+        f"A token after {longest:,} others is decoded {speeds[longest]:.2f} times as fast as by the untouched model "
+        "([speed](docs/speed.md))."
+    )
+
+
+def limits(record: Record, fresh: Record | None, model: Record, other: Record, retrieval: Record) -> str:
+    """What does not hold, as a list."""
+    adaptation = "Training on next tokens adapts to the text ([why it is no win](docs/frontier.md))."
+    elsewhere = "Speeds are of one CPU. On GPUs narrow groups run in plain PyTorch, and nothing is timed."
+    return "\n".join(
+        item(f"**{title}.** {text}")
+        for title, text in (
+            ("Much faster models", faster(model, other)),
+            ("Retrieval of one of many pairs", finding(retrieval)),
+            ("A gain in perplexity", adaptation),
+            ("Closest of all", closest(record)),
+            ("The trained routers as good selectors", trained(record)),
+            ("Equal terms", terms(record)),
+            ("Untouched texts", texts(fresh)),
+            ("Many blocks", blocks(record)),
+            ("Less memory", memory(model)),
+            ("Other machines", elsewhere),
+        )
+    )
+
+
+def faster(model: Record, other: Record) -> str:
+    """Prefill beside a window of the same share, and on another CPU."""
+    ours, window = (narrow_speeds.by_tokens(model, "prefill", routing) for routing in ("hard", "window"))
+    elsewhere = narrow_speeds.by_tokens(other, "prefill")
+    lengths = [tokens for tokens in ours if tokens >= 2048]
+    told, beside, before = (
+        " and ".join(f"{speeds[tokens]:.2f}x" for tokens in lengths) for speeds in (ours, window, elsewhere)
+    )
+    return (
+        f"Prefill of {' and '.join(f'{tokens:,}' for tokens in lengths)} tokens runs at {told}; with a window of the "
+        f"same share it runs at {beside}. On another CPU the version before ran at {before} ([speed](docs/speed.md))."
+    )
+
+
+def finding(retrieval: Record) -> str:
+    """Retrieval of one of many pairs, at the longest texts and at those before."""
+    found: dict[int, dict[str, Any]] = {}
+    for row in retrieval["results"]:
+        name, _, tokens = row["task"].partition("_")
+        if name == "pairs":
+            found.setdefault(int(tokens), {})[row["mode"]] = row
+    (short, less), (long, more) = sorted(found.items())[-2:]
+    right = [
+        [round(rows[mode]["metrics"]["acc"] * rows[mode]["items_scored"]) for mode in ("hard", "off")]
+        for rows in (less, more)
+    ]
+    both = f"both answer {right[0][0]}" if len(set(right[0])) == 1 else f"they answer {right[0][0]} and {right[0][1]}"
+    lower = cards.direction(less["hard"]["differences"]["gold_log_probability"]) < 0
+    rest = ", the default at lower log-likelihoods" if lower else ""
+    return (
+        f"Of {more['off']['items_scored']} questions about lists of {long:,} tokens the default answers {right[1][0]} "
+        f"rightly, the untouched model {right[1][1]}. At {short:,} {both}{rest} ([benchmarks](docs/benchmarks.md))."
+    )
+
+
+def closest(record: Record) -> str:
+    """SparQ beside ours at the longest texts, and its speed."""
+    rows = {length: row for length in lengths_of(record) if (row := row_of(record, length, "sparq")) is not None}
+    longest = max(rows)
+    ratio = (divergence(record, longest) or 0.0) / (divergence(record, longest, "sparq") or 1.0)
+    shorter = [row for length, row in rows.items() if length != longest]
+    rest = "a difference is significant" if any(row.established for row in shorter) else "nothing is significant"
+    setting = next(iter(rows[longest].points.values()))["setting"]
+    timed = {
+        length: speed
+        for length, row in rows.items()
+        if (speed := recorded_speeds().at("sparq", length, row.kept_share, setting=setting).with_choice) is not None
+    }
+    told = " and ".join(f"{speed:.2f}x at {length:,}" for length, speed in timed.items()) or "a speed not measured"
+    few = f" ({count} blocks)" if (count := blocks_at(record, longest)) < MIN_BLOCKS else ""
+    return (
+        f"At {longest:,} tokens{few} SparQ is {ratio:.1f} times as close; in shorter texts {rest}. It "
+        f"reads {setting['components']:.0%} of every key to choose. Executed here, its call runs at {told}"
+        f"{', the only length timed' * (len(timed) == 1)}."
+    )
+
+
+def trained(record: Record) -> str:
+    """How far the trained routers are from the model, beside narrow groups."""
+    found = {length: divergence(record, length, HEADS) for length in lengths_of(record)}
+    ratios = [f"{far / (divergence(record, length) or 1.0):.0f}" for length, far in found.items() if far is not None]
+    return f"They are {' and '.join(ratios)} times as far from the model as narrow groups."
+
+
+def terms(record: Record) -> str:
+    """What ours has and baselines have not."""
+    edge, tuned = at_the_edge(record)
+    which = "Each tuned baseline" if len(edge) == len(tuned) else f"{len(edge)} of {len(tuned)} tuned baselines"
+    return (
+        "Query heads of ours read unlike shares; every baseline has one share for all heads. "
+        f"{which} chose a setting at the edge of its grid, so a finer one may be closer, and slower to choose."
+    )
+
+
+def texts(fresh: Record | None) -> str:
+    """Texts of the table served to choose the form; what is known on others."""
+    place, start = "docs/frontier.md", "The default's form was chosen on these texts, too."
+    if fresh is None:
+        return f"{start} [Others]({place}) are unmeasured."
+    length = max(lengths_of(fresh))
+    ours, others = divergence(fresh, length), {name: divergence(fresh, length, name) for name in ("sparq", "streaming")}
+    if ours is None:
+        return f"{start} [Others]({place}) are unmeasured."
+    names = {"sparq": "SparQ", "streaming": "the window"}
+    beside = [f"{names[name]} at {kl:.4f}" for name, kl in others.items() if kl is not None]
+    told = "".join(f", {each}" for each in beside)
+    return f"{start} On [others]({place}) it is at a KL of {ours:.4f}{told} (T = {length:,})."
+
+
+def memory(model: Record) -> str:
+    """The cache of narrow groups beside the untouched one."""
+    counted, tokens, ratio = narrow_speeds.cache_ratio(model)
+    return f"After {tokens:,} tokens the cache is {ratio:.2f} times as large{'' if counted else ', on paper'}."
+
+
+def blocks(record: Record) -> str:
+    """Blocks by length."""
+    weak = [length for length in lengths_of(record) if blocks_at(record, length) < MIN_BLOCKS]
+    told = "".join(f" nor do {blocks_at(record, length)} at {length:,} tokens" for length in weak)
+    most = max(blocks_of(record, kind, length) for kind in record["kinds"] for length in lengths_of(record))
+    return f"{most} blocks of a kind establish nothing about it{',' * bool(told)}{told}."
+
+
+def pages() -> Pages:
+    """README.md with its blocks."""
+    record, model = read(RECORD), read("bench-model-narrow.json")
+    made: Pages = {}
+    readme = ROOT / "README.md"
+    cards.fill(made, readme, "kinds", f"{kinds_table(record)}\n\n{decoding(model)}")
+    cards.fill(
+        made,
+        readme,
+        "limits",
+        limits(record, read_if_there(FRESH), model, read("bench-model-narrow-xeon.json"), read(RETRIEVAL)),
+    )
+    return made
+
+
+if __name__ == "__main__":
+    cards.main(pages)
