@@ -344,7 +344,17 @@ SMALL_UNITS = "import focus_core.report.corpus as c; from focus_core.cli import 
 @pytest.mark.slow
 def test_standard_output_is_json_though_a_worker_is_killed(given):
     command = [sys.executable, "-c", SMALL_UNITS, "report", str(given / "texts"), "--json", "--untrained", "--no-tags"]
-    command += ["--model", str(given / "model"), "--out", str(given / "out"), "--block", "64", "--workers", "2", "--ray"]
+    command += [
+        "--model",
+        str(given / "model"),
+        "--out",
+        str(given / "out"),
+        "--block",
+        "64",
+        "--workers",
+        "2",
+        "--ray",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None and run.stdout is not None
         for line in run.stderr:
@@ -354,7 +364,9 @@ def test_standard_output_is_json_though_a_worker_is_killed(given):
         told, printed = run.stderr.read(), run.stdout.read()
     assert run.returncode == 0, told
     assert json.loads(printed)["documents"] == 24
-    assert "A worker died or was killed" in told or "Task ModelWorker.work failed" in told  # Ray wrote it, to standard error
+    assert (
+        "A worker died or was killed" in told or "Task ModelWorker.work failed" in told
+    )  # Ray wrote it, to standard error
 
 
 def reported(given, out: str, *more: str) -> dict:
