@@ -26,7 +26,7 @@ from speed_tables import (
     setting,
 )
 
-from focus_core.baselines import BASELINES
+from focus_core.baselines import METHODS
 from focus_core.bench.routing import choosing_seconds
 from focus_core.frontier.speeds import distant_share, joint_speedup, with_choice
 from focus_core.results import machine_of, made_of
@@ -109,7 +109,7 @@ def folded_table(narrow: dict[str, Any]) -> str:
     for name in record["settings"]["baselines"]:
         points = [point for point in record["points"] if point["baseline"] == name]
         both = (joint_speedup(point[each] for point in points) for each in ("speedup", "speedup_with_choice"))
-        rows.append((BASELINES[name].label, f"{points[0]['kept_share']:.1%}", *(f"{each:.2f}" for each in both)))
+        rows.append((METHODS[name].label, f"{points[0]['kept_share']:.1%}", *(f"{each:.2f}" for each in both)))
     columns = ("method", "distant pairs kept", "choosing excluded", "choosing included")
     return f"{table(columns, rows)}\n\n{tokens:,} tokens, float32. {baseline_setting(record)}"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from cards import table
 
-from focus_core.baselines import BASELINES
+from focus_core.baselines import METHODS
 from focus_core.bench.baselines import UNFOLDED
 from focus_core.frontier.speeds import joint_speedup, with_choice
 from focus_core.results import machine_of
@@ -188,20 +188,20 @@ def baselines_table(record: dict[str, Any], *, by_content: bool | None = None) -
     )  # fmt: skip
     together: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for point in record["points"]:
-        if point["baseline"] in BASELINES and by_content in (None, BASELINES[point["baseline"]].by_content):
+        if point["baseline"] in METHODS and by_content in (None, METHODS[point["baseline"]].by_content):
             setting = tuple(sorted((point.get("setting") or {}).items()))
-            place = list(BASELINES).index(point["baseline"])
+            place = list(METHODS).index(point["baseline"])
             together[point["tokens"], place, point["share"] or 0.0, setting].append(point)
     rows = []
     for (tokens, number, _, setting), points in sorted(together.items()):
-        count, name = len(points), list(BASELINES)[number]
+        count, name = len(points), list(METHODS)[number]
         kept = [point["kept_share"] for point in points]
         select = [point["select_s"] for point in points]
         tuned = f" ({', '.join(f'{key} {value:g}' for key, value in setting)})" if setting else ""
         rows.append(
             (
                 length(tokens),
-                BASELINES[name].label + tuned,
+                METHODS[name].label + tuned,
                 "approximate" if None in kept else f"{sum(kept) / count:.1%}",
                 f"{sum(point['full_s']['median'] for point in points) / count * 1e3:,.1f}",
                 " ".join(_ms(point["attend_s"]) for point in points),

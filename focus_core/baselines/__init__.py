@@ -75,7 +75,7 @@ BASELINES: dict[str, Baseline] = {
 
 LEARNED: dict[str, Baseline] = {
     "seer": exact("learned block gates", "SeerAttention, arXiv 2410.13276", seer_keys),
-    "indexer": exact("learned token indexer", "DeepSeek-V3.2, arXiv 2512.02556", indexer_keys),
+    "indexer": exact("learned token indexer", "DeepSeek-V3.2, arXiv 2512.02556", indexer_keys, per_layer=True),
 }
 """Baselines whose `Case.fitted` is trained beforehand; names as in `focus_core.baselines.learned.LEARNERS`."""
 

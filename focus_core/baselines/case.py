@@ -276,6 +276,7 @@ class Baseline:
         features: of one that estimates all pairs: phi(q) (B, H, Tq, m) and phi(k) (B, H, T, m), whose running sums
             execute it.
         grid: settings to choose from by training text, the default first; as many for every baseline that has any.
+        per_layer: whether all heads of a layer share one choice.
         oracle: whether it needs the attention that it saves, so that it bounds the others and is not one of them.
 
     Raises:
@@ -291,6 +292,7 @@ class Baseline:
     window: bool = False
     features: Callable[[Case], tuple[Tensor, Tensor]] | None = None
     grid: tuple[Setting, ...] = ()
+    per_layer: bool = False
     oracle: bool = False
 
     def __post_init__(self) -> None:

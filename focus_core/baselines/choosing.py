@@ -19,15 +19,23 @@ from torch.nn import functional as F
 
 from focus_core.baselines import estimates, selection
 from focus_core.baselines.case import Case
+from focus_core.baselines.clusters import segment_clusters
 from focus_core.baselines.estimates import Tables
 from focus_core.baselines.execution import NEARLY_ALL, Choose, Rows, as_bias, used_keys
 from focus_core.baselines.hashing import collisions
 from focus_core.baselines.layout import per_query_budget
+from focus_core.baselines.learned import BlockGates, Indexer
+from focus_core.baselines.learned.indexer import index_keys
+from focus_core.baselines.learned.lesson import learner_of
+from focus_core.baselines.learned.seer import described
 
 CHUNK = 512
 """Queries for which reference code makes its mask at once."""
 SORTED = 1024
 """Scores of a row up to which sorting all is faster than finding one by partition."""
+
+TIE = 1e-20
+"""Factor of recency that parts scores of 0, and changes no others."""
 
 STEEP = 1e30
 """Factor from the margin of a pair that is not kept to its bias."""
@@ -45,7 +53,7 @@ def fast_choice(name: str, case: Case) -> Choose | None:
     The work that is done once for a text (hashes, clusters, bounds of blocks) is done here.
 
     Args:
-        name: key of `focus_core.baselines.BASELINES`.
+        name: key of `focus_core.baselines.METHODS`.
         case: one text and one key/value head: query (1, G, T, D), key and value (1, 1, T, D), not repeated.
     """
     prepare = CHOICES.get(name)
@@ -191,17 +199,42 @@ def _quest(case: Case) -> Distant:
     query = case.query[0].float()
     halves = torch.cat([query.clamp(min=0), query.clamp(max=0)], -1)
     low, high = selection._bounds(case)
-    return _best_blocks(case, halves, torch.cat([high[0, 0], low[0, 0]], -1))
+    return _best_blocks(case, halves, torch.cat([high[0, 0], low[0, 0]], -1), selection._block_size(case))
 
 
 def _moba(case: Case) -> Distant:
     """Blocks by the product of query and mean key."""
-    return _best_blocks(case, case.query[0].float(), selection._means(case)[0, 0])
+    return _best_blocks(case, case.query[0].float(), selection._means(case)[0, 0], selection._block_size(case))
 
 
-def _best_blocks(case: Case, query: Tensor, blocks: Tensor) -> Distant:
+def _seer(case: Case) -> Distant:
+    """Blocks by the product of the mapped query and the described block."""
+    gates = learner_of(case, BlockGates)
+    return _best_blocks(case, case.query[0].float() @ gates.query_map, described(case)[0, 0], gates.block)
+
+
+def _indexer(case: Case) -> Distant:
+    """Keys by their index scores, of equal ones (often 0) later keys first; one choice for all query heads."""
+    indexer, keys = learner_of(case, Indexer), index_keys(case)
+
+    def score(rows: Rows, among: slice) -> Tensor:
+        assert case.hidden is not None
+        places = torch.arange(rows.start, rows.end, device=keys.device)
+        scores = indexer.scores(case.hidden[:, rows.start : rows.end], places, keys[:, among])[0]
+        return scores.add_(case.recency[among] * TIE)
+
+    best = _best(case, score)
+
+    def distant(rows: Rows, end: int) -> tuple[Tensor, Tensor]:
+        columns, margin = best(replace(rows, heads=slice(0, 1)), end)
+        return columns, margin.repeat(rows.count, 1)
+
+    return distant
+
+
+def _best_blocks(case: Case, query: Tensor, blocks: Tensor, size: int) -> Distant:
     """The blocks (N, D') with the highest products with the query (G, T, D'); of the last one the nearest keys."""
-    size, budget, device = selection._block_size(case), _budget(case), query.device
+    budget, device = _budget(case), query.device
     start = torch.arange(len(blocks), device=device, dtype=torch.float32) * size
     inner, rank = torch.arange(size, device=device), -(-budget // size)
 
@@ -231,33 +264,57 @@ def _best_blocks(case: Case, query: Tensor, blocks: Tensor) -> Distant:
 
 
 def _kmeans(case: Case) -> Distant:
-    """Clusters by the nearness of their centroids; of the last one the nearest keys."""
+    """Clusters by the nearness of their centroids."""
     centroids = F.normalize(case.fitted.centroids[0].to(case.query), dim=-1)
-    nearness, budget = case.query[0] @ centroids.T, _budget(case)
-    cluster = (case.key[0, 0] @ centroids.T).argmax(-1)
-    members = F.one_hot(cluster, len(centroids)).float()
+    labels = (case.key[0, 0] @ centroids.T).argmax(-1)
+    return _best_groups(case, centroids, labels)
+
+
+def _clusters(case: Case) -> Distant:
+    """Clusters of the text's own keys by the product with their mean key."""
+    found = segment_clusters(case)
+    return _best_groups(case, found.keys[0, 0], found.labels[0, 0])
+
+
+def _best_groups(case: Case, means: Tensor, labels: Tensor) -> Distant:
+    """The groups with the highest products of query and mean (C, D); of the last one the nearest keys.
+
+    Args:
+        case: one key/value head.
+        means: of the groups.
+        labels: (T,) int64, the group of each key.
+    """
+    budget, query = _budget(case), case.query[0].float()
+    members = F.one_hot(labels, len(means)).float()
     members[: case.sinks] = 0
     before = F.pad(members.cumsum(0), (0, 0, 1, 0))  # members among the first so many keys
-    keys = torch.cat([members, before[1:].gather(1, cluster[:, None]) - 0.5], 1)  # and the place in the cluster
+    place = before[1:].gather(1, labels[:, None])[:, 0] - 0.5  # of a key in its group
 
     def distant(rows: Rows, end: int) -> tuple[Tensor, Tensor]:
-        index = torch.arange(rows.start, rows.end, device=cluster.device)
-        able = before[(index - case.window).clamp(min=0)].repeat(rows.count, 1)
-        order = rows.of(nearness).argsort(-1, descending=True)
+        columns = torch.arange(case.sinks, end, device=labels.device)
+        groups = labels[columns]
+        many = int(groups.max()) + 1  # a text's own groups that begin later are not looked at
+        index = torch.arange(rows.start, rows.end, device=labels.device)
+        able = before[(index - case.window).clamp(min=0), :many].repeat(rows.count, 1)
+        scores = (rows.of(query) @ means[:many].T).masked_fill_(able == 0, float("-inf"))
+        order = scores.argsort(-1, descending=True)
         sizes = able.gather(1, order)
         taken = (budget - (sizes.cumsum(1) - sizes)).clamp(min=0).minimum(sizes)
-        first = F.pad(torch.zeros_like(able).scatter_(1, order, taken - sizes), (0, 1), value=1.0)
-        return torch.arange(case.sinks, end, device=cluster.device), first @ keys[case.sinks : end].T
+        first = torch.zeros_like(able).scatter_(1, order, sizes - taken)
+        return columns, place[columns] - first.index_select(1, groups)
 
     return distant
 
 
 CHOICES: dict[str, Callable[[Case], Distant]] = {
+    "clusters": _clusters,
+    "indexer": _indexer,
     "kmeans": _kmeans,
     "lsh": _lsh,
     "magicpig": _magicpig,
-    "quest": _quest,
     "moba": _moba,
+    "quest": _quest,
+    "seer": _seer,
     "sparq": _sparq,
 }
 """Choices by the name of their baseline; any other baseline is asked for its mask of all pairs."""

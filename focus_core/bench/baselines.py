@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from focus_core.baselines import BASELINES, Baseline, Case
+from focus_core.baselines import BASELINES, LEARNED, METHODS, Baseline, Case
 from focus_core.baselines.case import Setting
 from focus_core.baselines.choosing import fast_choice, reference_choice, repeated
 from focus_core.baselines.execution import (
@@ -68,7 +68,7 @@ class BaselineBenchSettings:
     Attributes:
         sizes: numbers of tokens T.
         shares: wanted shares of distant pairs, sinks included.
-        baselines: keys of `focus_core.baselines.BASELINES`.
+        baselines: keys of `focus_core.baselines.BASELINES`, and of `LEARNED` where the heads have learners.
         heads: (layer, query head) of the model of `source`, each timed with the query heads that share its key/value
             head; None for normal tensors.
         head_dim: size of a head of normal tensors.
@@ -103,13 +103,13 @@ class BaselineBenchSettings:
             raise FocusError("Sizes, repetitions, query heads and the size of a head must be at least 1.")
         if not all(0 < share < 1 for share in self.shares):
             raise FocusError(f"The shares are {', '.join(map(str, self.shares))}: give numbers between 0 and 1.")
-        unknown = sorted({*self.baselines, *self.tuned} - set(BASELINES))
+        unknown = sorted({*self.baselines, *self.tuned} - {*BASELINES, *LEARNED})
         if unknown:
-            raise FocusError(f"There is no baseline {unknown[0]!r}: choose from {', '.join(BASELINES)}.")
+            raise FocusError(f"There is no baseline {unknown[0]!r}: choose from {', '.join((*BASELINES, *LEARNED))}.")
         for name, setting in self.tuned.items():
             if name not in self.baselines:
                 raise FocusError(f"{name} has a setting and is not measured: name it among the baselines.")
-            BASELINES[name].check_setting(name, setting)
+            METHODS[name].check_setting(name, setting)
 
     @property
     def _counts(self) -> tuple[int, ...]:
@@ -121,14 +121,14 @@ class BaselineBenchSettings:
             {
                 "tokens": size,
                 "baseline": name,
-                "share": share if BASELINES[name].tunable else None,
+                "share": share if METHODS[name].tunable else None,
                 "head": None if head is None else list(head),
                 "setting": dict(self.tuned.get(name, {})),
             }
             for size in self.sizes
             for head in self.heads
             for name in self.baselines
-            for share in self.shares[: None if BASELINES[name].tunable else 1]
+            for share in self.shares[: None if METHODS[name].tunable else 1]
         ]
 
 
@@ -186,7 +186,7 @@ def measure_baseline(settings: BaselineBenchSettings, head: Head, baseline: str,
     Args:
         settings: window, sinks, repetitions, device and seed.
         head: queries, keys and values of one key/value head.
-        baseline: key of `BASELINES`.
+        baseline: key of `BASELINES` or `LEARNED`.
         share: wanted share of its distant pairs; None for random features.
 
     Returns:
@@ -194,15 +194,15 @@ def measure_baseline(settings: BaselineBenchSettings, head: Head, baseline: str,
 
         - ``full_s`` and ``attend_s``: full attention, and attention to the chosen pairs, with median, minimum, maximum
           and all runs; ``timed_heads`` has the query and key/value heads that each call computed at once;
-        - ``select_s``: median of choosing the pairs, or of making random features; None for patterns that are known
-          beforehand;
+        - ``select_s``: median of choosing the pairs, or of making random features; a choice that all heads of a layer
+          share counts for each key/value head in equal parts; None for patterns that are known beforehand;
         - ``speedup`` without selection time, and ``speedup_with_choice`` with it;
         - ``way`` and ``way_with_choice``: the fastest executions without selection time and with it, and
           ``attend_with_choice_s``, the attention of the latter;
         - ``kept_share`` of distant and ``causal_kept_share`` of all pairs; None for random features;
         - ``error_output``: largest deviation from the definition in float64, on queries spread over the text.
     """
-    method, case, device = BASELINES[baseline], _case(settings, head, baseline, share), settings.device
+    method, case, device = METHODS[baseline], _case(settings, head, baseline, share), settings.device
     group, length = case.query.shape[1:3]
     units = torch.get_num_threads() if case.query.device.type == "cpu" else 1
     query, key, value = (part.repeat(1, units, 1, 1) for part in (case.query, case.key, case.value))
@@ -215,7 +215,8 @@ def measure_baseline(settings: BaselineBenchSettings, head: Head, baseline: str,
         return _Way("the window's backend", lambda: None, lambda _: attend()[0, :group].flatten(0, 1), units)
 
     ways = _features(case, method) if method.keep is None else _pair_ways(case, baseline, method)
-    best, quick, parts = _fastest(ways, device, by_itself=not method.fixed)
+    serves = head.kv_heads if method.per_layer else 1
+    best, quick, parts = _fastest(ways, device, by_itself=not method.fixed, serves=serves)
     if method.window:
         best = quick = min(best, _tried(window(), device, by_itself=False), key=lambda each: each.attend)
     calls: dict[str, Callable[[], Any]] = {"full_s": full, "attend_s": best.call}
@@ -224,7 +225,7 @@ def measure_baseline(settings: BaselineBenchSettings, head: Head, baseline: str,
     times = alternate(calls, settings.repetitions, device)
     per_unit = {"full_s": units, "attend_s": best.way.units}
     runs = {name: spread([each / per_unit.get(name, 1) for each in seconds]) for name, seconds in times.items()}
-    select = None if method.fixed else runs.pop("select_s")["median"]
+    select = None if method.fixed else runs.pop("select_s")["median"] / serves
     attend = runs.get("attend_with_choice_s", runs["attend_s"])["median"]
     point: dict[str, Any] = {
         "way": best.way.name,
@@ -244,11 +245,19 @@ def measure_baseline(settings: BaselineBenchSettings, head: Head, baseline: str,
 
 
 def _case(settings: BaselineBenchSettings, head: Head, baseline: str, share: float | None) -> Case:
-    """The unit, keys and values not repeated, with the baseline's fit on other text."""
+    """The unit, keys and values not repeated, with what the baseline has from other text.
+
+    Raises:
+        FocusError: a learned baseline without its learner.
+    """
     pairs = {"window": settings.window, "sinks": settings.sink_tokens, "share": share or 0.0}
     own: dict[str, Any] = {"seed": settings.seed, "setting": settings.tuned.get(baseline, {})}
-    case = Case(head.query, head.key, head.value, **pairs, scale=head.scale, **own)
-    fit = BASELINES[baseline].fit
+    case = Case(head.query, head.key, head.value, **pairs, scale=head.scale, hidden=head.hidden, **own)
+    if baseline in LEARNED:
+        if baseline not in head.learners:
+            raise FocusError(f"{baseline} is learned: name the model, and a text to train it on.")
+        return replace(case, fitted=head.learners[baseline])
+    fit = METHODS[baseline].fit
     return case if fit is None else replace(case, fitted=fit(*head.fitted, **own, **pairs))
 
 
@@ -309,16 +318,16 @@ def _features(case: Case, method: Baseline) -> Iterator[_Way]:
     yield _Way("running sums", make, lambda made: attend_features(made[0], made[1], value).flatten(0, 1))
 
 
-def _tried(way: _Way, device: str, *, by_itself: bool) -> _Tried:
-    """Run an execution a few times; its choice once more if choices are timed by themselves."""
+def _tried(way: _Way, device: str, *, by_itself: bool, serves: int = 1) -> _Tried:
+    """Run an execution a few times; its choice, which `serves` so many units, once more if it is timed by itself."""
     choose, planned = _timed(way.plan, device)
     if by_itself:
         choose = min(choose, _timed(way.plan, device)[0])
     attend = min(_timed(partial(way.attend, planned), device)[0] for _ in range(TRIES)) / way.units
-    return _Tried(way, planned, choose, attend)
+    return _Tried(way, planned, choose / serves, attend)
 
 
-def _fastest(ways: Iterator[_Way], device: str, *, by_itself: bool) -> tuple[_Tried, _Tried, list[Part]]:
+def _fastest(ways: Iterator[_Way], device: str, *, by_itself: bool, serves: int) -> tuple[_Tried, _Tried, list[Part]]:
     """The fastest execution without its choice and with it, and the pairs of the first one.
 
     Where the choice is known beforehand, both are the former.
@@ -326,7 +335,7 @@ def _fastest(ways: Iterator[_Way], device: str, *, by_itself: bool) -> tuple[_Tr
     best = quick = None
     parts: list[Part] = []
     for way in ways:
-        tried = _tried(way, device, by_itself=by_itself)
+        tried = _tried(way, device, by_itself=by_itself, serves=serves)
         if not parts and isinstance(tried.planned, list):
             parts = tried.planned
         best = tried if best is None or tried.attend < best.attend else best

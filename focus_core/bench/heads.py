@@ -7,8 +7,9 @@ On normal tensors neighbouring queries select different keys, so content-based b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from focus_core.attention import AttentionOutput
+from focus_core.baselines.learned import BlockGates, Learner
 from focus_core.errors import FocusError
 from focus_core.routing.model import FocusModel
 from focus_core.routing.rules import AttentionCall, Rule
@@ -30,6 +32,9 @@ class Head(NamedTuple):
         value: (1, 1, T, Dv).
         fitted: query (1, G, T', D) and key (1, 1, T', D) of other text.
         scale: factor of the dot products.
+        hidden: (1, T, d) hidden states that enter the attention block; None of normal tensors.
+        kv_heads: key/value heads of the layer.
+        learners: of this layer by name of the learned baseline, cut to this key/value head.
     """
 
     query: Tensor
@@ -37,6 +42,9 @@ class Head(NamedTuple):
     value: Tensor
     fitted: tuple[Tensor, Tensor]
     scale: float
+    hidden: Tensor | None = None
+    kv_heads: int = 1
+    learners: Mapping[str, Learner] = MappingProxyType({})
 
 
 def random_heads(
@@ -66,8 +74,15 @@ class _Seen(Exception):
     """Ends the forward pass at the last layer that is needed."""
 
 
-Projected = tuple[Tensor, Tensor, Tensor, float]
-"""Query (1, G, T, D), key and value (1, 1, T, D) of one key/value head, and its scale."""
+class Projected(NamedTuple):
+    """One key/value head of a model that reads a text; attributes as of `Head`."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    scale: float
+    hidden: Tensor
+    kv_heads: int
 
 
 @torch.inference_mode()
@@ -95,11 +110,13 @@ def model_heads(focus: FocusModel, input_ids: Tensor, heads: Sequence[tuple[int,
                 group = query.shape[1] // key.shape[1]
                 number = head // group
                 ours, theirs = slice(number * group, (number + 1) * group), slice(number, number + 1)
-                found[layer, head] = (
+                found[layer, head] = Projected(
                     query[:, ours].float().contiguous(),
                     key[:, theirs].float().contiguous(),
                     value[:, theirs].float().contiguous(),
                     geometry.scale,
+                    call.routing.hidden_states,
+                    key.shape[1],
                 )
         if call.layer == last:
             raise _Seen
@@ -137,7 +154,12 @@ def _sizes(focus: FocusModel) -> tuple[int, int]:
 
 
 def heads_reading(
-    focus: FocusModel, input_ids: Tensor, heads: Sequence[tuple[int, int]], tokens: int, fitted_tokens: int
+    focus: FocusModel,
+    input_ids: Tensor,
+    heads: Sequence[tuple[int, int]],
+    tokens: int,
+    fitted_tokens: int,
+    learned: Mapping[str, Mapping[int, Learner]] | None = None,
 ) -> list[Head]:
     """Heads of a model with the first tokens of a text as input, and the tokens after these to fit baselines on.
 
@@ -147,8 +169,20 @@ def heads_reading(
         heads: layer and query head of each.
         tokens: T, tokens of the text.
         fitted_tokens: number of tokens after these, used as a text of their own.
+        learned: learners of every layer by name of the baseline.
     """
     enough = input_ids.repeat(-(-(tokens + fitted_tokens) // len(input_ids)))
     read = model_heads(focus, enough[:tokens], heads)
     other = model_heads(focus, enough[tokens : tokens + fitted_tokens], heads)
-    return [Head(*own[:3], (fitted[0], fitted[1]), own[3]) for own, fitted in zip(read, other)]
+    found = []
+    for (layer, head), own, fitted in zip(heads, read, other):
+        unit = head // own.query.shape[1]
+        learners = {name: _cut(layers[layer], unit) for name, layers in (learned or {}).items()}
+        tensors = own.query, own.key, own.value, (fitted.query, fitted.key)
+        found.append(Head(*tensors, own.scale, own.hidden, own.kv_heads, learners))
+    return found
+
+
+def _cut(learner: Learner, kv_head: int) -> Learner:
+    """What a learner of a layer has for one key/value head; an indexer scores for all of them."""
+    return learner.of_head(kv_head) if isinstance(learner, BlockGates) else learner

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from focus_core.baselines.learned import Learner
+from focus_core.baselines.learned.train import LearnedSettings, learned
 from focus_core.bench.heads import Head, check_heads, heads_reading, spread_heads
 from focus_core.models import LoadedModel, check_positions, load_model
 from focus_core.models.positions import positions_of
@@ -17,7 +20,10 @@ from focus_core.resources import data_dir
 from focus_core.results import text_records
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, retrofit
-from focus_core.text import encode, find_texts, read_text
+from focus_core.text import encode, find_texts, read_text, token_blocks
+
+TAUGHT = 1024
+"""Tokens of a block of text that learned baselines are trained on, where the model has as many positions."""
 
 
 class Reading(NamedTuple):
@@ -28,12 +34,16 @@ class Reading(NamedTuple):
         input_ids: (T,) int64.
         heads: layer and query head of each head that is measured.
         source: model and text, for the record.
+        tokenizer: of the model.
+        learned: learners of every layer by name of the baseline.
     """
 
     focus: FocusModel
     input_ids: Tensor
     heads: tuple[tuple[int, int], ...]
     source: dict[str, Any]
+    tokenizer: Any
+    learned: Mapping[str, Mapping[int, Learner]] = MappingProxyType({})
 
     @property
     def positions(self) -> int | None:
@@ -42,7 +52,27 @@ class Reading(NamedTuple):
 
     def heads_at(self, tokens: int, fitted_tokens: int) -> list[Head]:
         """The heads of the model with `tokens` tokens as input, and later tokens to fit baselines on."""
-        return heads_reading(self.focus, self.input_ids, self.heads, tokens, fitted_tokens)
+        return heads_reading(self.focus, self.input_ids, self.heads, tokens, fitted_tokens, self.learned)
+
+    def taught(self, train: Path, folder: Path, settings: LearnedSettings, progress: Progress = silent) -> Reading:
+        """The same with learned baselines, trained on a text or read from the folder.
+
+        Args:
+            train: text file or folder.
+            folder: of the trained weights; created if needed.
+            settings: names and sizes of what is learned.
+            progress: told of every block.
+
+        Raises:
+            FocusError: there is no such text, it is too short, or a baseline does not converge.
+            OSError: the weights cannot be written.
+        """
+        files = find_texts([train])
+        length = min(TAUGHT, self.positions or TAUGHT)
+        blocks = token_blocks(self.tokenizer, map(read_text, files), length)
+        found = learned(self.focus, blocks, folder, settings, progress)
+        source = {**self.source, "learned": {"tokens": settings.tokens, "data": text_records(files)}}
+        return self._replace(source=source, learned=found.layers)
 
 
 def read_text_with(
@@ -74,7 +104,7 @@ def read_text_with(
     ids, texts = text_ids(loaded, data)
     model_record = {**loaded.info.identity, "positions": positions(loaded)}
     source = {"model": model_record, "data": texts}
-    return Reading(focus, ids, tuple(heads) or spread_heads(focus), source)
+    return Reading(focus, ids, tuple(heads) or spread_heads(focus), source, loaded.tokenizer)
 
 
 def text_ids(loaded: LoadedModel, data: Path | None) -> tuple[Tensor, list[dict[str, Any]]]:

@@ -211,7 +211,10 @@ def model(
 
 @bench.command()
 def baseline(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Baselines. Default: all.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Baselines. Default: all; learned ones only with --train."),
+    ] = None,
     out: OutOption = Path("bench-baselines.json"),
     sizes: SizesOption = None,
     shares: Annotated[
@@ -231,6 +234,14 @@ def baseline(
             help="Query head of the model, timed with those that share its key/value head; repeat. Default: one at "
             "each quarter of it.",
         ),
+    ] = None,
+    train: Annotated[
+        Path | None,
+        typer.Option(help="Text file or folder that learned baselines (seer, indexer) are trained on first."),
+    ] = None,
+    learned_tokens: Annotated[
+        int | None,
+        typer.Option(min=1024, max=MAX_TOKENS, help="Tokens to train them on. Default: 307200, as for quality."),
     ] = None,
     tuned: Annotated[
         list[str] | None,
@@ -256,14 +267,19 @@ def baseline(
     a text as input:
     focus bench baseline quest --model default --data book.txt --size 8192
     """
-    from focus_core.baselines import BASELINES
+    from focus_core.baselines import BASELINES, LEARNED, METHODS
     from focus_core.bench.baselines import BaselineBenchSettings, run_baseline_bench
     from focus_core.commands.tables.bench import baseline_bench_table
     from focus_core.progress import terminal_progress
 
     if model is None and (model_heads or data is not None):
         raise FocusError("--head and --data belong to a model that reads a text: name it with --model.")
-    given: dict[str, Any] = {"sizes": sizes, "shares": shares, "baselines": names if names != ["all"] else None}
+    if names in (None, [], ["all"]):
+        names = [*BASELINES, *(LEARNED if train else ())]
+    taught = tuple(name for name in names or () if name in LEARNED)
+    if bool(taught) != (train is not None) or (taught and model is None) or (learned_tokens and not taught):
+        raise FocusError("Learned baselines (seer, indexer), --train and --model belong together: give all or none.")
+    given: dict[str, Any] = {"sizes": sizes, "shares": shares, "baselines": names}
     chosen: dict[str, Any] = {name: tuple(values) for name, values in given.items() if values}
     chosen |= {
         "head_dim": head_dim,
@@ -283,13 +299,20 @@ def baseline(
             lengths = chosen.get("sizes", BaselineBenchSettings.sizes)
             reading = read_text_with(model, data=data, heads=places, sizes=lengths, device=device, progress=progress)
             fitted = min(BaselineBenchSettings.fitted_tokens, reading.positions or MAX_TOKENS)
+            if taught and train is not None:
+                reading = reading.taught(
+                    train,
+                    out.with_name(f"{out.stem}-learned"),
+                    _learned(taught, learned_tokens, chosen, seed),
+                    progress,
+                )
             chosen |= {"heads": reading.heads, "source": reading.source, "fitted_tokens": fitted}
             heads_of = reading.heads_at
         settings = BaselineBenchSettings(**chosen, device=device, seed=seed)
         progress(f"Measuring {len(settings.points())} points on {device} into {out}", 0.0)
 
         def show(done: int, of: int, point: dict[str, Any]) -> None:
-            name = f"{point['tokens']:,} tokens, {BASELINES[point['baseline']].label}"
+            name = f"{point['tokens']:,} tokens, {METHODS[point['baseline']].label}"
             name += "" if point["head"] is None else ", head {}/{}".format(*point["head"])
             progress(f"{name}: {point['speedup']:.2f}x ({done} of {of})", done / of)
 
@@ -326,6 +349,16 @@ def scale(
     with terminal_progress() as progress:
         record = record_scale(out, model=model, routers=routers, settings=settings, progress=progress)
     _print(record, scale_table, out, json_output)
+
+
+def _learned(names: tuple[str, ...], tokens: int | None, chosen: dict[str, Any], seed: int) -> Any:
+    """Settings of the training of learned baselines, as for their quality."""
+    from focus_core.baselines.learned.lesson import Sizes
+    from focus_core.baselines.learned.train import LearnedSettings
+
+    sizes = Sizes(block=min(Sizes.block, chosen["window"] + 1))
+    pairs = {"window": chosen["window"], "sinks": chosen["sink_tokens"]}
+    return LearnedSettings(names=names, tokens=tokens or LearnedSettings.tokens, **pairs, sizes=sizes, seed=seed)
 
 
 def _settings(texts: Sequence[str]) -> dict[str, dict[str, float]]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from focus_core.baselines import BASELINES
+from focus_core.baselines import BASELINES, METHODS
 from focus_core.baselines.case import Setting
 from focus_core.bench.attention import SCHEMA as KERNEL
 from focus_core.bench.baselines import SCHEMA as BASELINE
@@ -302,7 +302,7 @@ def _of_baselines(points: list[dict[str, Any]], *, folded: bool) -> list[Measure
     """One speed for each length, baseline and wanted share, of all measured heads one after another."""
     together: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for point in points:
-        method = BASELINES.get(point["baseline"])
+        method = METHODS.get(point["baseline"])
         if method is not None and not (method.by_content and point.get("head") is None):
             setting = tuple(sorted((point.get("setting") or {}).items()))
             together[point["baseline"], point["tokens"], point.get("share"), setting].append(point)

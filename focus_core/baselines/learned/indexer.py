@@ -86,13 +86,14 @@ def indexer_keys(case: Case) -> Tensor:
     Raises:
         FocusError: the indexer is not trained, or the case has no hidden states.
     """
-    keys = case.once(_index_keys)[:, : case.key.shape[2]]
+    keys = case.once(index_keys)[:, : case.key.shape[2]]
     assert case.hidden is not None
     rows = torch.arange(case.start, case.start + case.query.shape[2], device=keys.device)
     return case.select(learner_of(case, Indexer).scores(case.hidden[:, rows], rows, keys)[:, None])
 
 
-def _index_keys(case: Case) -> Tensor:
+def index_keys(case: Case) -> Tensor:
+    """The index keys (B, T, size) of the whole text; errors as of `indexer_keys`."""
     indexer = learner_of(case, Indexer)
     if case.hidden is None:
         raise FocusError("The indexer reads hidden states: give the case those of its texts.")

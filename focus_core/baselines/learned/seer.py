@@ -67,6 +67,16 @@ class BlockGates(Learner):
         blocks = torch.cat([key.float(), last], 2).unflatten(2, (-1, self.block))
         return torch.cat([blocks.mean(3), blocks.amax(3), blocks.amin(3)], -1)
 
+    def of_head(self, kv_head: int) -> BlockGates:
+        """The gates of one key/value head and the query heads that read it; the parameters are copied."""
+        heads, kv_heads = len(self.query_map), len(self.key_map)
+        group = heads // kv_heads
+        shape = {"head_dim": self.query_map.shape[1], "scale": self.scale, "block": self.block}
+        one = BlockGates(heads=group, kv_heads=1, **shape).requires_grad_(False).to(self.query_map.device)
+        one.query_map.copy_(self.query_map[kv_head * group : (kv_head + 1) * group])
+        one.key_map.copy_(self.key_map[kv_head : kv_head + 1])
+        return one
+
     def loss(self, lesson: Lesson) -> Tensor:
         """KL from the attention of every query, summed over the distant keys of a block."""
         missing = -lesson.key.shape[2] % self.block
@@ -88,10 +98,11 @@ def seer_keys(case: Case) -> Tensor:
             f"gates with blocks of at most {case.window + 1}."
         )
     count = -(-case.key.shape[2] // gates.block)
-    return case.select_blocks(gates.scores(case.query, case.once(_described)[:, :, :count]), gates.block)
+    return case.select_blocks(gates.scores(case.query, case.once(described)[:, :, :count]), gates.block)
 
 
-def _described(case: Case) -> Tensor:
+def described(case: Case) -> Tensor:
+    """The described blocks (B, Hkv, N, D) of the whole text."""
     gates = learner_of(case, BlockGates)
     repeats = case.key.shape[1] // gates.key_map.shape[0]
     return gates.describe(case.key[:, ::repeats])

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from focus_core.baselines import BASELINES, Baseline, Case, estimates
+from focus_core.baselines import BASELINES, LEARNED, Baseline, Case, estimates
 from focus_core.baselines.choosing import fast_choice, reference_choice, repeated
 from focus_core.baselines.estimates import performer_features
 from focus_core.baselines.execution import (
@@ -20,6 +20,7 @@ from focus_core.baselines.execution import (
     key_blocks,
     tiles,
 )
+from focus_core.baselines.learned import BlockGates, Indexer
 from focus_core.baselines.patterns import window_and_sinks
 from focus_core.errors import FocusError
 
@@ -93,7 +94,7 @@ def test_what_is_chosen_by_tile_is_what_the_definition_keeps(name, length, windo
     keep = BASELINES[name].keep
     expected = keep(whole).expand(1, 3, length, length)[0].flatten(0, 1)
     choose = fast_choice(name, case) or reference_choice(case, keep)
-    assert (fast_choice(name, case) is None) == (BASELINES[name].fixed or name == "clusters")
+    assert (fast_choice(name, case) is None) == BASELINES[name].fixed
     rows = torch.arange(3 * length)
     for size, folded in ((16, True), (128, True), (128, False)):
         kept = kept_by(tiles(choose, 3, length, size, folded=folded), rows, length)
@@ -109,6 +110,28 @@ def test_tuned_settings_are_chosen_by_tile_as_well(name, setting):
     choose = fast_choice(name, case) or reference_choice(case, BASELINES[name].keep)
     kept = kept_by(tiles(choose, 3, 150, 16), torch.arange(450), 150)
     assert torch.equal(kept, expected)
+
+
+@pytest.mark.parametrize("name", list(LEARNED))
+@pytest.mark.parametrize("length, window, share, sinks", [(150, 5, 0.3, 3), (200, 20, 0.15, 0), (60, 80, 0.3, 2)])
+def test_what_a_learned_baseline_chooses_by_tile_is_what_it_keeps(name, length, window, share, sinks):
+    """The definition for all heads of the layer, whose gates and index are random; the second of its two units."""
+    generator = torch.Generator().manual_seed(length)
+    query, key = (torch.randn(1, heads, length, 8, generator=generator) for heads in (6, 2))
+    hidden = torch.randn(1, length, 12, generator=generator)
+    gates = BlockGates(heads=6, kv_heads=2, head_dim=8, scale=8**-0.5, block=4)
+    torch.nn.init.normal_(gates.query_map, generator=generator)
+    torch.nn.init.normal_(gates.key_map, generator=generator)
+    learner = {"seer": gates, "indexer": Indexer(hidden=12, heads=2, size=8, seed=3)}[name].requires_grad_(False)
+    options = {"scale": 8**-0.5, "hidden": hidden}
+    repeated_key = key.repeat_interleave(3, 1)
+    layer = Case(query, repeated_key, repeated_key, window, sinks, share, fitted=learner, **options)
+    expected = LEARNED[name].keep(layer).expand(1, 6, length, length)[0, 3:].flatten(0, 1)
+    own = gates.of_head(1) if name == "seer" else learner
+    unit = Case(query[:, 3:], key[:, 1:], key[:, 1:], window, sinks, share, fitted=own, **options)
+    for size, folded in ((16, True), (128, False)):
+        kept = kept_by(tiles(fast_choice(name, unit), 3, length, size, folded=folded), torch.arange(3 * length), length)
+        assert torch.equal(kept, expected)
 
 
 @pytest.mark.parametrize("name, block", [("quest", 16), ("moba", 16)])

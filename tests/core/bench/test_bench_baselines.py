@@ -216,6 +216,36 @@ def test_the_command_reads_a_text_with_a_model(tmp_path, tiny_llama):
     assert points[: len(first)] == first and [point["head"] for point in points[len(first) :]] == [[layers - 1, 0]]
 
 
+def test_learned_baselines_are_trained_and_then_timed(tmp_path, tiny_llama):
+    tiny_llama.model.save_pretrained(tmp_path / "model")
+    tiny_llama.tokenizer.save_pretrained(tmp_path / "model")
+    text, out = tmp_path / "text.txt", tmp_path / "b.json"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 60)
+    arguments = ["bench", "baseline", "seer", "indexer", "--model", tmp_path / "model", "--data", text, "--share", 0.3]
+    arguments += ["--size", 100, "--window", 8, "--repetitions", 1, "--device", "cpu", "--out", out, "--head", "2/3"]
+    given = [str(part) for part in arguments]
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 2 and "--train" in result.output
+    result = CliRunner().invoke(app, [*given, "--train", str(text), "--learned-tokens", "1024"])
+    assert result.exit_code == 0, result.output
+    record = json.loads(out.read_text())
+    assert [point["baseline"] for point in record["points"]] == ["seer", "indexer"]
+    for point in record["points"]:
+        assert point["error_output"] < 1e-5 and point["kept_share"] == pytest.approx(0.3, abs=0.02)
+        taken = point["attend_with_choice_s"]["median"] + point["select_s"]
+        assert point["speedup_with_choice"] == pytest.approx(point["full_s"]["median"] / taken)
+    learned = record["settings"]["source"]["learned"]
+    assert learned["tokens"] == 1024 and learned["data"][0]["name"] == "text.txt"
+
+
+@pytest.mark.parametrize("more", [["streaming", "--train", "TEXT"], ["quest", "--learned-tokens", "2048"], ["seer"]])
+def test_training_belongs_to_learned_baselines(tmp_path, more):
+    (tmp_path / "text.txt").write_text("words")
+    given = [part.replace("TEXT", str(tmp_path / "text.txt")) for part in more]
+    result = CliRunner().invoke(app, ["bench", "baseline", *given, "--out", str(tmp_path / "b.json")])
+    assert result.exit_code == 2 and "belong together" in result.output and not (tmp_path / "b.json").exists()
+
+
 def test_heads_that_are_not_there_are_refused(tiny_llama):
     focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4, top_k=1, window=4, sink_tokens=1, route_dim=8))
     layers, heads = tiny_llama.model.config.num_hidden_layers, tiny_llama.model.config.num_attention_heads

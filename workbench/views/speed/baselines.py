@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from focus_core.baselines import BASELINES
+from focus_core.baselines import METHODS
 from focus_core.bench.baselines import SCHEMA, UNFOLDED
 from focus_core.resources import data_dir
 from focus_core.results import machine_of
@@ -65,7 +65,7 @@ def _row(point: dict[str, Any], timed: str) -> dict[str, Any]:
     head, share = point.get("head"), point["kept_share"]
     return {
         "tokens": whole(point["tokens"]),
-        "baseline": BASELINES[point["baseline"]].label,
+        "baseline": METHODS[point["baseline"]].label,
         "head": "" if head is None else "{}/{}".format(*map(int, head)),
         "kept share": math.nan if share is None else not_negative(share),
         "full s": full,
