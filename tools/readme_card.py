@@ -12,33 +12,75 @@ from typing import Any
 
 import cards
 import narrow_speeds
+import numpy as np
 from benchmark_card import RETRIEVAL
 from cards import ROOT, Pages, Record, item, read, read_if_there, table
 from frontier_kinds import FRESH, HEADS, RECORD, at_the_edge, blocks_at, divergence, row_of
 
 from focus_core.evaluation.compare import MIN_BLOCKS
-from focus_core.frontier.kinds.means import blocks_of, lengths_of, mean_rows
+from focus_core.frontier.kinds.means import blocks_of, kinds_at, lengths_of, mean_rows
+from focus_core.frontier.kinds.table import COLUMNS as ALL
 from focus_core.frontier.kinds.table import cells
 from focus_core.frontier.speeds import recorded_speeds
 
+BESIDE = {"sparq": "SparQ", "streaming": "the window"}
+"""Baselines of the table, and their names there."""
 COLUMNS = (
-    "method", "T", "pairs kept", "KL", "KL, last quarter", "KL of ours minus this", "perplexity", "attention", "model",
-)  # fmt: skip
-METHODS = (HEADS, "sparq", "quest", "clusters", "seer", "indexer", "streaming")
+    *("text", "T", "pairs kept"),
+    *(f"KL, {name}" for name in ("default", *BESIDE.values())),
+    *(f"perplexity, {name}" for name in ("default", *BESIDE.values())),
+    *("attention", "model"),
+)
+
+
+def answer(record: Record) -> str:
+    """What the table says, in two sentences."""
+    length = max(each for each in lengths_of(record) if blocks_at(record, each) >= MIN_BLOCKS)
+    rows = [row for row in mean_rows(record, length) if row.against is not None and row.kl is not None]
+    ours = row_of(record, length)
+    if ours is None or ours.kl is None:
+        return f"At {length:,} tokens the default is not measured yet."
+    closer, farther = (
+        sum(row.established and row.against is not None and row.against.difference * sign > 0 for row in rows)
+        for sign in (1, -1)
+    )
+    late = {name: row.kl_last_quarter for name in BESIDE if (row := row_of(record, length, name)) is not None}
+    beside = " and ".join(f"that of {BESIDE[name]} {value:.4f}" for name, value in late.items())
+    return (
+        f"At {length:,} tokens the default, which trains nothing, reads {ours.kept_share:.0%} of the distant pairs.\n"
+        f"Its predictions are {ours.kl.difference:.4f} nats from the untouched model's. Of {len(rows)} published "
+        f"methods at that share, {closer or 'none'} {'is' if closer < 2 else 'are'} significantly\ncloser, and "
+        f"{farther} are significantly farther ([all of them](docs/frontier.md)). In the last quarter of a text\n"
+        f"its KL is {ours.kl_last_quarter:.4f}, {beside}."
+    )
 
 
 def kinds_table(record: Record) -> str:
-    """Means over the kinds of text: ours, the shipped routers and the baselines that matter."""
+    """Each kind of text at each length: the default beside SparQ and the window; then the mean over kinds."""
     lines = []
     for length in lengths_of(record):
-        for row in mean_rows(record, length):
-            method = next(iter(row.points.values()))["method"]
-            if row.ours or method in METHODS:
-                name, kept, kl, late, gap, _, perplexity, _, _, attention, model = cells(row, recorded_speeds())
-                name = f"**{name}**" if row.ours else name
-                lines.append((name, f"{length:,}", kept, kl, late, gap, perplexity, attention, model))
-    measured = [place for place in range(len(COLUMNS)) if any(line[place] for line in lines)]
-    return table([COLUMNS[place] for place in measured], [[line[place] for place in measured] for line in lines])
+        ours, others = row_of(record, length), [row_of(record, length, name) for name in BESIDE]
+        full = row_of(record, length, "untouched")
+        if ours is None or full is None:
+            continue
+        for kind in kinds_at(record, length):
+            points = [None if row is None else row.points.get(kind) for row in (ours, *others)]
+            kept = "" if points[0] is None else f"{points[0]['kept_share']:.1%}"
+            kls = ["" if point is None else f"{np.mean(point['block_kl']):.4f}" for point in points]
+            losses = ["" if point is None else _change(point, full.points[kind]) for point in points]
+            lines.append((kind, f"{length:,}", kept, *kls, *losses, "", ""))
+        means = [None if row is None else dict(zip(ALL, cells(row, recorded_speeds()))) for row in (ours, *others)]
+        kls, losses = ([each[name] if each else "" for each in means] for name in ("KL", "perplexity"))
+        kls[1:] = [kl + " *" * (row is not None and row.established) for kl, row in zip(kls[1:], others)]
+        own = means[0] or {}
+        speeds = own["attention, choosing included"], own["whole model"]
+        lines.append(("**mean**", f"**{length:,}**", own["distant pairs kept"], *kls, *losses, *speeds))
+    return table(COLUMNS, lines)
+
+
+def _change(point: dict[str, Any], full: dict[str, Any]) -> str:
+    """The change of perplexity from the untouched model on one kind of text."""
+    return f"{np.exp(np.mean(point['block_nll']) - np.mean(full['block_nll'])) - 1:+.1%}"
 
 
 def decoding(model: Record) -> str:
@@ -180,7 +222,7 @@ def pages() -> Pages:
     record, model = read(RECORD), read("bench-model-narrow.json")
     made: Pages = {}
     readme = ROOT / "README.md"
-    cards.fill(made, readme, "kinds", f"{kinds_table(record)}\n\n{decoding(model)}")
+    cards.fill(made, readme, "kinds", f"{answer(record)}\n\n{kinds_table(record)}\n\n{decoding(model)}")
     cards.fill(
         made,
         readme,
