@@ -24,6 +24,7 @@ from focus_core.errors import FocusError
 from focus_core.evaluation.exposure import Exposure, budget_exposure, exposure
 from focus_core.models import load_model
 from focus_core.routing.balance import BALANCES
+from focus_core.routing.cache import cache_argument
 from focus_core.routing.layer import LayerRouting, heads_in_groups
 from focus_core.routing.model import FocusModel, Mode, retrofit
 from focus_core.routing.narrow.reading import Reading
@@ -193,7 +194,8 @@ class FocusLM(_HFLM):
         input_ids, mask = self._padded(tails)
         past = mask.new_ones(len(rows), len(prefix))
         attention_mask = torch.cat([past, mask], dim=1)
-        output = self.model(input_ids=input_ids, attention_mask=attention_mask, past_key_values=cache, use_cache=True)
+        given = {"attention_mask": attention_mask, **cache_argument(self.model, cache)}
+        output = self.model(input_ids=input_ids, use_cache=True, **given)
         members = []
         for layer, new in self._take_seen().items():
             old = self._members.get(layer, new[:1, :0])[0]
@@ -219,7 +221,8 @@ class FocusLM(_HFLM):
             self._members = {layer: old[:, :common] for layer, old in self._members.items()}
         if common < len(prefix):
             input_ids = torch.tensor([prefix[common:]], device=self.device)
-            self.model(input_ids=input_ids, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
+            given = cache_argument(self.model, self._cache)
+            self.model(input_ids=input_ids, use_cache=True, logits_to_keep=1, **given)
             for layer, new in self._take_seen().items():
                 known = self._members.get(layer)
                 self._members[layer] = new if known is None else torch.cat([known, new], 1)

@@ -8,15 +8,48 @@ Narrow groups have a layer of their own, in `focus_core.routing.narrow.cache`.
 
 from __future__ import annotations
 
-from functools import cache
+import inspect
+from collections.abc import Mapping
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicLayer
 
 from focus_core.errors import FocusError
 from focus_core.routing.narrow.cache import NarrowLayer
+
+CACHE_NAMES = ("cache", "past_key_values")
+"""Names of the argument that holds the cache: that of Transformers 5.24 and newer first, then the older one."""
+
+
+def given_cache(*arguments: Mapping[str, Any]) -> Any:
+    """The cache among the arguments of a call, under either of its names; None without one."""
+    found = (each[name] for each in arguments for name in CACHE_NAMES if each.get(name) is not None)
+    return next(found, None)
+
+
+def cache_argument(model: nn.Module, past: Any) -> dict[str, Any]:
+    """The argument that gives a model its cache, by the name that this model takes."""
+    return {_cache_name(type(model)) or CACHE_NAMES[-1]: past}
+
+
+def cache_renamed(model: nn.Module, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call, the cache among them by the name that this model takes.
+
+    Wrappers of models, which take any name, get it as it was given.
+    """
+    if not any(name in arguments for name in CACHE_NAMES) or _cache_name(type(model)) is None:
+        return arguments
+    others = {name: value for name, value in arguments.items() if name not in CACHE_NAMES}
+    return {**others, **cache_argument(model, given_cache(arguments))}
+
+
+@lru_cache
+def _cache_name(model_class: type[nn.Module]) -> str | None:
+    known = inspect.signature(model_class.forward).parameters
+    return next((name for name in CACHE_NAMES if name in known), None)
 
 
 @cache

@@ -30,6 +30,7 @@ _HARMLESS = {
     "position_ids",
     "position_embeddings",
     "past_key_values",
+    "cache",
     "use_cache",
     "cache_position",
     "output_hidden_states",

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from focus_core.errors import FocusError
 from focus_core.routing.balance import BALANCES
-from focus_core.routing.cache import past_length
+from focus_core.routing.cache import cache_renamed, given_cache, past_length
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.interface import NAME, PENDING, Pending
 from focus_core.routing.layer import LayerRouting
@@ -135,13 +135,13 @@ class FocusModel(nn.Module):
         return self.model
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The base model's forward under the routing in force."""
-        return self.model(*args, **kwargs)
+        """The base model's forward under the routing in force; a cache may go by its older name or its newer one."""
+        return self.model(*args, **cache_renamed(self.model, kwargs))
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """The base model's `generate` under the routing in force; `balance` must not be "sequence"."""
         generate: Any = self.model.generate
-        return generate(*args, **kwargs)
+        return generate(*args, **cache_renamed(self.model, kwargs))
 
     def _keep_own_heads(self) -> FocusModel:
         """Drop the routers of heads that other processes hold; the last step of attaching."""
@@ -323,7 +323,7 @@ class _Before:
             extra = given.get("kwargs", {})
         hidden_states = given["hidden_states"]
         attention_mask = given.get("attention_mask", extra.get("attention_mask"))
-        past = given.get("past_key_values", extra.get("past_key_values"))
+        past = given_cache(given, extra)
         router = focus.router(self.layer)
         narrow = None
         if router.from_keys and (routing.mode, routing.rule) == ("hard", None) and own_window(module) is None:

@@ -7,6 +7,7 @@ import torch
 from transformers import (
     BertConfig,
     BertLMHeadModel,
+    DynamicCache,
     Gemma2Config,
     Gemma2ForCausalLM,
     GPT2Config,
@@ -24,6 +25,7 @@ from transformers import (
 )
 
 from focus_core import FocusConfig, FocusError, FocusModel, retrofit
+from focus_core.routing.cache import CACHE_NAMES
 from focus_core.training import TrainSettings, train
 
 SMALL = {
@@ -144,6 +146,16 @@ def test_generation_with_a_cache_equals_recomputing(model, config):
     assert torch.equal(cached, focus.generate(prompt, use_cache=False, **options))
     beams = focus.generate(prompt, num_beams=3, **options)
     assert torch.equal(beams, focus.generate(prompt, num_beams=3, use_cache=False, **options))
+
+
+@pytest.mark.parametrize("name", CACHE_NAMES)
+def test_a_cache_goes_by_its_older_and_its_newer_name(model, config, name):
+    focus, ids, kept = retrofit(model, config), tokens(1, 20), DynamicCache(config=model.config)
+    expected = logits(focus, ids)
+    with torch.no_grad():
+        focus(ids[:, :15], **{name: kept, "use_cache": True})
+        found = focus(ids[:, 15:], **{name: kept, "use_cache": True}).logits
+    assert kept.get_seq_length() == 20 and torch.allclose(found, expected[:, 15:], atol=1e-5)
 
 
 def test_saved_routers_come_back(model, config, tmp_path):

@@ -13,6 +13,7 @@ from scipy.optimize import linprog
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from focus_core import FocusConfig, FocusError, FocusModel, retrofit
+from focus_core.routing.cache import given_cache
 from focus_core.routing.narrow.fit import fit_narrow
 from focus_core.routing.narrow.need import MEASURED, head_errors, plan_shares
 from focus_core.routing.narrow.reading import Reading
@@ -163,7 +164,7 @@ def test_padding_and_a_cache_change_nothing(fitted):
         first = fitted(ids[1:, :-8], use_cache=True)
         steps = []
         for place in range(82, 90):
-            step = fitted(ids[1:, place : place + 1], past_key_values=first.past_key_values, use_cache=True)
+            step = fitted(ids[1:, place : place + 1], past_key_values=given_cache(first), use_cache=True)
             steps.append(step.logits)
         assert torch.allclose(torch.cat(steps, 1), expected, atol=2e-4)
 

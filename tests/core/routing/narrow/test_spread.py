@@ -11,6 +11,7 @@ from scipy.optimize import minimize_scalar
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from focus_core import FocusConfig, FocusError, FocusModel, retrofit
+from focus_core.routing.cache import given_cache
 from focus_core.routing.narrow.fit import fit_narrow
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.reference import narrow_reference
@@ -169,7 +170,7 @@ def test_padding_and_a_cache_change_nothing(fitted):
         expected = fitted(ids[1:], use_cache=False).logits[:, -8:]
         first = fitted(ids[1:, :-8], use_cache=True)
         steps = [
-            fitted(ids[1:, place : place + 1], past_key_values=first.past_key_values, use_cache=True).logits
+            fitted(ids[1:, place : place + 1], past_key_values=given_cache(first), use_cache=True).logits
             for place in range(82, 90)
         ]
         assert torch.allclose(torch.cat(steps, 1), expected, atol=2e-4)
