@@ -72,7 +72,7 @@ def test_two_workers_measure_what_one_process_measures_though_one_is_killed(fold
     two = protocol(folder, "two.json", cluster=cluster, progress=kill)
     assert len(kill.killed) == 1 and not kill.killed[0].is_running()
     assert_same(two, one)
-    assert all(point["seconds"] > 0 for point in two["points"])
+    assert all(point["seconds"] >= 0 for point in two["points"])  # rounded
 
 
 def test_one_kind_of_text_is_that_of_one_process(folder, cluster):
