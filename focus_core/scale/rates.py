@@ -79,12 +79,15 @@ class Rates:
     def with_kernels_of(self, other: Rates) -> Rates:
         """These rates, with attention to pages as much slower than full attention as it is on another machine.
 
+        Where it is faster for each pair there, which says that full attention is far from that machine's best, it is
+        as fast here.
+
         Args:
             other: rates whose ratios are taken.
         """
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in ("exact", "pages", "assign"):
-            found[name] = self.attention * getattr(other, name) / other.attention
+            found[name] = self.attention * min(1.0, getattr(other, name) / other.attention)
         return Rates(**found)
 
 

@@ -109,3 +109,5 @@ def test_kernels_of_another_machine_are_as_much_slower_than_full_attention():
     found = sheet.with_kernels_of(here)
     assert found.exact == sheet.attention / 2 and found.pages == sheet.attention / 4
     assert found.matmul == sheet.matmul and found.bandwidth == sheet.bandwidth
+    # A machine on which full attention is slow promises nothing about another.
+    assert sheet.with_kernels_of(replace(here, exact=8e12)).exact == sheet.attention
