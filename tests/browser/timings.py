@@ -1,4 +1,4 @@
-"""How long does the workbench take? First paint, first answer, and a change of layer or k, as a user sees them.
+"""How long does the workbench take? First paint, first answer, a change of layer or share, and the way back to a page.
 
     python tests/browser/timings.py            # a workbench of its own; a quiet machine, about five minutes
     python tests/browser/timings.py --json     # the same as JSON
@@ -34,6 +34,8 @@ PAGES = {
     "Report": "Layer on show",
 }
 """Pages that analyse a text, and the slider of their layer."""
+READ = "Distant pairs read"
+"""The slider of the share that narrow groups read, on pages where it acts."""
 RECORDED = ("Speed", "Quality", "Train")
 """Pages that need none."""
 PATIENCE_MS = 300_000
@@ -146,11 +148,14 @@ def measure(browser: Any, url: str, texts: dict[int, str], repeats: int) -> dict
                 row[f"answer at {tokens}"] = open_page(page, name)
             keys = ["ArrowRight", "ArrowLeft"] * repeats
             row[f"layer at {tokens}"] = statistics.median(change(page, slider, key) for key in keys)
-            row[f"k at {tokens}"] = statistics.median(change(page, "Groups per token, k", key) for key in keys)
+            if page.get_by_role("slider", name=READ).count():
+                row[f"share at {tokens}"] = statistics.median(change(page, READ, key) for key in keys)
             errors = page.get_by_test_id("stAlertContentError").all_inner_texts()
             if errors:
                 row["error"] = errors[0]
             print(f"{name} at {tokens} tokens: {row}", file=sys.stderr, flush=True)
+        for name in PAGES:
+            found["pages"][name][f"back at {tokens}"] = open_page(page, name)
         page.context.close()
     return found
 
@@ -186,7 +191,7 @@ def chromium_path(parser: argparse.ArgumentParser) -> str:
 def main() -> None:
     """Start a workbench, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[2000, 8000])
+    parser.add_argument("--tokens", type=int, nargs="+", default=[4400])
     parser.add_argument("--repeats", type=int, default=2, help="changes in each direction; the median counts")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
