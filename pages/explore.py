@@ -63,10 +63,10 @@ def _meanwhile(inputs: Inputs) -> bool:
     found = None if inputs.text is None else previews.find(inputs.settings, inputs.text)
     if found is None:
         return False
-    data = previews.preview_strip(found, st.session_state.get("layer", -1))
+    data = previews.preview_strip(found, st.session_state.get("layer", -1), _selected())
     st.caption(f"Groups of layer {data['layer']} as they ship. The model is loading; details follow.")
     with st.container(height=640, border=True):
-        token_strip(data, key="preview")
+        token_strip(data, key="preview", on_pick=_select)
     return True
 
 
@@ -78,12 +78,12 @@ def _arriving(inputs: Inputs, part: RoutedLayer, place: DeltaGenerator) -> None:
     if inputs.text is None or not (wanted or part.done == 1):
         return
     offsets = service.encoding(inputs.settings.model, inputs.text).offsets
-    data = previews.preview_strip(previews.of_layer(inputs.text, offsets, part), part.layer)
+    data = previews.preview_strip(previews.of_layer(inputs.text, offsets, part), part.layer, _selected())
     rest = "" if wanted else f" Layer {chosen} follows." if chosen != -1 else " The middle one follows."
     with place.container():
         st.caption(f"Groups of layer {part.layer}.{rest} Details follow when all layers are known.")
         with st.container(height=640, border=True):
-            token_strip(data, key=f"arriving_{part.layer}")
+            token_strip(data, key=f"arriving_{part.layer}", on_pick=_select)
 
 
 @st.fragment

@@ -104,6 +104,11 @@ def test_of_a_text_that_is_too_long_the_beginning_is_offered():
     app = paste("explore", text)
     assert "the limit here is 8,192" in app.error[0].value.replace("\\", "")
     assert "Use the first 8,192 tokens" in [button.label for button in app.button]
+    # Both are in the block that the next run replaces first, before it routes what was taken.
+    blocks: list[Any] = [block for block in app.main.children.values() if getattr(block, "children", None)]
+    waiting = next(block for block in blocks if len(block.error))
+    assert waiting.children[0].error[0].value == app.error[0].value
+    assert [button.label for button in waiting.children[0].button] == ["Use the first 8,192 tokens"]
     taken = service.beginning("default", text)
     assert taken is not None and text.startswith(taken)
     assert len(service.encoding("default", taken).input_ids) == 8192

@@ -13,7 +13,8 @@ from focus_core.models import default_model
 
 @pytest.fixture(scope="session")
 def browser(chromium) -> Iterator[object]:
-    pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    playwright.expect.set_options(timeout=60_000)  # as patient as the pages of the tests
     with launched_browser(chromium) as running:
         yield running
 

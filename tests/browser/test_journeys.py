@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,18 @@ HOSTILE = (
 )
 
 
-def show_groups(page, text: str) -> None:
+def show_groups(page, text: str, *, whole: bool = True) -> None:
+    """Route a text; wait for its first layer at least, which is drawn while the others come."""
     page.get_by_role("textbox", name="Your text").fill(text)
     page.get_by_role("button", name="Show groups").click()
     page.wait_for_selector(".cell")
+    if whole:
+        all_layers(page)
+
+
+def all_layers(page) -> None:
+    """The page says what it says once all layers have come."""
+    page.get_by_role("heading", level=4).filter(has_text=re.compile(r"In layer \d+ routing")).wait_for()
 
 
 def cells(page) -> list[dict[str, str]]:
@@ -110,11 +119,12 @@ def test_two_sessions_never_see_each_others_text(open_page):
 
 def test_hostile_text_is_shown_and_never_run(open_page):
     page = open_page("source=paste&view=table")
-    show_groups(page, HOSTILE)
+    show_groups(page, HOSTILE, whole=False)
     wait_for_text(page, HOSTILE)
-    page.locator(".cell").nth(2).click()
+    page.locator(".cell").nth(2).click()  # layers may still come: the click counts all the same
     page.wait_for_selector(".cell.selected")
     page.get_by_text("it reads").wait_for()
+    assert page.locator(".cell.selected").get_attribute("data-text") == cells(page)[2]["text"]
     assert page.evaluate("window.hacked") is None
     assert page.locator(".text script, .text img").count() == 0
 
@@ -144,7 +154,7 @@ def is_number(value: str) -> bool:
 
 def test_the_strip_is_tinted_by_what_routing_costs_and_back(open_page):
     page = open_page("source=sample&sample=news&layer=12&window=32&k=1")
-    page.wait_for_selector(".cell")
+    all_layers(page)
     groups = page.locator(".cell").nth(120).evaluate("cell => cell.style.getPropertyValue('--fill')")
     page.get_by_role("radio", name="Cost of routing").click()
     page.get_by_text("What does routing cost at each token?").wait_for()

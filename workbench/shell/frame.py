@@ -14,10 +14,11 @@ from focus_core.errors import FocusError
 from focus_core.models import default_model
 from workbench.engine import service
 from workbench.engine.service import Analysis
-from workbench.shell import asking, reading, sidebar, state
+from workbench.shell import asking, handover, reading, sidebar, state
 from workbench.widgets import tour
 from workbench.widgets.badge import provenance_badge
 from workbench.widgets.copy_link import copy_link
+from workbench.widgets.guard import say
 from workbench.widgets.routing import routing_progress
 from workbench.widgets.theme_watch import theme_watch
 
@@ -45,11 +46,12 @@ def open_page(
         The analysis, or None while there is no text; the page then shows its empty state.
 
     Raises:
-        FocusError: bad text, model, routers or settings.
+        FocusError: bad model, routers or settings. Why a text cannot be routed is said here, and the page stops.
     """
     inputs = open_bare_page(title, question, parts)
     if inputs.text is None:
         return None
+    handover.show(inputs.text)
     st.empty()  # takes the place of the empty state, whose hint would stay while the text is routed
     waiting, place, drawn = st.container(), st.empty(), False
     if meanwhile is not None and st.session_state.get(_SEEN) != (seen := _of(inputs)):
@@ -57,6 +59,7 @@ def open_page(
             drawn = meanwhile(inputs)
         st.session_state[_SEEN] = seen
     with waiting:
+        refused = st.empty()  # why, and an offer; gone as soon as another text is routed
         prepare(inputs.settings.model)
         try:
             with routing_progress("Routing the text") as tell:
@@ -67,9 +70,11 @@ def open_page(
                         arriving(inputs, part, place)
 
                 found = service.analysis(inputs.settings, inputs.text, on_layer)
-        except FocusError:
-            _offer_beginning(inputs.settings.model, inputs.text)
-            raise
+        except FocusError as error:
+            with refused.container():
+                say(error)
+                _offer_beginning(inputs.settings.model, inputs.text)
+            st.stop()
         finally:
             place.empty()
     if found.trace.query_head is not None:

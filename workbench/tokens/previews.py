@@ -104,12 +104,13 @@ def of_layer(text: str, offsets: np.ndarray, part: RoutedLayer) -> Preview:
     return Preview(text, offsets, (part.layer,), part.groups[None], part.families[None])
 
 
-def preview_strip(preview: Preview, layer: int) -> dict[str, Any]:
-    """The first page of a preview as the data of a token strip.
+def preview_strip(preview: Preview, layer: int, selected: int | None = None) -> dict[str, Any]:
+    """The first page of a preview as the data of a token strip; its tokens have an index and a group, nothing else.
 
     Args:
         preview: of the text.
         layer: number of a layer; the middle one if it has no groups.
+        selected: token drawn with a frame.
     """
     row = preview.layers.index(layer) if layer in preview.layers else len(preview.layers) // 2
     groups, colors = preview.groups[row], [group_color(int(family)) for family in preview.families[row]]
@@ -118,7 +119,7 @@ def preview_strip(preview: Preview, layer: int) -> dict[str, Any]:
     share = np.bincount(groups, minlength=len(colors)) / len(groups)
     drawn = []
     for cell in cells[first:last]:
-        item: dict[str, Any] = {"t": preview.text[cell.start : cell.end], "k": []}
+        item: dict[str, Any] = {"t": preview.text[cell.start : cell.end], "k": [[token] for token in cell.tokens]}
         if cell.tokens:
             group = int(groups[cell.tokens[-1]])
             item |= {"g": [group], "l": str(group)}
@@ -127,4 +128,5 @@ def preview_strip(preview: Preview, layer: int) -> dict[str, Any]:
         {"number": group, "fill": color, "ink": ink(color), "share": float(share[group])}
         for group, color in enumerate(colors)
     ]
-    return {"cells": drawn, "groups": legend, "selected": None, "sinks": 0, "by": "score", "layer": preview.layers[row]}
+    named = {"groups": legend, "selected": selected, "sinks": 0, "by": "score", "layer": preview.layers[row]}
+    return {"cells": drawn, **named}

@@ -24,7 +24,7 @@ def guarded() -> Iterator[None]:
     try:
         yield
     except FocusError as error:
-        st.error(plain(str(error)), icon=":material/error:")
+        say(error)
     except Exception as error:
         logger.exception("Unexpected error in a page")
         lines = str(error).strip().splitlines()
@@ -36,3 +36,8 @@ def guarded() -> Iterator[None]:
             ),
             icon=":material/bug_report:",
         )
+
+
+def say(error: FocusError) -> None:
+    """Show the sentence of an error in a box."""
+    st.error(plain(str(error)), icon=":material/error:")

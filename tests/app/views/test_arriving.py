@@ -23,8 +23,8 @@ def drawn(monkeypatch) -> list[dict[str, Any]]:
     strips: list[dict[str, Any]] = []
     genuine, analyze = previews.preview_strip, service.analyze
 
-    def draw(preview: previews.Preview, layer: int) -> dict[str, Any]:
-        strips.append(genuine(preview, layer))
+    def draw(*given: Any) -> dict[str, Any]:
+        strips.append(genuine(*given))
         return strips[-1]
 
     def slowly(*args: Any, on_layer: Any, **options: Any) -> Any:
@@ -42,8 +42,8 @@ def drawn(monkeypatch) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("layer", "expected"), [("7", 7), ("0", 0), ("", 15)])
 def test_explore_draws_the_first_layer_and_the_chosen_one_as_they_come(drawn, layer, expected):
     text = f"{TEXT} That was layer {layer or 'none'}."
-    app = paste("explore", text, **({"layer": layer} if layer else {}))
-    assert "tokens" in shown(app)
+    app = paste("explore", text, token="5", **({"layer": layer} if layer else {}))
+    assert "tokens" in shown(app) and app.number_input(key="token_box").value == 5
     assert [strip["layer"] for strip in drawn] == sorted({0, expected})
     trace = service.analysis(service.Settings("default", "untrained", 8, 2, 128, 4), text).trace
     for strip in drawn:
@@ -51,6 +51,9 @@ def test_explore_draws_the_first_layer_and_the_chosen_one_as_they_come(drawn, la
         own = [cell["g"][0] for cell in strip["cells"] if "g" in cell]
         assert own and set(own) <= set(trace.groups[row].tolist())
         assert len(strip["groups"]) == trace.config.num_groups
+        # A click on a token that has come selects it, and it stays selected.
+        assert [token for cell in strip["cells"] for (token,) in cell["k"]] == list(range(len(trace.tokens)))
+        assert strip["selected"] == 5
         assert np.isclose(sum(group["share"] for group in strip["groups"]), 1)
 
 
