@@ -12,6 +12,7 @@ from typing import Any
 
 import streamlit as st
 
+from workbench.shell import handover
 from workbench.widgets.markup import plain
 
 VERSION = "1"
@@ -141,6 +142,8 @@ def restore() -> None:
                 st.toast(f"The link's value of '{name}' cannot be read: the default is used.", duration="long")
         st.session_state[name] = value
     st.session_state[_FROM_LINK] = asked
+    if not started:
+        handover.take(st.query_params.to_dict())
 
 
 def _went_elsewhere() -> bool:

@@ -13,7 +13,7 @@ from focus_core.analysis import Trace
 from focus_core.resources import pages_dir
 from workbench.engine.labels import labels, tags_ready
 from workbench.engine.service import Analysis
-from workbench.shell import state
+from workbench.shell import handover, state
 
 SOON = 1.0
 """Seconds between looks for labels that are being made."""
@@ -51,7 +51,7 @@ def group_urls(
 ) -> list[str]:
     """Links to the pages of groups, each with its number and label at the end, where `group_column` finds them.
 
-    The links hold the settings of this session, since they open in a page of its own.
+    The links hold the settings of this session, since they open in a tab of its own; see `handover` for its text.
 
     Args:
         groups: their numbers.
@@ -62,7 +62,7 @@ def group_urls(
     """
     settings = {name: value for name, value in state.chosen().items() if name not in ("v", "layer", "head", "group")}
     place = {"v": state.VERSION, "layer": str(layer)} | ({} if head is None else {"head": str(head)})
-    start = f"/group?{urlencode(settings | changes | place)}"
+    start = f"/group?{urlencode(settings | handover.in_links() | changes | place)}"
     return [f"{start}&group={int(group)}#{quote(called(int(group), names), safe=':,;')}" for group in groups]
 
 
