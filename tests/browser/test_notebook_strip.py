@@ -52,8 +52,10 @@ def test_the_card_and_the_slider_follow_the_layer(page, traces, tmp_path):
         page.locator(".cell").nth(9).hover()
         card = page.locator(".tip")
         assert card.is_visible()
-        assert f"token 9  {trace.tokens[9]}" in card.inner_text()
-        assert f"groups {trace.groups[row][9]} ({trace.assignment[row, 9].max():.2f})" in card.inner_text()
+        assert card.inner_text().startswith(f"“{TEXTS[0][9]}” in group {trace.groups[row][9]}\n")
+        weight = f"{trace.groups[row][9]} ({trace.assignment[row, 9].max():.2f})"
+        assert f"groups and weights: {weight}" in card.inner_text() and "; not joined: " in card.inner_text()
+        assert f"token 9 · id {trace.input_ids[9]}" in card.inner_text()
         assert "margin to the runner-up" in card.inner_text()
         page.mouse.move(2, 2)
         assert not card.is_visible()
@@ -96,5 +98,5 @@ def test_a_legend_of_many_groups_lists_the_largest_and_finds_any(page, many_grou
     assert page.locator(".cell.faded").count() == 0
     page.locator(".cell").nth(60).hover()
     card = page.locator(".tip").inner_text()
-    assert f"group {trace.groups[row, 60]}, next" in card and "its score is above the next by" in card
+    assert f"in group {trace.groups[row, 60]}\nnext: group " in card and "less by score" in card
     assert "reads pages of groups" in card

@@ -15,7 +15,7 @@ from streamlit.components.v2 import component
 from focus_core.analysis import Trace
 from focus_core.analysis.display.cells import Cell
 from focus_core.analysis.display.strip import asset, drawn_groups, legend, token_facts, token_groups
-from focus_core.analysis.tokens import margin_of, token_text
+from focus_core.analysis.tokens import margin_of
 from workbench.tokens.reads import BEYOND, DROPPED, LATER, SELF, relation_name, relations
 
 _FOLDER = Path(__file__).parent
@@ -59,7 +59,7 @@ def strip_data(
     for cell in cells:
         item: dict[str, Any] = {
             "t": trace.text[cell.start : cell.end],
-            "k": [_facts(trace, token_bytes, token) + said[token] for token in cell.tokens],
+            "k": [token_facts(trace, token_bytes, token) + said[token] for token in cell.tokens],
         }
         if cell.tokens:
             last = cell.tokens[-1]
@@ -78,12 +78,6 @@ def strip_data(
         "sinks": trace.config.sink_tokens,
         "by": margin_of(trace),
     }
-
-
-def _facts(trace: Trace, token_bytes: Sequence[bytes], token: int) -> list[Any]:
-    """`token_facts` with the text that a person sees in place of the vocabulary's spelling."""
-    index, _, *rest = token_facts(trace, token_bytes, token)
-    return [index, token_text(trace, token), *rest]
 
 
 def token_strip(data: dict[str, Any], *, key: str, on_pick: Callable[[int], None] = lambda _: None) -> None:

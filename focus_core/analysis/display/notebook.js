@@ -17,7 +17,7 @@ function layerData(data, row) {
     const own = tokens.at(-1)[6].slice(0, drawn).map(([group]) => group);
     return { t: cell.t, k: tokens, g: own, l: String(own[0]) };
   });
-  return { cells, groups: legend, selected: null, sinks: data.sinks, by: data.by };
+  return { cells, groups: legend, joins: drawn, selected: null, sinks: data.sinks, by: data.by };
 }
 
 function drawTrace(host, data, style) {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from focus_core.analysis.display.palette import group_colors, ink
-from focus_core.analysis.tokens import group_order, margins, visible
+from focus_core.analysis.tokens import group_order, margins, token_text
 from focus_core.routing.config import FocusConfig
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ def asset(name: str) -> str:
 
 
 def token_facts(trace: RoutedText, token_bytes: Sequence[bytes], token: int) -> list[Any]:
-    """Facts of a token that hold in every layer: index, spelling, id, bytes in hex, first and one past last character.
+    """Facts of a token that hold in every layer: index, text, id, bytes in hex, first and one past last character.
+
+    The text is what a person sees of it; a token without characters has the vocabulary's spelling.
 
     Args:
         trace: the routing.
@@ -38,7 +40,7 @@ def token_facts(trace: RoutedText, token_bytes: Sequence[bytes], token: int) -> 
     """
     start, end = trace.offsets[token].tolist()
     raw = token_bytes[token].hex(" ") if token_bytes else ""
-    return [token, visible(trace.tokens[token]), int(trace.input_ids[token]), raw, start, end]
+    return [token, token_text(trace, token), int(trace.input_ids[token]), raw, start, end]
 
 
 def drawn_groups(config: FocusConfig, row: int) -> int:
