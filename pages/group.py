@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import streamlit as st
+from streamlit.elements.lib.column_types import ColumnConfig
 
 from focus_core.analysis.interventions.groups import EffectSettings
 from focus_core.analysis.interventions.run import effects_of_points
@@ -22,6 +23,7 @@ from workbench.views.effects.tables import few_keys_sentence, floor_sentence, mo
 from workbench.views.group import cached
 from workbench.views.group.charts import tag_chart
 from workbench.views.group.tables import (
+    SHIFTS,
     context_rows,
     matched_rows,
     neighbour_rows,
@@ -222,7 +224,8 @@ def _others(analysis: Analysis, row: int, group: int) -> None:
                 column_config={
                     "group": group_column(width=150),
                     "distant pairs": st.column_config.NumberColumn("pairs", help=hint, width=70),
-                    "read": st.column_config.NumberColumn(format="percent", width=70),
+                    "read": st.column_config.NumberColumn(format="percent", width=65),
+                    **_ends("the share read"),
                     "times the mean": st.column_config.NumberColumn(
                         "× mean", format="%.2f", width=70, help="The share read, over that of all groups together."
                     ),
@@ -244,13 +247,21 @@ def _others(analysis: Analysis, row: int, group: int) -> None:
             hide_index=True,
             key="group_matched",
             column_config={
-                "layer": st.column_config.NumberColumn(width=60),
+                "layer": st.column_config.NumberColumn(width=50),
                 "group": group_column(width=150),
-                "shared": st.column_config.NumberColumn(help="Tokens in both.", width=70),
-                "of this group": st.column_config.NumberColumn(format="percent", width=100),
-                "by chance": st.column_config.NumberColumn(format="percent", width=80),
+                "shared": st.column_config.NumberColumn(help="Tokens in both.", width=60),
+                "of this group": st.column_config.NumberColumn(
+                    "share", format="percent", width=60, help="Tokens in both, of those of this group."
+                ),
+                **_ends("that share"),
+                "by chance": st.column_config.NumberColumn(
+                    format="percent",
+                    width=75,
+                    help=f"The same with the other layer moved along the text and matched anew, mean of {SHIFTS}.",
+                ),
             },
         )
+        st.caption("Low and high: 95% intervals over stretches of this text, not for others.")
     with columns[1]:
         st.markdown("**Nearest groups**", help="By the cosine of their centroids, which the routers hold.")
         near = neighbour_rows(
@@ -265,6 +276,12 @@ def _others(analysis: Analysis, row: int, group: int) -> None:
                 "cosine of centroids": st.column_config.NumberColumn("cosine", format="%.2f", width=80),
             },
         )
+
+
+def _ends(of: str) -> dict[str, ColumnConfig]:
+    """The columns of an interval."""
+    hint = f"End of the 95% interval of {of}, over stretches of this text."
+    return {end: st.column_config.NumberColumn(format="percent", width=60, help=hint) for end in ("low", "high")}
 
 
 def _effect(analysis: Analysis, layer: int, group: int) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
+import pandas as pd
 import pytest
 from opening import TEXT, open_page, paste, shown
 from synthetic import synthetic_trace
@@ -18,7 +20,7 @@ from focus_core.shipped import DEFAULT
 from workbench.engine import labels, service
 from workbench.engine.service import Settings
 from workbench.runs import notes
-from workbench.shell import texts
+from workbench.shell import handover, texts
 from workbench.views.group.tables import matched_rows, neighbour_rows, reading_counts, reading_rows
 from workbench.views.report.build import report_of
 
@@ -44,6 +46,21 @@ def test_the_page_shows_a_group_and_keeps_its_name():
     assert "# sea words" in (runs_dir() / notes.NOTES).read_text()
     again = paste("group", TEXT, layer="4", group="3", window="16")
     assert "Group 3 of layer 4: sea words" in shown(again).replace("\\", "")
+
+
+@real_model
+def test_a_link_brings_a_pasted_text_along_in_the_same_browser_alone(monkeypatch):
+    monkeypatch.setattr(handover, "_browser", lambda: "mine")
+    app = paste("group", TEXT, layer="4", group="3", window="16")
+    table = next(frame.value for frame in app.dataframe if "cosine of centroids" in frame.value)
+    link = urlsplit(table["group"][0])
+    query = dict(parse_qsl(link.query))
+    assert "Mara" not in table["group"][0] and query["source"] == "paste"
+    tab = open_page("group", **query)
+    assert f"Group {query['group']} of layer 4" in shown(tab) and tab.text_area(key="paste").value == TEXT
+    assert "text" not in tab.query_params
+    monkeypatch.setattr(handover, "_browser", lambda: "another")
+    assert "You will see" in shown(open_page("group", **query))
 
 
 @real_model
@@ -107,9 +124,34 @@ def test_reading_is_counted_over_distant_pairs():
     assert pairs.sum() == len(distant)
     groups = trace.groups[1]
     assert read.sum() == sum(groups[q] == groups[k] for q, k in distant)
-    assert np.array_equal(read, np.diag(np.diag(read))) and (read <= pairs).all()
+    assert np.array_equal(read.sum(0), np.diag(np.diag(read.sum(0)))) and (read <= pairs).all()
     table = reading_rows(read * 10, pairs * 10, 2, of="readers")
     assert table["group"].tolist()[0] == 2 and table["read"].tolist()[0] == 1
+
+
+def test_intervals_of_reading_are_over_stretches_of_the_queries():
+    trace = synthetic_trace("w " * 639 + "w", top_k=1)
+    read, pairs = reading_counts(trace, 0)
+    assert len(read) == 16 and pairs.sum((1, 2)).tolist() == [
+        sum(max(0, query - 3) for query in range(start, start + 40)) for start in range(0, 640, 40)
+    ]
+    # A rate of one in four, drawn for each pair: almost every interval holds it, and they are not wide.
+    drawn = np.random.default_rng(0).binomial(pairs.astype(int), 0.25)
+    rows = pd.concat([reading_rows(drawn, pairs, group, of=of) for group in range(4) for of in ("readers", "read")])
+    assert len(rows) == 32 and (rows["high"] - rows["low"]).max() < 0.05
+    assert ((rows["low"] < 0.25) & (rows["high"] > 0.25)).mean() > 0.85
+    short = reading_counts(synthetic_trace("w " * 40 + "w", top_k=1), 0)
+    assert reading_rows(*(each * 10 for each in short), 2, of="read")["low"].isna().all()
+
+
+def test_a_partner_is_shown_beside_the_best_match_by_chance():
+    trace = synthetic_trace("w " * 639 + "w", num_layers=3)
+    same = np.stack([trace.assignment[0], trace.assignment[0], trace.assignment[2]])
+    found = matched_rows(dataclasses.replace(trace, assignment=same), 1, 2).set_index("layer")
+    assert found.loc[0, ["of this group", "low", "high"]].tolist() == [1, 1, 1]
+    assert 0.25 < found.loc[0, "by chance"] < 0.4  # the best of four groups holds somewhat more than a quarter
+    assert abs(found.loc[2, "of this group"] - found.loc[2, "by chance"]) < 0.1
+    assert found.loc[2, "low"] < found.loc[2, "by chance"] < found.loc[2, "high"]
 
 
 def test_partners_and_neighbours():

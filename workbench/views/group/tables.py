@@ -8,8 +8,10 @@ import numpy as np
 import pandas as pd
 
 from focus_core.analysis import Trace
+from focus_core.analysis.agreement import contingency
 from focus_core.analysis.matching import match_groups, overlap
 from focus_core.analysis.reading import kept_keys
+from focus_core.report.build import share_intervals
 from focus_core.report.model import Card, Example
 from focus_core.report.visible import visible, visible_token
 
@@ -18,6 +20,10 @@ MAX_QUERIES = 1024
 MIN_PAIRS = 200
 """Groups with fewer distant pairs are left out of the tables of reading."""
 NEIGHBOURS = 6
+STRETCHES, STRETCH = 16, 32
+"""Stretches of the text that intervals rest on, at most, and the tokens of each, at least."""
+SHIFTS = 19
+"""Places that the groups of a layer are moved to, to see what matching finds by chance."""
 
 
 def token_rows(card: Card) -> pd.DataFrame:
@@ -45,20 +51,37 @@ def tag_rows(card: Card) -> pd.DataFrame:
 def matched_rows(trace: Trace, row: int, group: int) -> pd.DataFrame:
     """The group's partners in the layers beside it: Hungarian matching of all groups of both layers.
 
-    Columns layer, group, shared (tokens in both), of this group (their share of it), by chance (the share that a group
-    of that size would hold of any tokens).
+    Columns layer, group, shared (tokens in both), of this group (their share of it), low and high (its interval over
+    stretches of the text, None in a short one), by chance (the share of a partner where the other layer is moved along
+    the text and matched anew, mean of `SHIFTS`).
     """
-    size = int((trace.groups[row] == group).sum())
+    own = trace.groups[row]
+    inside = own == group
+    stretch = _stretch_of(len(own))
     rows = []
     for other in (row - 1, row + 1):
         if not 0 <= other < len(trace.layers):
             continue
-        table = overlap(trace, other, trace, row)
-        partner = int(match_groups(table)[group])
-        shared = int(table[partner, group])
-        chance = table[partner].sum() / len(trace.tokens)
-        rows.append((trace.layers[other], partner, shared, shared / max(1, size), float(chance)))
-    return pd.DataFrame(rows, columns=["layer", "group", "shared", "of this group", "by chance"])
+        partner = int(match_groups(overlap(trace, other, trace, row))[group])
+        both = np.bincount(stretch, inside & (trace.groups[other] == partner))
+        share = share_intervals(both[:, None], np.bincount(stretch, inside))[0]
+        chance = _matched_by_chance(trace.groups[other], own, group, trace.config.num_groups)
+        rows.append((trace.layers[other], partner, int(both.sum()), share.value, share.low, share.high, chance))
+    return pd.DataFrame(rows, columns=["layer", "group", "shared", "of this group", "low", "high", "by chance"])
+
+
+def _matched_by_chance(other: np.ndarray, own: np.ndarray, group: int, num_groups: int) -> float:
+    """The mean share of a group that its partner holds, with the other layer moved along the text."""
+    shares = []
+    for shift in len(own) * np.arange(1, SHIFTS + 1) // (SHIFTS + 1):
+        table = contingency(np.roll(other, shift), own, num_groups, num_groups)
+        shares.append(table[match_groups(table)[group], group] / max(1, table[:, group].sum()))
+    return float(np.mean(shares))
+
+
+def _stretch_of(length: int) -> np.ndarray:
+    """(length,) int64 number of the stretch of each place; stretches are about equally long, and few."""
+    return np.arange(length) * max(1, min(STRETCHES, length // STRETCH)) // max(1, length)
 
 
 def neighbour_rows(centroids: np.ndarray, group: int, count: int = NEIGHBOURS) -> pd.DataFrame:
@@ -76,7 +99,7 @@ def neighbour_rows(centroids: np.ndarray, group: int, count: int = NEIGHBOURS) -
 
 
 def reading_counts(trace: Trace, row: int) -> tuple[np.ndarray, np.ndarray]:
-    """(K, K) distant pairs that are read, and all of them, by group of the reader and group of the token read."""
+    """(S, K, K) distant pairs that are read, and all of them, by stretch and group of queries, and group of keys."""
     length, config = len(trace.tokens), trace.config
     queries = np.unique(np.linspace(0, length - 1, min(length, MAX_QUERIES)).astype(np.int64))
     keys = np.arange(length)
@@ -85,30 +108,35 @@ def reading_counts(trace: Trace, row: int) -> tuple[np.ndarray, np.ndarray]:
     if own is not None:
         distant &= queries[:, None] - keys < own
     one_hot = np.eye(config.num_groups, dtype=np.float32)[trace.groups[row]]
-    readers = one_hot[queries].T
+    stretch = _stretch_of(len(queries))
+    readers = one_hot[queries].T * (stretch == np.arange(stretch[-1] + 1)[:, None, None])
     read = kept_keys(trace, row, queries) & distant
-    return readers @ read.astype(np.float32) @ one_hot, readers @ distant.astype(np.float32) @ one_hot
+    return readers @ (read.astype(np.float32) @ one_hot), readers @ (distant.astype(np.float32) @ one_hot)
 
 
 def reading_rows(read: np.ndarray, pairs: np.ndarray, group: int, *, of: str, count: int = NEIGHBOURS) -> pd.DataFrame:
     """The groups that read a group most (of="readers"), or that it reads most (of="read").
 
     Args:
-        read: from `reading_counts`.
+        read: from `reading_counts`; the intervals are over its stretches.
         pairs: likewise.
         group: index of the group.
         of: see above.
         count: rows, at most.
     """
-    reads, possible = (read[:, group], pairs[:, group]) if of == "readers" else (read[group], pairs[group])
+    by_stretch = (slice(None), slice(None), group) if of == "readers" else (slice(None), group)
+    reads, possible = read[by_stretch], pairs[by_stretch].sum(0)
     usual = reads.sum() / max(1.0, possible.sum())
-    share = reads / np.maximum(possible, 1)
+    shares = share_intervals(reads, pairs[by_stretch])
+    share = np.array([each.value for each in shares])
     order = [int(g) for g in np.argsort(-share, kind="stable") if possible[g] >= MIN_PAIRS][:count]
     return pd.DataFrame(
         {
             "group": order,
             "distant pairs": possible[order].astype(int),
             "read": share[order],
+            "low": [shares[g].low for g in order],
+            "high": [shares[g].high for g in order],
             "times the mean": share[order] / usual if usual else np.zeros(len(order)),
         }
     )
