@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from hands import fits_a_phone, tab_to
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -45,14 +46,28 @@ def test_evidence_is_one_click_away(page):
     page.get_by_text(re.compile("At 2,048 tokens")).first.wait_for()
 
 
-def test_both_models_write_and_a_token_shows_the_likeliest_of_each(page):
+def test_both_models_write_by_keyboard_alone_and_a_token_shows_the_likeliest_of_each(page):
     page.get_by_test_id("stSidebarNav").get_by_role("link", name="Write", exact=True).click()
-    page.get_by_role("spinbutton", name="New tokens").fill("5")
-    page.get_by_role("spinbutton", name="New tokens").press("Tab")
-    page.get_by_role("button", name="Write", exact=True).click()
-    page.get_by_role("heading", level=4).filter(has_text="tokens").first.wait_for()
+    before = page.get_by_role("combobox", name="Document before the prompt")
+    tab_to(page, before)
+    page.keyboard.press("ArrowDown")  # opens the list at the document chosen now, the long story
+    page.keyboard.type("dialogue")
+    page.keyboard.press("Enter")
+    tab_to(page, page.get_by_role("spinbutton", name="New tokens"))
+    page.keyboard.press("Control+a")
+    page.keyboard.type("5")
+    tab_to(page, page.get_by_role("button", name="Write", exact=True))
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", level=4).filter(has_text="token").first.wait_for()
     texts = page.locator(".written")
     texts.first.locator("button").nth(4).wait_for()
     assert texts.count() == 2 and texts.first.locator("button").count() == 5
-    texts.first.locator("button").nth(2).click()
+    tab_to(page, texts.first.locator("button").first)
+    for key in ("ArrowRight", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
     page.get_by_text("The likeliest at token 3").wait_for()
+    fits_a_phone(page)
+    page.get_by_role("spinbutton", name="New tokens").fill("400")
+    page.get_by_role("button", name="Write", exact=True).click()
+    page.get_by_role("button", name="Stop", exact=True).click()
+    page.get_by_role("heading", name="Stopped: this is what was written.").wait_for()

@@ -2,14 +2,18 @@
 
 import json
 import math
+import shutil
 
 import pytest
+import torch
 from opening import open_page, shown
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from focus_core import FocusConfig, FocusError, retrofit
 from focus_core.frontier.kinds.means import mean_rows
 from focus_core.frontier.kinds.protocol import ProtocolSettings, measure_protocol
 from focus_core.frontier.speeds import Speeds
+from focus_core.models import LoadedModel, ModelInfo
 from focus_core.resources import data_dir
 from workbench.views.home.results import _evidence, _rows
 from workbench.views.quality import kinds
@@ -25,29 +29,41 @@ from workbench.views.quality.kinds import (
 from workbench.views.quality.records import find_records, read
 
 
-@pytest.fixture
-def record(tmp_path, monkeypatch, tiny_llama):
-    """A file with a record of two kinds and two lengths, alone in the folder of runs."""
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory, byte_tokenizer):
+    """A folder of runs with a record of two kinds and two lengths."""
+    folder = tmp_path_factory.mktemp("measured")
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(byte_tokenizer), max_position_embeddings=512, **shape)).eval()
+    tiny = LoadedModel(model, byte_tokenizer, ModelInfo("tiny", "folder", "0" * 12, "LlamaForCausalLM", 0))
     config = FocusConfig(num_groups=4, top_k=1, window=4, sink_tokens=2, route_dim=8, balance="calibrated")
-    focus = retrofit(tiny_llama.model, config)
-    focus.save_pretrained(tmp_path / "mine")
+    focus = retrofit(model, config)
+    focus.save_pretrained(folder / "mine")
     focus.detach()
-    (tmp_path / "kinds").mkdir()
-    (tmp_path / "kinds" / "code.txt").write_text("def add(first, second):\n    return first + second\n" * 20)
-    (tmp_path / "kinds" / "*odd* name.txt").write_text("Rain fell on the harbour, and the boats stayed in. " * 20)
-    (tmp_path / "train.txt").write_text("Once upon a time there was a model of language. " * 60)
+    (folder / "kinds").mkdir()
+    (folder / "kinds" / "code.txt").write_text("def add(first, second):\n    return first + second\n" * 20)
+    (folder / "kinds" / "*odd* name.txt").write_text("Rain fell on the harbour, and the boats stayed in. " * 20)
+    (folder / "train.txt").write_text("Once upon a time there was a model of language. " * 60)
     settings = ProtocolSettings(
-        routers=(str(tmp_path / "mine"),),
+        routers=(str(folder / "mine"),),
         baselines=("streaming", "sparq", "performer"),
         lengths=(32, 64),
         blocks=2,
         window=4,
         sink_tokens=2,
     )
+    out = folder / "runs" / "kinds" / "result.json"
+    measure_protocol(folder / "kinds", [folder / "train.txt"], out, settings, model=tiny, speeds=Speeds())
+    return folder / "runs"
+
+
+@pytest.fixture
+def record(measured, tmp_path, monkeypatch):
+    """A copy of the record, alone in the folder of runs."""
+    shutil.copytree(measured, tmp_path / "runs", dirs_exist_ok=True)
     monkeypatch.setenv("FOCUS_RUNS", str(tmp_path / "runs"))
-    out = tmp_path / "runs" / "kinds" / "result.json"
-    measure_protocol(tmp_path / "kinds", [tmp_path / "train.txt"], out, settings, model=tiny_llama, speeds=Speeds())
-    return out
+    return tmp_path / "runs" / "kinds" / "result.json"
 
 
 def test_the_tables_hold_the_rows_of_the_record(record):

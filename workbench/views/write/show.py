@@ -19,6 +19,7 @@ from focus_core.schema import table
 from workbench.charts.theme import is_dark, style
 from workbench.charts.tints import BETTER, WORSE, tint
 from workbench.views.write.run import Draft, Pair
+from workbench.widgets.markup import counted
 
 NAMES = ("untouched", "routed")
 STRONG = 2.0
@@ -41,9 +42,12 @@ def verdict(pair: Pair) -> str:
     untouched, routed = pair.written
     count = len(routed.tokens)
     if pair.difference is None:
-        first = f"Both models write the same {count} tokens."
+        first = f"Both models write the same {counted(count, 'token')}."
     else:
-        first = f"The first {pair.difference} tokens are the same, then the models part."
+        same = "token is" if pair.difference == 1 else "tokens are"
+        first = f"The first {pair.difference} {same} the same, then the models part."
+        if pair.difference == 0:
+            first = "The models part at the first token."
     along = pair.along[1]
     kept = along.kept_pairs / along.causal_pairs
     speeds = [each.tokens_per_second for each in (untouched, routed)]
