@@ -25,14 +25,14 @@ def answer(kernel: dict[str, Any], model: dict[str, Any]) -> str:
     prefill, decode = (by_tokens(model, task) for task in ("prefill", "decode"))
     window = by_tokens(model, "prefill", "window")
     longest, cache = max(prefill), max(decode)
-    tokens = even(kernel)
+    tokens, short = even(kernel), max((each for each in prefill if prefill[each] < 1), default=min(prefill))
     return (
         f"On {machine['threads']} threads of an {machine['device']}, in float32, the default routers read {share:.0%} "
         f"of the distant pairs.\nAt {longest:,} tokens one attention call is {points[longest]:.2f} times as fast as "
         f"full attention, choosing included.\nPrefill of the whole model is {prefill[longest]:.2f} times as fast "
         f"there; with a window of the same share it is {window[longest]:.2f} times as fast.\nA token after {cache:,} "
-        f"others is decoded {decode[cache]:.2f} times as fast.\nIn shorter texts the gain ends: at {tokens:,} "
-        f"tokens the call is {points[tokens]:.2f} times as fast, but prefill only {prefill[tokens]:.2f} times."
+        f"others is decoded {decode[cache]:.2f} times as fast.\nIn shorter texts the gain ends: the call is "
+        f"{points[tokens]:.2f} times as fast at {tokens:,} tokens, and prefill {prefill[short]:.2f} times at {short:,}."
     )
 
 

@@ -22,7 +22,10 @@ from focus_core.frontier.kinds.means import blocks_of, kinds_at, lengths_of, mea
 from focus_core.frontier.kinds.table import COLUMNS as ALL
 from focus_core.frontier.kinds.table import cells
 from focus_core.frontier.speeds import recorded_speeds
+from focus_core.results import machine_of
 
+OTHER = "earlier/bench-model-narrow-epyc.json"
+"""The whole model on another machine."""
 BESIDE = {"sparq": "SparQ", "streaming": "the window"}
 """Baselines of the table, and their names there."""
 COLUMNS = (
@@ -115,16 +118,15 @@ def limits(record: Record, fresh: Record | None, model: Record, other: Record, r
 
 
 def faster(model: Record, other: Record) -> str:
-    """Prefill beside a window of the same share, and on another CPU."""
-    ours, window = (narrow_speeds.by_tokens(model, "prefill", routing) for routing in ("hard", "window"))
-    elsewhere = narrow_speeds.by_tokens(other, "prefill")
-    lengths = [tokens for tokens in ours if tokens >= 2048]
-    told, beside, before = (
-        " and ".join(f"{speeds[tokens]:.2f}x" for tokens in lengths) for speeds in (ours, window, elsewhere)
-    )
+    """Prefill beside a window of the same share, and on another machine whose CPU has the same name."""
+    speeds = [narrow_speeds.by_tokens(model, "prefill", routing) for routing in ("hard", "window")]
+    speeds.append(narrow_speeds.by_tokens(other, "prefill"))
+    lengths = [tokens for tokens in speeds[0] if tokens >= 2048]
+    told, beside, elsewhere = (" and ".join(f"{each[tokens]:.2f}x" for tokens in lengths) for each in speeds)
     return (
         f"Prefill of {' and '.join(f'{tokens:,}' for tokens in lengths)} tokens runs at {told}; with a window of the "
-        f"same share it runs at {beside}. On another CPU the version before ran at {before} ([speed](docs/speed.md))."
+        f"same share it runs at {beside}. Another {machine_of(other)['device']} gave {elsewhere} "
+        "([speed](docs/speed.md))."
     )
 
 
@@ -157,17 +159,12 @@ def closest(record: Record) -> str:
     shorter = [row for length, row in rows.items() if length != longest]
     rest = "a difference is significant" if any(row.established for row in shorter) else "nothing is significant"
     setting = next(iter(rows[longest].points.values()))["setting"]
-    timed = {
-        length: speed
-        for length, row in rows.items()
-        if (speed := recorded_speeds().at("sparq", length, row.kept_share, setting=setting).with_choice) is not None
-    }
-    told = " and ".join(f"{speed:.2f}x at {length:,}" for length, speed in timed.items()) or "a speed not measured"
+    speed = recorded_speeds().at("sparq", longest, rows[longest].kept_share, setting=setting).with_choice
+    told = "a speed not measured" if speed is None else f"{speed:.2f}x"
     few = f" ({count} blocks)" if (count := blocks_at(record, longest)) < MIN_BLOCKS else ""
     return (
         f"At {longest:,} tokens{few} SparQ is {ratio:.1f} times as close; in shorter texts {rest}. It "
-        f"reads {setting['components']:.0%} of every key to choose. Executed here, its call runs at {told}"
-        f"{', the only length timed' * (len(timed) == 1)}."
+        f"reads {setting['components']:.0%} of every key to choose. Executed here, its call runs at {told} there."
     )
 
 
@@ -227,7 +224,7 @@ def pages() -> Pages:
         made,
         readme,
         "limits",
-        limits(record, read_if_there(FRESH), model, read("bench-model-narrow-xeon.json"), read(RETRIEVAL)),
+        limits(record, read_if_there(FRESH), model, read(OTHER), read(RETRIEVAL)),
     )
     return made
 

@@ -76,12 +76,17 @@ def limits() -> str:
             f"- Few blocks: {blocks} of a kind say nothing about it. The mean over kinds has "
             f"{blocks_at(record, min(lengths_of(record)))}, and {blocks_at(record, longest)} at {longest:,} tokens.",
             "- The form of these routers was chosen on texts of the table, too.",
-            f"- The attention call pays off from {even:,} tokens on, in float32 on one CPU. The whole model does not: "
-            f"its prefill runs at {prefill[even]:.2f}x there ([docs/speed.md](../../../docs/speed.md)).",
+            f"- The attention call pays off from {even:,} tokens on, in float32 on one CPU. Prefill of the whole model "
+            f"runs at {_each(prefill)} ([docs/speed.md](../../../docs/speed.md)).",
             f"- Retrieval of one of many pairs suffers ([docs/benchmarks.md](../../../docs/benchmarks.md)): "
             f"{pairs(read(RETRIEVAL))}",
         )
     )
+
+
+def _each(speeds: dict[int, float]) -> str:
+    """Speed-ups by number of tokens, in words."""
+    return ", ".join(f"{speed:.2f}x at {tokens:,} tokens" for tokens, speed in speeds.items())
 
 
 def narrow_table(record: dict[str, Any]) -> str:

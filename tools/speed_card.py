@@ -26,7 +26,7 @@ from speed_tables import (
     setting,
 )
 
-from focus_core.baselines import METHODS
+from focus_core.baselines import BASELINES, METHODS
 from focus_core.bench.routing import choosing_seconds
 from focus_core.frontier.speeds import distant_share, joint_speedup, with_choice
 from focus_core.results import machine_of, made_of
@@ -100,18 +100,25 @@ def _kind(point: dict[str, Any]) -> tuple[int, int, float | None]:
 
 
 def folded_table(narrow: dict[str, Any]) -> str:
-    """Baselines with folded query heads beside narrow groups of the same CPU, at their one length."""
+    """Baselines with folded query heads beside narrow groups of the same CPU, at each length, the fastest first."""
     record = next(each for each in map(read, FOLDED) if machine_of(each)["device"] == machine_of(narrow)["device"])
-    tokens = record["settings"]["sizes"][0]
-    ours = next(each for each in narrow["points"] if each["tokens"] == tokens and each["dtype"] == "float32")
-    speeds = (ours["speedup"], ours["speedup_with_choice"])
-    rows = [("narrow groups, the default", f"{ours['share']:.1%}", *(f"{each:.2f}" for each in speeds))]
+    sizes, found = record["settings"]["sizes"], {}
+    for size in sizes:
+        ours = next(each for each in narrow["points"] if each["tokens"] == size and each["dtype"] == "float32")
+        found["**narrow groups, the default**", size] = ours["speedup"], ours["speedup_with_choice"]
     for name in record["settings"]["baselines"]:
-        points = [point for point in record["points"] if point["baseline"] == name]
-        both = (joint_speedup(point[each] for point in points) for each in ("speedup", "speedup_with_choice"))
-        rows.append((METHODS[name].label, f"{points[0]['kept_share']:.1%}", *(f"{each:.2f}" for each in both)))
-    columns = ("method", "distant pairs kept", "choosing excluded", "choosing included")
-    return f"{table(columns, rows)}\n\n{tokens:,} tokens, float32. {baseline_setting(record)}"
+        for size in sizes:
+            points = [point for point in record["points"] if (point["baseline"], point["tokens"]) == (name, size)]
+            both = (joint_speedup(point[each] for point in points) for each in ("speedup", "speedup_with_choice"))
+            found[METHODS[name].label, size] = tuple(both)
+    methods = sorted(dict.fromkeys(label for label, _ in found), key=lambda label: -found[label, sizes[-1]][1])
+    rows = [(label, *(" / ".join(f"{each:.2f}" for each in found[label, size]) for size in sizes)) for label in methods]
+    share = record["settings"]["shares"][0]
+    return (
+        f"{table(('method', *(f'{size:,} tokens' for size in sizes)), rows)}\n\nSpeed-up over full attention, choosing "
+        f"excluded / included, at {share:.0%} of the distant pairs. LSH sampling keeps another share, and random "
+        f"features estimate all pairs. {baseline_setting(record)}"
+    )
 
 
 def _folded_command(record: dict[str, Any]) -> str:
@@ -120,11 +127,14 @@ def _folded_command(record: dict[str, Any]) -> str:
     chosen = [
         f"--setting {name}:{key}={value:g}" for name, found in settings["tuned"].items() for key, value in found.items()
     ]
+    names = [] if set(settings["baselines"]) >= set(BASELINES) else settings["baselines"]
+    learned = settings["source"].get("learned")
+    train = [f"--train TRAIN --learned-tokens {learned['tokens']}"] if learned else []
     sizes = " ".join(f"--size {size}" for size in settings["sizes"])
     shares = " ".join(f"--share {share}" for share in settings["shares"])
     text = settings["source"]["data"][0]["name"]
     measured = f"--model default --data {text} --repetitions {settings['repetitions']} --out bench-baselines.json"
-    return " ".join(("focus bench baseline", *settings["baselines"], sizes, shares, *chosen, measured))
+    return " ".join(("focus bench baseline", *names, sizes, shares, *train, *chosen, measured))
 
 
 def _wanted(points: list[dict[str, Any]]) -> list[str]:
