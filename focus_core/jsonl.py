@@ -8,6 +8,7 @@ from pathlib import Path
 
 from focus_core.errors import FocusError
 from focus_core.reading import parse_json
+from focus_core.remote import RemoteFile
 from focus_core.schema import table
 
 SUFFIXES = (".jsonl", ".ndjson")
@@ -21,40 +22,52 @@ class Line:
     """One document of a JSON Lines file.
 
     Attributes:
-        path: the file.
+        path: the file, of this machine or of a store.
         number: of the line, from 1.
         start: its first byte.
+        end: the byte after its last.
     """
 
-    path: Path
+    path: Path | RemoteFile
     number: int
     start: int
+    end: int
 
     def read_text(self) -> str:
-        """The text of the line.
+        """The text of the line, which alone is read of its file.
 
         Raises:
             FocusError: it is no JSON object with a text that is not empty.
+            StoreError: the store cannot be used.
         """
-        with self.path.open("rb") as file:
-            file.seek(self.start)
-            text = line_text(file.readline(), self.number, self.path)
+        text = line_text(self._bytes(), self.number, self.path)
         if not text.strip():
             raise FocusError(f"Line {self.number} of {self.path} has an empty text.")
         return text
 
+    def _bytes(self) -> bytes:
+        if isinstance(self.path, RemoteFile):
+            return self.path.read_bytes(self.start, self.end)
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            return file.read(self.end - self.start)
 
-def lines(path: Path) -> Iterator[Line]:
-    """The documents of a JSON Lines file, in order; empty lines are left out."""
+
+def lines(path: Path | RemoteFile) -> Iterator[Line]:
+    """The documents of a JSON Lines file, in order; empty lines are left out.
+
+    Raises:
+        StoreError: the store cannot be used.
+    """
     start = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                yield Line(path, number, start)
+                yield Line(path, number, start, start + len(line))
             start += len(line)
 
 
-def line_text(line: str | bytes, number: int, path: Path) -> str:
+def line_text(line: str | bytes, number: int, path: Path | RemoteFile) -> str:
     """The text of one line.
 
     Raises:

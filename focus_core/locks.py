@@ -79,7 +79,7 @@ def claims_file(parameter: str = "out") -> Callable[[Callable[P, R]], Callable[P
 
 
 def claims(
-    parameter: str, claim: Callable[[Any], AbstractContextManager[None]], *, when: Callable[[], bool] = lambda: True
+    parameter: str, claim: Callable[[Any], AbstractContextManager[Any]], *, when: Callable[[], bool] = lambda: True
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function hold the place that one of its arguments names, while it runs; None holds nothing.
 

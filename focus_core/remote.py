@@ -64,10 +64,25 @@ class RemoteFile:
             FocusError: missing, not readable, empty, binary, or not UTF-8.
             StoreError: the store cannot be used.
         """
+        return decode_text(self.read_bytes(), self.address)
+
+    def read_bytes(self, start: int | None = None, end: int | None = None) -> bytes:
+        """The content, or its bytes [start, end), which alone are fetched.
+
+        Raises:
+            FocusError: missing, or not readable.
+            StoreError: the store cannot be used.
+        """
         store, path = _open(self.address)
         with _one_sentence(self.address):
-            data = store.cat_file(path)
-        return decode_text(data, self.address)
+            return store.cat_file(path, start=start, end=end)
+
+    @contextmanager
+    def open(self, mode: str) -> Iterator[Any]:
+        """The file from its beginning, a few megabytes of it in memory; the errors are those of `read_bytes`."""
+        store, path = _open(self.address)
+        with _one_sentence(self.address), store.open(path, mode) as file:
+            yield file
 
 
 def destination(out: str | Path) -> Path | RemoteFile:
@@ -131,11 +146,14 @@ def claim_output(out: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def claim_record(out: str | Path) -> Iterator[None]:
+def claim_record(out: str | Path) -> Iterator[Path]:
     """Hold a file for one run, which is known to be able to write it: of this machine, or in a store as `claim_output`.
 
     Args:
         out: a path of this machine, or an address.
+
+    Yields:
+        Where the state for resuming belongs, as `claim_output`.
 
     Raises:
         FocusError: another run holds it, it is no name of a file, or it cannot be written.
@@ -143,13 +161,13 @@ def claim_record(out: str | Path) -> Iterator[None]:
     """
     if not is_remote(out):
         with claim_file(Path(out)):
-            yield
+            yield Path(out).parent
         return
     folder, _, name = str(out).rpartition("/")
     if not name or folder.endswith("/"):
         raise FocusError(f"{out} is no name of a file: give one, such as s3://bucket/folder/record.json.")
-    with _held(str(out), f"{folder}/.{name}{LOCK}"):
-        yield
+    with _held(str(out), f"{folder}/.{name}{LOCK}") as state:
+        yield state
 
 
 def claims_record(parameter: str = "out") -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -191,6 +209,17 @@ def upload(files: Mapping[str, bytes | Path], address: str, *, last: str) -> lis
             else:
                 store.pipe_file(f"{root}/{name}", content)
     return [RemoteFile(f"{address.rstrip('/')}/{name}") for name in files]
+
+
+def exists(address: str) -> bool:
+    """Whether there is a file at an address.
+
+    Raises:
+        FocusError: it cannot be looked at.
+    """
+    store, path = _open(address)
+    with _one_sentence(address):
+        return store.isfile(path)
 
 
 def holds_files(address: str) -> bool:

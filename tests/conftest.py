@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -17,6 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from focus_core import FocusConfig, retrofit
 from focus_core.cluster import Cluster
 from focus_core.models import LoadedModel, ModelInfo, load_model
+from focus_core.progress import Progress
 
 ROOT = Path(__file__).parents[1]
 
@@ -90,15 +91,28 @@ def model_folder(tiny_llama, tmp_path) -> Path:
     return tmp_path / "model"
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """Two cores of this machine as a Ray cluster, which the tests of a file share."""
+@pytest.fixture(scope="session")
+def two_cores() -> Iterator[None]:
+    """Two cores of this machine as a Ray cluster, which starts once for all tests of a process."""
     ray = pytest.importorskip("ray", reason="needs pip install 'focus-workbench[ray]'")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        yield Cluster(workers=2)
+        yield
         ray.shutdown()
+
+
+@pytest.fixture
+def cluster(two_cores: None) -> Cluster:
+    """That cluster, without a worker of an earlier test."""
+    _, left = psutil.wait_procs(model_workers(), timeout=60)
+    assert not left
+    return Cluster(workers=2)
+
+
+def model_workers() -> list[psutil.Process]:
+    """The workers below this process that have a model."""
+    return [each for each in psutil.Process().children(recursive=True) if "ModelWorker" in each.name()]
 
 
 class Killing:
@@ -111,8 +125,7 @@ class Killing:
     def __call__(self, message: str, share: float) -> None:
         """Kill one if some of the work is done."""
         if message.startswith(self.message) and share and not self.killed:
-            below = psutil.Process().children(recursive=True)
-            self.killed.append(next(each for each in below if "ModelWorker" in each.name()))
+            self.killed.append(model_workers()[0])
             self.killed[0].send_signal(signal.SIGKILL)
 
 
@@ -120,6 +133,20 @@ class Killing:
 def killing() -> type[Killing]:
     """The class above."""
     return Killing
+
+
+@pytest.fixture
+def stops() -> Callable[[str, float], Progress]:
+    """Makes a progress function that stops the work which a message names, as Ctrl-C does, after a share of it."""
+
+    def stop(message: str, after: float) -> Progress:
+        def progress(told: str, share: float) -> None:
+            if told.startswith(message) and share > after:
+                raise KeyboardInterrupt
+
+        return progress
+
+    return stop
 
 
 @pytest.fixture(scope="session")

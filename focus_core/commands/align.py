@@ -68,6 +68,10 @@ def align(
     documents: Annotated[
         int, typer.Option(min=0, max=MAX_COUNT, help="Evenly spaced documents of each treebank; 0 for all.")
     ] = 0,
+    tokens: Annotated[
+        int,
+        typer.Option(min=1, max=MAX_COUNT, help="Tokens in all; above it passages or documents are drawn at random."),
+    ] = 2**17,
     rule: Annotated[str, typer.Option(help="Subword that stands for a word: last, first or all.")] = "last",
     states: Annotated[
         str, typer.Option(help="Hidden states to route: untouched (the model's own) or routed (hard, at --top-k).")
@@ -101,6 +105,7 @@ def align(
         length=length,
         passages=passages,
         documents=documents,
+        tokens=tokens,
         rule=rule,
         states=states,
         top_k=top_k,
@@ -133,6 +138,9 @@ def align(
     show(_table(found.alignments["upos"], title))
     for sentence in record["verdicts"]["upos"]:
         print(sentence)
+    drawn = record["drawn"]
+    if drawn["documents"] < drawn["of"]:
+        print(f"{drawn['documents']:,} of {drawn['of']:,} documents were drawn at random: --tokens takes more.")
     show_failed(record["failed"])
 
 

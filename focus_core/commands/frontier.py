@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 import typer
@@ -25,13 +25,26 @@ from focus_core.commands.options import (
 
 
 def frontier(
-    train: Annotated[list[Path], typer.Option("--train", help="Training text; baselines are fitted on it.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="File to write; repeat the command to resume.")],
+    train: Annotated[
+        list[str],
+        typer.Option(
+            "--train",
+            metavar="TEXT-OR-FOLDER",
+            help="Training text; baselines are fitted on it. This and all below: s3:// and gs:// too.",
+        ),
+    ],
+    out: Annotated[
+        str, typer.Option("--out", "-o", metavar="FILE", help="File to write; repeat the command to resume.")
+    ],
     data: Annotated[
-        list[Path] | None, typer.Option("--data", "-d", help="Held-out text of one kind: file or folder; repeat.")
+        list[str] | None,
+        typer.Option(
+            "--data", "-d", metavar="TEXT-OR-FOLDER", help="Held-out text of one kind: file or folder; repeat."
+        ),
     ] = None,
     kinds: Annotated[
-        Path | None, typer.Option(help="Folder of held-out text: each file or subfolder in it is one kind.")
+        str | None,
+        typer.Option(metavar="FOLDER", help="Folder of held-out text: each file or subfolder in it is one kind."),
     ] = None,
     model: ModelOption = "default",
     routers: Annotated[
@@ -134,19 +147,26 @@ def frontier(
     if json_output:
         print_json(record)
     else:
-        print(f"Written to {out}, {out.with_suffix('.md').name} and {out.with_suffix('.svg').name}.")
+        name = PurePath(out).stem
+        print(f"Written to {out}, {name}.md and {name}.svg.")
 
 
 def _single(
-    data: list[Path], train: list[Path], out: Path, sizes: dict[str, Any], how: dict[str, Any], *, quiet: bool
+    data: list[str], train: list[str], out: str, sizes: dict[str, Any], how: dict[str, Any], *, quiet: bool
 ) -> dict[str, Any]:
     from focus_core.commands.tables.frontier import frontier_table
     from focus_core.frontier.run import FrontierSettings, measure_frontier
+    from focus_core.frontier.stores import on_this_machine
     from focus_core.frontier.table import frontier_rows, worth
     from focus_core.progress import terminal_progress
 
-    with results_alone(how["cluster"]), terminal_progress() as progress:
-        record = measure_frontier(data, train, out, FrontierSettings(**sizes), **how, progress=progress)
+    settings = FrontierSettings(**sizes)
+    with (
+        results_alone(how["cluster"]),
+        terminal_progress() as progress,
+        on_this_machine(out, data, train) as (path, (held_out, training)),
+    ):
+        record = measure_frontier(held_out, training, path, settings, **how, progress=progress)
     if not quiet:
         used = record["settings"]
         title = f"{record['model']['name']}, T={used['length']}, w={used['window']}, {used['sink_tokens']} sinks"
@@ -156,16 +176,22 @@ def _single(
 
 
 def _kinds(
-    kinds: Path, train: list[Path], out: Path, sizes: dict[str, Any], how: dict[str, Any], *, quiet: bool
+    kinds: str, train: list[str], out: str, sizes: dict[str, Any], how: dict[str, Any], *, quiet: bool
 ) -> dict[str, Any]:
     from focus_core.commands.tables.frontier import by_kind_table, means_table
     from focus_core.frontier.kinds.means import lengths_of
     from focus_core.frontier.kinds.protocol import ProtocolSettings, measure_protocol
     from focus_core.frontier.kinds.table import notes, verdict
+    from focus_core.frontier.stores import on_this_machine
     from focus_core.progress import terminal_progress
 
-    with results_alone(how["cluster"]), terminal_progress() as progress:
-        record = measure_protocol(kinds, train, out, ProtocolSettings(**sizes), **how, progress=progress)
+    settings = ProtocolSettings(**sizes)
+    with (
+        results_alone(how["cluster"]),
+        terminal_progress() as progress,
+        on_this_machine(out, [kinds], train) as (path, ((held_out,), training)),
+    ):
+        record = measure_protocol(held_out, training, path, settings, **how, progress=progress)
     if not quiet:
         for length in lengths_of(record):
             show(means_table(record, length))

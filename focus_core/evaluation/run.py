@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from focus_core.evaluation.compare import Leak, leaks
 from focus_core.evaluation.exposure import check_exposed
 from focus_core.evaluation.lengths import LengthRow, at_lengths, length_rows
 from focus_core.evaluation.perplexity import Evaluation, settings_for
-from focus_core.evaluation.work import Asked, measured
+from focus_core.evaluation.work import Asked, measured, measurement_key
 from focus_core.models import LoadedModel, check_positions
 from focus_core.progress import Progress, silent
 from focus_core.remote import claims_record
@@ -21,6 +22,7 @@ from focus_core.results import record_run, stamp
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
 from focus_core.text import opening_tokens, token_blocks, token_windows
+from focus_core.unfinished import unfinished
 
 SCHEMA = "focus-eval/1"
 
@@ -64,6 +66,8 @@ def evaluate_texts(
 ) -> TextEvaluation:
     """Measure retention and perplexity of texts, untouched and routed, with the share of pairs that routing keeps.
 
+    A second call with the same arguments resumes an interrupted one.
+
     Args:
         texts: text files and folders, or addresses of a store. Those that cannot be read are listed in the record.
         model: a loaded model, or a name that `load_model` accepts.
@@ -87,7 +91,9 @@ def evaluate_texts(
     corpus = scan(texts)
     origin = {"data": corpus.records(), "failed": [each._asdict() for each in corpus.unread]}
     changes: dict[str, Any] = {} if window is None else {"window": window}
-    with attached(model, routers, untrained=untrained, progress=progress) as (loaded, focus):
+    with ExitStack() as held:
+        chosen = attached(model, routers, untrained=untrained, progress=progress)
+        loaded, focus = held.enter_context(chosen)
         check_positions(loaded, length, *lengths)
         sample = token_windows(
             loaded.tokenizer, corpus.texts(), length, length if stride is None else stride, max_blocks=blocks
@@ -103,7 +109,8 @@ def evaluate_texts(
             length_tokens = longest.size
             causal = [row for row in plan if row[0] == "off" or row[2] == "calibrated"]
             asked += at_lengths(longest, sorted(set(lengths)), causal, opening=opening_tokens(loaded.tokenizer))
-        found = measured(focus, asked, cluster=cluster, model=model, progress=progress)
+        folder = held.enter_context(unfinished(measurement_key(focus, asked)))
+        found = measured(focus, asked, folder=folder, cluster=cluster, model=model, progress=progress)
         results = asked[0].evaluations(focus, found[0])
         by_length = length_rows(focus, asked[1:], found[1:], min(lengths)) if lengths else []
         report = {
@@ -124,5 +131,5 @@ def evaluate_texts(
             "leak": leaks(results),
             "length_transfer": by_length,
         }
-    record = stamp(report) if out is None else record_run(out, report)
+        record = stamp(report) if out is None else record_run(out, report)
     return TextEvaluation(tuple(results), tuple(report["leak"]), tuple(by_length), length_tokens, record)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from focus_core.cluster import Cluster
-from focus_core.evaluation.measure import Measured, joined, measure, rows_at_once
+from focus_core.cluster import Cluster, versions
+from focus_core.evaluation.measure import Measured, Pairs, joined, measure, rows_at_once
 from focus_core.evaluation.perplexity import Evaluation, evaluation_of, overrides
-from focus_core.evaluation.retention import Untouched
+from focus_core.evaluation.retention import Retention, Untouched
 from focus_core.progress import Progress
+from focus_core.reading import read_json
+from focus_core.results import run_key
 from focus_core.routing.model import FocusModel, Mode
 from focus_core.routing.portable import PortableModel, done_on
+from focus_core.routing.storage import model_hash, routers_hash
+from focus_core.schema import array, table
+from focus_core.unfinished import resumed
 
 Setting = tuple[Mode, int | None, str | None]
 """Routing, k and balance, as in `standard_settings`."""
@@ -72,10 +80,23 @@ class EvalJob:
         return piece.measured(focus)
 
 
+def measurement_key(focus: FocusModel, asked: Sequence[Asked]) -> str:
+    """A hash of everything that decides what `measured` finds."""
+    return run_key(
+        asked=asked,
+        model=model_hash(focus.model),
+        dtype=str(focus.model.dtype),
+        routers=routers_hash(focus.routers),
+        config=focus.config,
+        versions=versions(),
+    )
+
+
 def measured(
     focus: FocusModel,
     asked: Sequence[Asked],
     *,
+    folder: Path | None = None,
     cluster: Cluster | None = None,
     model: Any = None,
     progress: Progress,
@@ -87,6 +108,7 @@ def measured(
     Args:
         focus: model with routers.
         asked: the texts.
+        folder: of `unfinished`, for a run that resumes; None for one that does not.
         cluster: workers that measure; None for this process.
         model: what a cluster loads, by name.
         progress: called with the share of the tokens that is done.
@@ -95,24 +117,57 @@ def measured(
         FocusError: settings that do not fit the routers, or a cluster that cannot be used.
     """
 
-    def one_by_one() -> Generator[tuple[Asked, list[Measured]]]:
-        pieces = (piece for each in asked for piece in each.pieces())
+    def work(pieces: Sequence[Asked]) -> Generator[list[Measured]]:
         if cluster is None:
-            yield from ((piece, piece.measured(focus)) for piece in pieces)
+            yield from (piece.measured(focus) for piece in pieces)
             return
         with closing(done_on(cluster, PortableModel.of(focus, model), EvalJob(), pieces, progress=progress)) as found:
-            yield from found
+            yield from (result for _, result in found)
 
+    pieces = [piece for each in asked for piece in each.pieces()]
+    how = work if folder is None else partial(resumed, folder, work=work, save=_save, load=_load)
     every, done = [], 0
     whole = sum(each.blocks.size * len(each.settings) for each in asked)
-    with closing(one_by_one()) as results:
+    with closing(how(pieces)) as results:
+        rest = zip(pieces, results, strict=True)
         for each in asked:
             parts, (left, length) = [], each.blocks.shape
             while left:
-                piece, found = next(results)
+                piece, found = next(rest)
                 parts.append(found)
                 left -= len(piece.blocks)
                 done += piece.blocks.size * len(piece.settings)
                 progress(f"Evaluating blocks of {length:,} tokens, {left} left", done / whole)
             every.append([joined(column) for column in zip(*parts)])
     return every
+
+
+_MEASURED = array(table())
+
+
+def _save(found: Sequence[Measured], path: Path) -> None:
+    """Write what was measured on a piece as JSON, which has every number exactly."""
+    path.write_text(json.dumps([asdict(each) for each in found], default=lambda value: value.tolist()), "utf-8")
+
+
+def _load(path: Path) -> list[Measured]:
+    """Read it."""
+    return [_measured(**each) for each in read_json(path, _MEASURED, finite=False)]
+
+
+def _measured(
+    *, block_nll: Any, pairs: Any, sizes: Any, retention: Any, losses: Any, length: int, scored: int
+) -> Measured:
+    return Measured(
+        length,
+        scored,
+        tuple(block_nll),
+        Pairs(*pairs),
+        {int(layer): np.asarray(counts) for layer, counts in sizes.items()},
+        None if retention is None else Retention(**{name: _tuple(value) for name, value in retention.items()}),
+        None if losses is None else np.asarray(losses, dtype=np.float32),
+    )
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

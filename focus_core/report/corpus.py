@@ -18,7 +18,7 @@ from focus_core.results import text_records
 from focus_core.text import TEXT_SUFFIXES, find_texts, read_text
 
 File = Path | Line | RemoteFile
-"""A document: a file, a line of a JSON Lines file, or a file of a store."""
+"""A document: a file of this machine or of a store, or a line of a JSON Lines file."""
 SECTION_CHARACTERS = 100_000
 """Longest section, in characters: the unit of tokenising, of tagging, and of work repeated after an interruption."""
 
@@ -147,6 +147,8 @@ def scan(paths: str | Path | Iterable[str | Path], suffixes: tuple[str, ...] = T
     """
     unlisted: list[OSError] = []
     files = _find(paths, unlisted, suffixes)
+    if not files:
+        raise FocusError("There is no document in these files: give one with a text on some line.")
     root = _common_folder(files)
     found: dict[File, Document] = {}
     unread = [_unlisted(error, root) for error in unlisted]
@@ -251,11 +253,12 @@ def _find(paths: str | Path | Iterable[str | Path], unlisted: list[OSError], suf
         return [document for file in found for document in _documents(file)]
     if len(stored) < len(paths):
         raise FocusError("Some texts are in a store and some on this machine: give those of one place.")
-    return list(dict.fromkeys(file for address in stored for file in remote_texts(address, suffixes)))
+    found = dict.fromkeys(file for address in stored for file in remote_texts(address, suffixes))
+    return [document for file in found for document in _documents(file)]
 
 
-def _documents(file: Path) -> Iterable[Path | Line]:
-    return lines(file) if file.suffix.lower() in SUFFIXES else [file]
+def _documents(file: Path | RemoteFile) -> Iterable[File]:
+    return lines(file) if PurePath(file.name).suffix.lower() in SUFFIXES else [file]
 
 
 def _without_folder(reason: str, file: File, name: str) -> str:
@@ -274,7 +277,8 @@ def _read(file: File) -> str:
 
 def _path(file: File) -> PurePath:
     if isinstance(file, Line):
-        return PurePath(f"{file.path.absolute()}:{file.number}")
+        path = _path(file.path)
+        return path.with_name(f"{path.name}:{file.number}")
     return file.path if isinstance(file, RemoteFile) else file.absolute()
 
 

@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import heapq
+from collections.abc import Generator, Sequence
 from contextlib import closing
-from copy import deepcopy
-from dataclasses import dataclass
-from pathlib import PurePath
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any
 
-from torch import Tensor
+import numpy as np
 
 from focus_core.analysis.linguistics.alignment import REPEATS
 from focus_core.analysis.linguistics.conllu import treebank
 from focus_core.analysis.linguistics.passages import passages as cut
-from focus_core.analysis.linguistics.sample import DocumentWords, document_words
-from focus_core.analysis.linguistics.tagging import tag_text, with_entities
+from focus_core.analysis.linguistics.sample import document_words
+from focus_core.analysis.linguistics.stored import RoutedDocument, load_document, save_document
+from focus_core.analysis.linguistics.tagging import load_tagger, tag_text, with_entities
 from focus_core.analysis.linguistics.words import SUBWORD_RULES, TaggedText
 from focus_core.analysis.reading import untouched
 from focus_core.analysis.states import keep_states
 from focus_core.analysis.trace import analyze, key_memberships
-from focus_core.cluster import Cluster
+from focus_core.cluster import Cluster, versions
 from focus_core.errors import FocusError
 from focus_core.progress import Progress
 from focus_core.remote import StoreError
 from focus_core.report.corpus import Corpus
+from focus_core.results import run_key
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel
 from focus_core.routing.portable import PortableModel, done_on
+from focus_core.routing.storage import model_hash, routers_hash
+from focus_core.text import encode
+from focus_core.unfinished import resumed
 
 TREEBANK = ".conllu"
 STATES = ("untouched", "routed")
+TOKENS = 2**17
+"""Most tokens of an alignment, unless chosen otherwise."""
 
 Document = str | TaggedText
 """A passage of a text, which spaCy tags; or a document of a treebank with its gold tags."""
@@ -45,6 +52,7 @@ class AlignSettings:
         length: tokens of a passage; passages are the documents of texts.
         passages: evenly spaced passages of each text; 0 for all.
         documents: evenly spaced documents of each treebank; 0 for all.
+        tokens: the most in all; above it whole documents are drawn at random. Memory and disk do not grow beyond.
         rule: subword that stands for a word, one of `SUBWORD_RULES`.
         states: hidden states that are routed: "untouched" (the model's own) or "routed" (hard routing at this k).
         top_k: k of every layer; the routers' own, or their plan, when None.
@@ -56,6 +64,7 @@ class AlignSettings:
     length: int = 512
     passages: int = 32
     documents: int = 0
+    tokens: int = TOKENS
     rule: str = "last"
     states: str = "untouched"
     top_k: int | None = None
@@ -83,16 +92,46 @@ class AlignSettings:
         return {"top_k": config.top_k if self.top_k is None else self.top_k}
 
 
-class RoutedDocument(NamedTuple):
-    """What an alignment needs of one document.
+@dataclass
+class Drawn:
+    """Documents drawn at random, all of them while they have few tokens.
+
+    Each document gets a random number when it is added. Those with the smallest are kept, so that every document has
+    the same chance wherever it stands.
 
     Attributes:
-        words: with their groups.
-        states: (m, d) float16 of each layer, those of the words' tokens.
+        most: tokens of all documents together, unless a single one has more.
+        seed: of the numbers.
+        count: documents that were added.
     """
 
-    words: DocumentWords
-    states: dict[int, Tensor]
+    most: int
+    seed: int
+    count: int = 0
+    _tokens: int = 0
+    _limit: float = 1.0
+    _kept: list[tuple[float, int, int, Document]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._random = np.random.default_rng(self.seed)
+
+    @property
+    def documents(self) -> list[Document]:
+        """Those that are kept, in the order in which they were added."""
+        return [document for _, _, _, document in sorted(self._kept, key=lambda each: each[1])]
+
+    def add(self, document: Document, tokens: int) -> None:
+        """Keep a document or not, and perhaps others no longer."""
+        number = self._random.random()
+        self.count += 1
+        if number >= self._limit:
+            return
+        heapq.heappush(self._kept, (-number, self.count, tokens, document))
+        self._tokens += tokens
+        while self._tokens > self.most and len(self._kept) > 1:
+            largest, _, less, _ = heapq.heappop(self._kept)
+            self._tokens -= less
+            self._limit = -largest
 
 
 @dataclass(frozen=True)
@@ -114,8 +153,10 @@ class AlignJob:
         return RoutedDocument(words, {layer: states[words.found.tokens] for layer, states in kept.items()})
 
 
-def find_documents(corpus: Corpus, tokenizer: Any, settings: AlignSettings) -> tuple[Corpus, list[Document]]:
+def find_documents(corpus: Corpus, tokenizer: Any, settings: AlignSettings) -> tuple[Corpus, Drawn]:
     """Documents of treebanks, or passages of texts; with the corpus, without those that cannot be used.
+
+    One text is in memory at a time, with the documents that are drawn.
 
     Raises:
         FocusError: no file can be used, or there are both treebanks and texts.
@@ -123,20 +164,42 @@ def find_documents(corpus: Corpus, tokenizer: Any, settings: AlignSettings) -> t
     kinds = {PurePath(each.name).suffix.lower() == TREEBANK for each in corpus.documents}
     if len(kinds) > 1:
         raise FocusError("Gold tags and predicted ones do not mix: give either treebanks (.conllu) or texts.")
-    found: list[Document] = []
+    found = Drawn(settings.tokens, settings.seed)
     failed: dict[int, str] = {}
     for index, document in enumerate(corpus.documents):
         try:
             text = corpus.text(index)
-            if kinds == {True}:
-                found += _evenly(treebank(text, document.name), settings.documents)
-            else:
-                found += cut(tokenizer, text, settings.length, settings.passages)
+            pieces: Sequence[Document] = (
+                _evenly(treebank(text, document.name), settings.documents)
+                if kinds == {True}
+                else cut(tokenizer, text, settings.length, settings.passages)
+            )
+            lengths = [
+                len(encode(tokenizer, each if isinstance(each, str) else each.text).input_ids) for each in pieces
+            ]
         except StoreError:
             raise
         except FocusError as error:
             failed[index] = str(error)
+        else:
+            for piece, tokens in zip(pieces, lengths, strict=True):
+                found.add(piece, tokens)
     return corpus.without(failed), found
+
+
+def documents_key(focus: FocusModel, tokenizer: Any, documents: Sequence[Document], settings: AlignSettings) -> str:
+    """A hash of everything that decides what `route_documents` finds."""
+    return run_key(
+        documents=documents,
+        settings=settings,
+        tagger=load_tagger()[1] if any(isinstance(each, str) for each in documents) else None,
+        tokenizer=tokenizer.backend_tokenizer.to_str(),
+        model=model_hash(focus.model),
+        dtype=str(focus.model.dtype),
+        routers=routers_hash(focus.routers),
+        config=focus.config,
+        versions=versions(),
+    )
 
 
 def route_documents(
@@ -145,17 +208,19 @@ def route_documents(
     documents: Sequence[Document],
     settings: AlignSettings,
     *,
+    folder: Path,
     cluster: Cluster | None,
     model: Any,
     progress: Progress,
 ) -> list[RoutedDocument]:
-    """Tag and route documents.
+    """Tag and route documents. Their states go to files, which must stay while the result is in use.
 
     Args:
         focus: model with routers.
         tokenizer: its tokenizer.
         documents: of `find_documents`.
         settings: see `AlignSettings`.
+        folder: of `focus_core.unfinished.unfinished`; documents that are there already are not routed again.
         cluster: workers that do it; None for this process.
         model: what a cluster loads, by name.
         progress: told of every document.
@@ -164,22 +229,20 @@ def route_documents(
         FocusError: a document cannot be routed, or workers tag with other models.
     """
 
-    def one_by_one() -> Iterator[RoutedDocument]:
+    def work(left: Sequence[Document]) -> Generator[RoutedDocument]:
         job = AlignJob(settings)
         if cluster is None:
-            yield from (job.work(focus, tokenizer, document) for document in documents)
+            yield from (job.work(focus, tokenizer, document) for document in left)
             return
-        with closing(
-            done_on(cluster, PortableModel.of(focus, model), job, documents, ahead=2, progress=progress)
-        ) as found:
-            # Arrays that a worker sent are views of Ray's shared memory, which would fill.
-            yield from (deepcopy(each) for _, each in found)
+        with closing(done_on(cluster, PortableModel.of(focus, model), job, left, ahead=2, progress=progress)) as done:
+            yield from (routed for _, routed in done)
 
     found = []
     progress("Tagging and routing documents", 0.0)
-    for routed in one_by_one():
-        found.append(routed)
-        progress("Tagging and routing documents", len(found) / len(documents))
+    with closing(resumed(folder, documents, work, save=save_document, load=load_document)) as results:
+        for routed in results:
+            found.append(routed)
+            progress("Tagging and routing documents", len(found) / len(documents))
     taggers = {str(each.words.tagged.tagger) for each in found if not each.words.tagged.tagger.gold}
     if len(taggers) > 1:
         raise FocusError(f"Workers tag with other models ({'; '.join(sorted(taggers))}): install the same everywhere.")

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from focus_core.analysis.linguistics.alignment import KMEANS, UNTRAINED, Alignment, align
-from focus_core.analysis.linguistics.documents import TREEBANK, AlignSettings, find_documents, route_documents
+from focus_core.analysis.linguistics.documents import (
+    TREEBANK,
+    AlignSettings,
+    documents_key,
+    find_documents,
+    route_documents,
+)
 from focus_core.analysis.linguistics.explain import MIN_BLOCKS, Explained, explain_layers
 from focus_core.analysis.linguistics.features import sentence_blocks
 from focus_core.analysis.linguistics.group_profile import published_table
@@ -26,6 +33,7 @@ from focus_core.results import record_run, stamp
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
 from focus_core.text import TEXT_SUFFIXES
+from focus_core.unfinished import unfinished
 
 __all__ = ["AlignSettings", "AlignedTexts", "align_texts"]
 
@@ -65,6 +73,9 @@ def align_texts(
 ) -> AlignedTexts:
     """Tag texts, route them, and find what explains the groups of every layer, and how well they agree with tags.
 
+    A second call with the same arguments resumes an interrupted one: what was routed is not routed again. Memory does
+    not grow with the texts beyond that of `AlignSettings.tokens`, apart from the longest text.
+
     Args:
         texts: UTF-8 text files and folders, tagged by spaCy; or CoNLL-U files with gold tags; or addresses of a store.
             Those that cannot be read are listed in the record.
@@ -82,70 +93,76 @@ def align_texts(
     """
     settings = settings or AlignSettings()
     corpus = scan(texts, (*TEXT_SUFFIXES, TREEBANK))
-    with attached(model, routers, untrained=untrained, progress=progress) as (loaded, focus):
-        check_positions(loaded, settings.length)
-        corpus, documents = find_documents(corpus, loaded.tokenizer, settings)
-        origin = {"data": corpus.records(), "failed": [each._asdict() for each in corpus.unread]}
-        config = settings.grouping(focus)
-        with focus.routing("hard", **settings.routing(focus)):
-            states_config = focus.current.config
-        routed = route_documents(
-            focus,
-            loaded.tokenizer,
-            documents,
-            settings,
-            cluster=cluster,
-            model=model,
-            progress=lambda text, share: progress(text, 0.5 * share),
+    with ExitStack() as held:
+        with attached(model, routers, untrained=untrained, progress=progress) as (loaded, focus):
+            check_positions(loaded, settings.length)
+            corpus, drawn = find_documents(corpus, loaded.tokenizer, settings)
+            documents = drawn.documents
+            origin = {"data": corpus.records(), "failed": [each._asdict() for each in corpus.unread]}
+            config = settings.grouping(focus)
+            with focus.routing("hard", **settings.routing(focus)):
+                states_config = focus.current.config
+            folder = held.enter_context(unfinished(documents_key(focus, loaded.tokenizer, documents, settings)))
+            routed = route_documents(
+                focus,
+                loaded.tokenizer,
+                documents,
+                settings,
+                folder=folder,
+                cluster=cluster,
+                model=model,
+                progress=lambda text, share: progress(text, 0.5 * share),
+            )
+            described = {
+                "model": loaded.info.identity,
+                "settings": {
+                    "config": config,
+                    "routers": focus.name,
+                    "head": config.head_of(settings.head),
+                    "trained": focus.trained,
+                    "states": settings.states,
+                    "rule": settings.rule,
+                    "length": settings.length,
+                    "passages": settings.passages,
+                    "treebank_documents": settings.documents,
+                    "tokens": settings.tokens,
+                    "repeats": settings.repeats,
+                    "seed": settings.seed,
+                    "untrained_seeds": UNTRAINED_SEEDS,
+                },
+                "drawn": {"documents": len(documents), "of": drawn.count},
+            }
+        sample = joined([each.words for each in routed], settings.rule)
+        grouped = group_states(
+            [each.states for each in routed],
+            states_config,
+            seed=settings.seed,
+            progress=lambda text, share: progress(text, 0.5 + 0.2 * share),
         )
-        described = {
-            "model": loaded.info.identity,
-            "settings": {
-                "config": config,
-                "routers": focus.name,
-                "head": config.head_of(settings.head),
-                "trained": focus.trained,
-                "states": settings.states,
-                "rule": settings.rule,
-                "length": settings.length,
-                "passages": settings.passages,
-                "treebank_documents": settings.documents,
-                "repeats": settings.repeats,
-                "seed": settings.seed,
-                "untrained_seeds": UNTRAINED_SEEDS,
+        explained = _explained(sample, progress)
+        found = _scored(sample, grouped, settings, progress)
+        report = {
+            "schema": SCHEMA,
+            **described,
+            **origin,
+            "tagger": sample.tagger,
+            "libraries": {name: version(name) for name in _LIBRARIES},
+            "sample": {
+                "words": sample.num_words,
+                "units": len(sample),
+                "coverage": sample.coverage,
+                "exact_borders": sample.exact,
+                "documents": sample.num_documents,
             },
+            "explained": {
+                "verdicts": explained_verdicts(explained) if explained else [],
+                "layers": [each.to_dict() for each in explained],
+            },
+            "verdicts": {name: verdicts(each) for name, each in found.items()},
+            "published": _published(sample, settings),
+            "alignment": {name: each.to_dict() for name, each in found.items()},
         }
-    sample = joined([each.words for each in routed], settings.rule)
-    grouped = group_states(
-        [each.states for each in routed],
-        states_config,
-        seed=settings.seed,
-        progress=lambda text, share: progress(text, 0.5 + 0.2 * share),
-    )
-    explained = _explained(sample, progress)
-    found = _scored(sample, grouped, settings, progress)
-    report = {
-        "schema": SCHEMA,
-        **described,
-        **origin,
-        "tagger": sample.tagger,
-        "libraries": {name: version(name) for name in _LIBRARIES},
-        "sample": {
-            "words": sample.num_words,
-            "units": len(sample),
-            "coverage": sample.coverage,
-            "exact_borders": sample.exact,
-            "documents": sample.num_documents,
-        },
-        "explained": {
-            "verdicts": explained_verdicts(explained) if explained else [],
-            "layers": [each.to_dict() for each in explained],
-        },
-        "verdicts": {name: verdicts(each) for name, each in found.items()},
-        "published": _published(sample, settings),
-        "alignment": {name: each.to_dict() for name, each in found.items()},
-    }
-    record = stamp(report) if out is None else record_run(out, report)
+        record = stamp(report) if out is None else record_run(out, report)
     return AlignedTexts(explained, found, sample, record)
 
 

@@ -127,7 +127,8 @@ def test_documents_that_fail_are_listed(tiny_folder, tmp_path):
         "c.conllu": "c.conllu is not UTF-8 text (byte 3 cannot be read)",
         "b.conllu": "b.conllu, line 1, has 2 columns instead of 10",
     }
-    result = focus(*command)
+    result = focus(*command, "--tokens", 400)
+    assert " of 4 documents were drawn at random: --tokens takes more." in result.output
     assert "2 documents could not be read:\n  c.conllu: " in result.output and "\n  b.conllu: " in result.output
     (folder / "a.conllu").write_text("1\tword\n")
     result = focus(*command)

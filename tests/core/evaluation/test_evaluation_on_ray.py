@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from focus_core import FocusError, cli, retrofit
@@ -13,7 +14,7 @@ from focus_core.cluster import Cluster
 from focus_core.evaluation import evaluate, settings_for
 from focus_core.evaluation.measure import joined
 from focus_core.evaluation.run import evaluate_texts
-from focus_core.evaluation.work import Asked
+from focus_core.evaluation.work import Asked, measurement_key
 
 SIZES = {"length": 64, "stride": 32, "blocks": None, "top_k": (1, 2), "window": 8, "lengths": (32, 128)}
 
@@ -47,6 +48,52 @@ def test_two_workers_measure_what_one_process_measures_though_one_is_killed(text
     assert two.record["settings"] == one.record["settings"] and two.record["data"] == one.record["data"]
 
 
+def test_what_is_stopped_resumes_with_and_without_a_cluster(text, model_folder, cluster, monkeypatch, tmp_path, stops):
+    runs = tmp_path / "runs"
+    monkeypatch.setenv("FOCUS_RUNS", str(runs))
+    measured, worked = Asked.measured, []
+    monkeypatch.setattr(Asked, "measured", lambda piece, focus: worked.append(piece) or measured(piece, focus))
+    one, pieces, stored = evaluated(text, model_folder), len(worked), [0]
+    assert pieces > 12 and not list(runs.rglob("0*"))
+    for share, options in ((0.2, {}), (0.5, {"cluster": cluster})):
+        with pytest.raises(KeyboardInterrupt):
+            evaluated(text, model_folder, progress=stops("Evaluating", share), **options)
+        stored.append(len(list(runs.rglob("0*"))))
+    assert 0 < stored[1] < stored[2] < pieces
+    worked.clear()
+    again = evaluated(text, model_folder, out=tmp_path / "record.json")
+    assert len(worked) == pieces - stored[2] and not list(runs.rglob("0*"))
+    assert json.loads((tmp_path / "record.json").read_text())["results"] == again.record["results"]
+    for ours, theirs in zip(again.results, one.results, strict=True):
+        assert (ours.routing, ours.top_k, ours.kept_share) == (theirs.routing, theirs.top_k, theirs.kept_share)
+        assert ours.block_nll == pytest.approx(theirs.block_nll, rel=1e-5)
+    for ours, theirs in zip(again.lengths, one.lengths, strict=True):
+        assert [each.nll for each in ours.positions] == pytest.approx([each.nll for each in theirs.positions])
+
+
+def test_only_the_same_run_resumes(tiny_llama, monkeypatch):
+    """Text, weights, configuration and routers decide; so does the code, whose hash is one of the versions."""
+    focus, blocks = retrofit(tiny_llama.model, seed=5), np.random.default_rng(0).integers(1, 250, (5, 48))
+
+    def key(blocks=blocks, **asked):
+        return measurement_key(focus, [Asked(blocks, settings_for(focus.config, (1,)), **asked)])
+
+    same, other = key(), blocks.copy()
+    other[3, 7] += 1
+    keys = {same, key(other), key(stride=8), key(changes={"window": 4}), key(losses=True)}
+    with torch.no_grad():
+        for tensor in (next(focus.model.parameters()), next(focus.routers.parameters())):
+            tensor.view(-1)[5] += 1e-3
+            keys.add(key())
+            tensor.view(-1)[5] -= 1e-3
+    focus.model.config.rms_norm_eps *= 2
+    keys.add(key())
+    focus.config = focus.config.replace(temperature=0.3)
+    keys.add(key())
+    monkeypatch.setattr("focus_core.evaluation.work.versions", lambda: {"focus_core": "another"})
+    assert len(keys | {key()}) == 10
+
+
 def test_pieces_join_to_what_one_call_measures(tiny_llama):
     """Rows of pieces of any size, beside `evaluate` over all blocks at once."""
     focus = retrofit(tiny_llama.model, seed=5)
@@ -69,6 +116,6 @@ def test_faults_are_one_sentence(text, model_folder, tiny_llama, cluster):
     command = ["eval", "--data", str(text), "--model", str(model_folder), "--untrained", "--length", "64"]
     done = CliRunner().invoke(cli.app, [*command, "--window", "8", "--workers", "2"])
     assert (done.exit_code, done.output.count("\n")) == (2, 1) and "--workers belongs to a cluster" in done.output
-    done = CliRunner().invoke(cli.app, [*command, "--window", "8", "--ray", "--workers", "2", "--json"])
+    done = CliRunner().invoke(cli.app, [*command, "--window", "8", "--ray", "--workers", "1", "--json"])
     assert done.exit_code == 0, done.output
     assert len(json.loads(done.stdout)["results"]) == 6

@@ -106,6 +106,29 @@ def test_a_folder_in_a_store_is_the_corpus_that_it_is_on_disk(bucket, tmp_path):
     assert [each.name for each in one.documents] == ["a.txt"]
 
 
+def test_lines_of_a_file_in_a_store_are_the_documents_that_they_are_on_disk(bucket, tiny_llama, tmp_path):
+    """With a byte order mark, an empty line and lines that are no text, in a file of many megabytes."""
+    rows = [json.dumps({"text": text}, ensure_ascii=False) for text in ("First: café\n我. " * 9, "Second. " * 20)]
+    filler = json.dumps({"text": " ", "more": "x" * 2**22})
+    content = ("\ufeff" + "\r\n".join([rows[0], "", "{no json}", filler, filler, rows[1]])).encode()
+    (tmp_path / "x.jsonl").write_bytes(content)
+    bucket.put_object(Bucket="bucket", Key="lines/x.jsonl", Body=content)
+    stored, local = scan("s3://bucket/lines/x.jsonl"), scan(tmp_path / "x.jsonl")
+    assert [each.name for each in local.documents] == ["x.jsonl:1", "x.jsonl:6"]
+    assert stored.documents == local.documents and stored.unread == local.unread
+    assert [stored.text(place) for place in (1, 0)] == [local.text(place) for place in (1, 0)]
+    model = {"model": tiny_llama, "routers": routed(tiny_llama)}
+    evaluation, alignment = {"length": 64, "window": 8}, {"settings": AlignSettings(length=64, repeats=20)}
+    for work, given in ((evaluate_texts, evaluation), (align_texts, alignment)):
+        two, one = (
+            work(place, **model, **given).record for place in ("s3://bucket/lines/x.jsonl", tmp_path / "x.jsonl")
+        )
+        assert {**two, "made": 0} == {**one, "made": 0} and len(one["data"]) == 2 and len(one["failed"]) == 3
+    bucket.put_object(Bucket="bucket", Key="lines/empty.jsonl", Body=b"\n")
+    with pytest.raises(FocusError, match="There is no document in these files"):
+        scan("s3://bucket/lines/empty.jsonl")
+
+
 def test_a_report_from_store_to_store_is_that_of_the_disk(bucket, tiny_llama, tmp_path):
     focus = routed(tiny_llama)
     settings = {"model": tiny_llama, "routers": focus, "settings": SETTINGS, "tags": False, "title": "ships"}

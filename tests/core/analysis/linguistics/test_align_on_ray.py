@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from focus_core import FocusError, cli, retrofit
-from focus_core.analysis.linguistics.documents import AlignSettings, find_documents, route_documents
+from focus_core import FocusError, cli
+from focus_core.analysis.linguistics.documents import AlignJob, AlignSettings
 from focus_core.analysis.linguistics.run import align_texts
 from focus_core.cluster import Cluster
-from focus_core.progress import silent
-from focus_core.report.corpus import scan
 
 SETTINGS = AlignSettings(length=64, passages=0, repeats=20, top_k=1)
 
@@ -42,14 +40,27 @@ def test_two_workers_align_what_one_process_aligns_though_one_is_killed(texts, m
     assert {**two.record, "made": 0} == {**one.record, "made": 0}
 
 
-def test_documents_of_a_worker_are_this_processs_own(texts, model_folder, cluster, tiny_llama):
-    """Arrays that Ray sent would hold its shared memory for as long as they live."""
-    focus, tokenizer = retrofit(tiny_llama.model), tiny_llama.tokenizer
-    documents = find_documents(scan(texts), tokenizer, SETTINGS)[1][:3]
-    where = {"cluster": cluster, "model": model_folder, "progress": silent}
-    found = route_documents(focus, tokenizer, documents, SETTINGS, **where)
-    assert len(found) == 3 and all(each.words.groups.flags.writeable for each in found)
-    focus.detach()
+def test_what_is_stopped_resumes_with_and_without_a_cluster(texts, model_folder, cluster, monkeypatch, tmp_path, stops):
+    runs = tmp_path / "runs"
+    monkeypatch.setenv("FOCUS_RUNS", str(runs))
+    work, worked = AlignJob.work, []
+    monkeypatch.setattr(AlignJob, "work", lambda *given: worked.append(given[3]) or work(*given))
+    one, documents, stored = aligned(texts, model_folder), len(worked), [0]
+    assert not list(runs.rglob("0*"))
+    for share, options in ((0.1, {}), (0.25, {"cluster": cluster})):  # half of the whole is routing
+        with pytest.raises(KeyboardInterrupt):
+            aligned(texts, model_folder, progress=stops("Tagging", share), **options)
+        stored.append(len(list(runs.rglob("0*"))))
+    assert 0 < stored[1] < stored[2] < documents
+    worked.clear()
+    with pytest.raises(KeyboardInterrupt):
+        aligned(texts, model_folder, progress=stops("Scoring", 0.0))
+    assert len(worked) == documents - stored[2] and len(list(runs.rglob("0*"))) == documents
+    worked.clear()
+    again = aligned(texts, model_folder, cluster=cluster)
+    assert not worked and not list(runs.rglob("0*"))
+    assert {**again.record, "made": 0} == {**one.record, "made": 0}
+    assert again.sample.words == one.sample.words and np.array_equal(again.sample.groups, one.sample.groups)
 
 
 def test_faults_are_one_sentence(texts, model_folder, tiny_llama):
