@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -126,11 +127,17 @@ def perplexity_difference(first: ArrayLike, second: ArrayLike, *, method: Method
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """p-values adjusted for their number by Holm's method, in their order; None stays None and does not count."""
+    known = tuple(value for value in p_values if value is not None)
+    adjusted = iter(_holm(known) if known else ())
+    return [None if value is None else next(adjusted) for value in p_values]
+
+
+@lru_cache(maxsize=256)
+def _holm(p_values: tuple[float, ...]) -> tuple[float, ...]:
+    """Kept, because each call of statsmodels collects all garbage of the process first: half a second in an app."""
     from statsmodels.stats.multitest import multipletests
 
-    known = [value for value in p_values if value is not None]
-    adjusted = iter(np.asarray(multipletests(known, method="holm")[1]).tolist() if known else ())
-    return [None if value is None else next(adjusted) for value in p_values]
+    return tuple(np.asarray(multipletests(p_values, method="holm")[1]).tolist())
 
 
 @dataclass(frozen=True)
