@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,8 +97,14 @@ def read_json(path: Path, check: Check = anything, *, finite: bool = True) -> An
     return parse_json(read_bytes(path), str(path), check, finite=finite)
 
 
-def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
+def read_tensors(
+    path: Path, wanted: Callable[[str], bool] = lambda name: True
+) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
     """Metadata and tensors of a safetensors file.
+
+    Args:
+        path: the file.
+        wanted: whether to read the tensor of a name.
 
     Raises:
         FocusError: no regular file, or no safetensors file.
@@ -108,7 +114,8 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
 
     try:
         with safe_open(regular(path), "pt") as file:
-            return dict(file.metadata() or {}), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = filter(wanted, file.keys())
+            return dict(file.metadata() or {}), {name: file.get_tensor(name) for name in names}
     except (SafetensorError, ValueError, TypeError) as error:
         if isinstance(error, FocusError):
             raise

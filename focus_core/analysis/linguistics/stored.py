@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
 from focus_core.analysis.linguistics.sample import DocumentWords
 from focus_core.analysis.linguistics.words import TaggedText, Tagger, WordTokens
-from focus_core.errors import FocusError
-from focus_core.reading import parse_json, regular
+from focus_core.reading import parse_json, read_tensors
 from focus_core.schema import table
 
 _STATES = "states of layer "
@@ -48,8 +46,8 @@ class StoredStates(Mapping[int, Tensor]):
     layers: tuple[int, ...]
 
     def __getitem__(self, layer: int) -> Tensor:
-        with safe_open(self.path, "pt") as file:
-            return file.get_tensor(f"{_STATES}{layer}")
+        (states,) = read_tensors(self.path, lambda name: name == f"{_STATES}{layer}")[1].values()
+        return states
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.layers)
@@ -88,12 +86,9 @@ def load_document(path: Path) -> RoutedDocument:
     Raises:
         FocusError: the file is damaged.
     """
-    try:
-        with safe_open(regular(path), "np") as file:
-            plain = parse_json(file.metadata()[_PLAIN], str(path), table())
-            arrays = {name: file.get_tensor(name) for name in file.keys() if not name.startswith(_STATES)}  # noqa: SIM118
-    except SafetensorError as error:
-        raise FocusError(f"{path} is damaged or no safetensors file: delete it.") from error
+    metadata, tensors = read_tensors(path, lambda name: not name.startswith(_STATES))
+    plain = parse_json(metadata[_PLAIN], str(path), table())
+    arrays = {name: tensor.numpy().copy() for name, tensor in tensors.items()}  # nothing holds the file
     tagged = TaggedText(
         text=plain["text"],
         spans=arrays["spans"],
