@@ -90,35 +90,54 @@ def bytes_of(name):
     return next(int(line.split()[1]) * 1024 for line in Path("/proc/self/status").read_text().splitlines()
                 if line.startswith(name))
 
-def step(config, length):
+def step(config, steps, length, rows):
     torch.manual_seed(0)
     focus = retrofit(AutoModelForCausalLM.from_config(config), FocusConfig(window=16))
     task = TrainingTask(focus, OBJECTIVES[sys.argv[2]].loss, everything=False)
     optimizer = torch.optim.AdamW(focus.trainable_parameters())
     with focus.routing("soft", balance="sequence"):
-        for _ in range(2):
-            task(torch.randint(0, 999, (2, length)))["loss"].backward()
+        for _ in range(steps):
+            task(torch.randint(0, 999, (rows, length)))["loss"].backward()
             optimizer.step()
             optimizer.zero_grad()
 
-config = AutoConfig.from_pretrained(sys.argv[1])
-small = AutoConfig.from_pretrained(sys.argv[1], hidden_size=64, num_attention_heads=8, num_hidden_layers=1, vocab_size=999)
-step(small, 32)  # what the first operations load stays
+config, sizes = AutoConfig.from_pretrained(sys.argv[1]), map(int, sys.argv[3:])
+small = {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 8, "num_hidden_layers": 1, "vocab_size": 999}
+step(AutoConfig.from_pretrained(sys.argv[1], head_dim=8, **small), 2, 32, 2)  # what the first operations load stays
 Path("/proc/self/clear_refs").write_text("5")  # forgets the peak of importing
 before = bytes_of("VmRSS")
-step(config, 256)
+step(config, *sizes)
 print(json.dumps(bytes_of("VmHWM") - before))
 """
 
 
+MEDIUM = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 8}
+DEFAULT = {
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "tie_word_embeddings": True,
+}
+"""The shape of SmolLM2-135M."""
+
+
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads the peak memory from Linux")
-@pytest.mark.parametrize("objective", ["mass", "lm"])
-def test_a_plan_has_the_memory_of_a_real_run(tmp_path, objective):
-    shape = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 8}
-    LlamaConfig(vocab_size=8192, **shape).save_pretrained(tmp_path)
+@pytest.mark.parametrize(
+    "shape, vocabulary, objective, steps, length, rows",
+    [
+        (MEDIUM, 8192, "mass", 2, 256, 2),
+        (MEDIUM, 8192, "lm", 2, 256, 2),
+        (DEFAULT, 49152, "mass", 1, 1024, 1),
+        (DEFAULT, 49152, "lm", 1, 256, 1),
+    ],
+)
+def test_a_plan_has_the_memory_of_a_real_run(tmp_path, shape, vocabulary, objective, steps, length, rows):
+    LlamaConfig(vocab_size=vocabulary, **shape).save_pretrained(tmp_path)
     environment = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", _MEASURED, str(tmp_path), objective],
+        [sys.executable, "-c", _MEASURED, str(tmp_path), objective, *map(str, (steps, length, rows))],
         capture_output=True,
         text=True,
         env={**os.environ, **environment},
@@ -126,7 +145,7 @@ def test_a_plan_has_the_memory_of_a_real_run(tmp_path, objective):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     phase = phases("centroid-only", objective, 1, 1)[0]
-    sizes = {"length": 256, "micro_batch": 2, "dtype": torch.float32, "precision": "fp32"}
+    sizes = {"length": length, "micro_batch": rows, "dtype": torch.float32, "precision": "fp32"}
     plan = plan_training(str(tmp_path), 1, phase, FocusConfig(window=16), **sizes)
     assert plan.memory.total == pytest.approx(json.loads(done.stdout), rel=0.15)
 
