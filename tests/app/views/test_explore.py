@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 from focus_core import FocusConfig, analyze, retrofit
 from focus_core.models import default_model
 from workbench.engine import service
-from workbench.shell import state
+from workbench.shell import state, texts
 from workbench.tokens.reads import pair_shares
 from workbench.views.explore.verdicts import layer_verdict
 
@@ -116,7 +116,7 @@ def test_unusable_texts_are_refused_with_a_sentence(text, sentence):
         "# Title **bold** [link](javascript:alert(1)) $x$ :red[y]",
         "=1+1 @cmd +A1",
         "שלום وداعا 你好 👩‍🍳 👍🏽 e\u0301 \u202eabc\u202c \x07",
-        "x" * 5000,
+        "x" * 3000,
         "one",
     ],
 )
@@ -195,14 +195,17 @@ def test_nonsense_in_a_link_falls_back(query):
     assert re.search(r"In layer \d+ routing keeps \d+% of the distant pairs", shown(app))
 
 
-def test_a_link_of_another_version_is_not_read():
+def test_a_link_of_another_version_is_not_read(monkeypatch):
+    short = {"news": texts.samples()["news"]}
+    monkeypatch.setattr(texts, "samples", lambda: short)  # the first sample is the long story
     app = start(v="0", source="paste", k="1")
     assert app.session_state["source"] == "sample"
 
 
-def test_a_folder_of_texts_shows_one_at_a_time_and_the_link_holds_the_path(tmp_path):
+def test_a_folder_of_texts_shows_one_at_a_time_and_the_link_holds_the_path(tmp_path, monkeypatch):
+    monkeypatch.setattr(texts, "PART_CHARACTERS", 2_000)
     (tmp_path / "one.txt").write_text(TEXT)
-    (tmp_path / "two.md").write_text("The heron stood in the reeds. " * 900)
+    (tmp_path / "two.md").write_text("The heron stood in the reeds. " * 110)
     app = start(v="1", source="folder", routers="untrained")
     assert "Paste or upload a text" in shown(app)
     app.text_input(key="folder").set_value(str(tmp_path)).run()

@@ -57,8 +57,11 @@ def test_an_exception_while_writing_leaves_the_model_as_it_was():
             raise Stop
 
     with pytest.raises(Stop):
-        write_pair(request(), stop)
-    assert [w.routing for w in write_pair(request(new_tokens=2), lambda draft: None).written] == ["off", "hard"]
+        write_pair(request("A lamp.", new_tokens=3), stop)
+    assert [w.routing for w in write_pair(request("A lamp.", new_tokens=2), lambda draft: None).written] == [
+        "off",
+        "hard",
+    ]
 
 
 def test_tints_grow_with_the_change_and_drafts_say_what_is_read():
