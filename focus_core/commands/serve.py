@@ -20,8 +20,8 @@ def export(
 ) -> None:
     """Write a folder that focus serve runs: routers, tokenizer, base model.
 
-    The base model stands there by name and by the hash of its weights, which
-    is checked when the folder is loaded; --copy takes the weights along.
+    The base model stands there by name and by hashes, which are checked when
+    the folder is loaded, as all its files are; --copy takes the weights along.
     Nothing in the folder is code.
 
     Example: focus export default smollm2-135m-narrow64 served

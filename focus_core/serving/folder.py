@@ -20,7 +20,7 @@ from focus_core.models import LoadedModel, load_model
 from focus_core.models.default_model import NAME
 from focus_core.models.loading import weights_revision
 from focus_core.progress import Progress, silent
-from focus_core.reading import read_json
+from focus_core.reading import file_sha256, read_json, regular
 from focus_core.routing.attach import attached
 from focus_core.routing.config import MOST_TOKENS
 from focus_core.routing.model import FocusModel
@@ -29,13 +29,18 @@ from focus_core.schema import anything, maybe, table, text, whole
 CONFIG = "config.json"
 TYPE = "focus"
 CLASS = "FocusForCausalLM"
-FORMAT = 1
+FORMAT = 2
 PARTIAL = ".partial"
 ROUTERS = "routers"
 BASE = "base"
 
 _EXPORT = table(
-    {"model_type": text(), "format": whole(1), "base": table({"model": maybe(text()), "revision": text()})},
+    {
+        "model_type": text(),
+        "format": whole(1),
+        "base": table({"model": maybe(text()), "revision": text(), "configuration": text()}),
+        "files": table(values=text()),
+    },
     {"full_below": maybe(whole(0, MOST_TOKENS)), "architectures": anything},
 )
 
@@ -111,8 +116,9 @@ def _export(
         "model_type": TYPE,
         "architectures": [CLASS],
         "format": FORMAT,
-        "base": {"model": name, "revision": revision},
+        "base": {"model": name, "revision": revision, "configuration": "" if copy else loaded.info.configuration},
         "full_below": full_below,
+        "files": _hashes(folder),
     }
     write_atomic(folder / CONFIG, to_json(record) + "\n")
     return record
@@ -130,7 +136,7 @@ def load_export(
         progress: told of loading.
 
     Raises:
-        FocusError: no such folder, damaged files, or a base model that is missing or has changed.
+        FocusError: as `read_export`, or a base model that is missing or has changed.
     """
     record = read_export(folder)
     base = record["base"]
@@ -141,6 +147,10 @@ def load_export(
             f"The base model {place} has revision {loaded.info.revision}, and {folder} was written for "
             f"{base['revision']}: export it again."
         )
+    if base["configuration"] not in ("", loaded.info.configuration):
+        raise FocusError(
+            f"{place} has another configuration or tokenizer than {folder} was written for: export it again."
+        )
     focus = FocusModel.from_pretrained(loaded.model, folder / ROUTERS)
     full_below = record.get("full_below")
     full_below = crossover(focus, progress=progress) if full_below is None else full_below
@@ -149,19 +159,34 @@ def load_export(
 
 
 def read_export(folder: Path) -> dict[str, Any]:
-    """What `config.json` of an exported folder holds.
+    """What `config.json` of an exported folder holds, with every other file as it says.
 
     Raises:
-        FocusError: no such folder, damaged, or of another version.
+        FocusError: no such folder, one of another version, or a file that is missing, new or changed.
     """
     if not (folder / CONFIG).is_file():
         raise FocusError(f"{folder} has no {CONFIG}: name a folder that focus export wrote.")
-    if read_json(folder / CONFIG, table(), finite=False).get("model_type") != TYPE:
+    record = read_json(folder / CONFIG, table(), finite=False)
+    if record.get("model_type") != TYPE:
         raise FocusError(f"{folder} is not an exported folder: write one with focus export.")
+    if (found := record.get("format")) != FORMAT:
+        raise FocusError(f"{folder / CONFIG} has format {found!r}, and this version reads {FORMAT}: export it again.")
     record = read_json(folder / CONFIG, _EXPORT)
-    if record["format"] != FORMAT:
-        raise FocusError(f"{folder / CONFIG} has format {record['format']}: this version reads format {FORMAT}.")
+    if changed := _changed(record["files"], _hashes(folder)):
+        raise FocusError(f"{folder / changed} is not the file that was exported: export the folder again.")
     return record
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of the files of an exported folder by their place, without `config.json`, which holds them."""
+    files = sorted(path for path in folder.rglob("*") if not path.is_dir() and not path.name.startswith("."))
+    places = {path.relative_to(folder).as_posix(): path for path in files}
+    return {place: file_sha256(regular(path)) for place, path in places.items() if place != CONFIG}
+
+
+def _changed(stored: dict[str, str], found: dict[str, str]) -> str | None:
+    """A file that is missing, new or changed; None if all are as stored."""
+    return next((name for name in sorted({*stored, *found}) if stored.get(name) != found.get(name)), None)
 
 
 def _reference(model: str | Path | LoadedModel, loaded: LoadedModel) -> str:

@@ -22,6 +22,12 @@ from focus_core.serving.server import register, serve
 
 ROUTERS = "smollm2-135m-narrow64"
 TOKENS = 6
+NOWHERE = {
+    "model_type": "focus",
+    "format": 2,
+    "base": {"model": "nowhere/at/all", "revision": "a", "configuration": ""},
+    "files": {},
+}
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +125,31 @@ def test_a_copy_needs_no_base_model_elsewhere_and_changed_weights_are_refused(ti
     with torch.no_grad():
         again.detach().lm_head.weight.add_(1)
     tiny_llama.model.save_pretrained(tmp_path / "served" / "base")
+    with pytest.raises(FocusError, match=r"base/.* is not the file that was exported"):
+        load_export(tmp_path / "served")
+
+
+@pytest.mark.parametrize(
+    "name", ["routers/routers.safetensors", "routers/focus_config.json", "tokenizer.json", "x.jinja"]
+)
+def test_a_folder_of_which_a_file_was_changed_is_refused(model_folder, tmp_path, name):
+    export_model(model_folder, model_folder / "routers", tmp_path / "served", full_below=0)
+    load_export(tmp_path / "served")
+    place = tmp_path / "served" / name
+    place.write_bytes((place.read_bytes() if place.exists() else b"") + b" ")
+    with pytest.raises(FocusError, match=f"{name} is not the file that was exported"):
+        load_export(tmp_path / "served")
+
+
+@pytest.mark.parametrize("change", ["weights", "configuration"])
+def test_a_base_model_that_was_changed_is_refused(model_folder, tmp_path, tiny_llama, change):
+    export_model(model_folder, model_folder / "routers", tmp_path / "served", full_below=0)
+    if change == "weights":
+        next(tiny_llama.model.parameters()).data.add_(1)
+        tiny_llama.model.save_pretrained(model_folder)
+    else:
+        config = json.loads((model_folder / "config.json").read_text())
+        (model_folder / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 0.5}))
     with pytest.raises(FocusError, match="export it again"):
         load_export(tmp_path / "served")
 
@@ -129,8 +160,13 @@ def test_a_copy_needs_no_base_model_elsewhere_and_changed_weights_are_refused(ti
         (None, "name a folder that focus export wrote"),
         ({"model_type": "llama"}, "is not an exported folder"),
         ({"model_type": "focus", "format": 9, "base": {"model": None, "revision": "a"}}, "has format 9"),
-        ({"model_type": "focus", "format": 9}, "base"),
-        ({"model_type": "focus", "format": 1, "base": {"model": "nowhere/at/all", "revision": "a"}}, "no model folder"),
+        ({"model_type": "focus", "format": "2"}, "has format '2'"),
+        ({"model_type": "focus", "format": 2}, "base"),
+        (NOWHERE, "no model folder"),
+        (
+            NOWHERE | {"files": {"routers/focus_config.json": "0"}},
+            "focus_config.json is not the file that was exported",
+        ),
     ],
 )
 def test_folders_that_cannot_be_served_get_one_sentence(tmp_path, write, sentence):
