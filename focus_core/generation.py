@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase, TextStreamer
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TextStreamer,
+)
 
 from focus_core.bench.crossover import crossover
 from focus_core.errors import FocusError
 from focus_core.models import LoadedModel
+from focus_core.models.gguf import first_line
 from focus_core.progress import Progress, silent
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel, Mode
@@ -93,9 +102,14 @@ def prompt_ids(
         raise FocusError(f"{loaded.info.name} has no chat template: leave --chat away.")
     if chat:
         message = [{"role": "user", "content": text}]
-        found = tokenizer.apply_chat_template(
-            message, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
+        try:
+            found = tokenizer.apply_chat_template(
+                message, add_generation_prompt=True, return_tensors="pt", return_dict=True
+            )
+        except Exception as error:  # of a template that came with the model
+            raise FocusError(
+                f"The chat template of {loaded.info.name} cannot be used ({first_line(error)}): leave --chat away."
+            ) from error
     else:
         found = tokenizer(text, return_tensors="pt", verbose=False)
     positions = getattr(loaded.model.config, "max_position_embeddings", None)
@@ -142,10 +156,9 @@ def write(
     _check(max_new_tokens, temperature)
     stream = _Stream(tokenizer, on_text, on_token)
     sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
-    # Settings of the checkpoint for sampling (top_p, top_k) would silently change what is asked for.
     sampling |= {} if not temperature else {"top_k": 0, "top_p": 1.0}
     torch.manual_seed(seed)
-    with focus.routing(mode, **(changes or {})):
+    with _plainly(focus.model), focus.routing(mode, **(changes or {})):
         budget = "all" if mode == "off" else focus.current.config.budget
         found = focus.generate(
             input_ids=input_ids,
@@ -153,6 +166,7 @@ def write(
             max_new_tokens=max_new_tokens,
             pad_token_id=tokenizer.eos_token_id,
             streamer=stream,
+            logits_processor=LogitsProcessorList([_Finite()]),
             **sampling,
         )
     new = tuple(found[0, input_ids.shape[1] :].tolist())
@@ -166,6 +180,30 @@ def write(
         first - begin,
         (len(new) - 1) / (last - first) if len(new) > 1 else None,
     )
+
+
+class _Finite(LogitsProcessor):
+    """Refuses predictions that are not finite, of which a token would still be chosen."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if not bool(scores.isfinite().all()):
+            raise FocusError(
+                "The predictions are not finite: the weights or the configuration of the model are damaged, so get it "
+                "again."
+            )
+        return scores
+
+
+@contextmanager
+def _plainly(model: PreTrainedModel) -> Iterator[None]:
+    """Leave out the settings of a checkpoint that would change what is asked for, such as beams and penalties."""
+    own: Any = model.generation_config
+    kept = {name: getattr(own, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    model.generation_config = GenerationConfig(**kept)
+    try:
+        yield
+    finally:
+        model.generation_config = own
 
 
 def _check(max_new_tokens: int, temperature: float) -> None:

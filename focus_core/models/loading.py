@@ -287,7 +287,18 @@ def _from_pretrained(
             raise FocusError(
                 f"{spelling} has no text tokenizer that can be loaded ({first_line(error)}): choose a model with one."
             ) from error
+    _check_vocabulary(model, tokenizer, spelling)
     return model, _usable(tokenizer, spelling)
+
+
+def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, spelling: str) -> None:
+    """Refuse a tokenizer of another model, whose tokens would have no embedding; added ones may have none."""
+    words, rows = tokenizer.vocab_size, model.config.get_text_config().vocab_size
+    if words > rows:
+        raise FocusError(
+            f"{spelling} has a tokenizer of {words:,} tokens and embeddings of {rows:,}: its files do not fit "
+            "together, get them again."
+        )
 
 
 def _hub_answers() -> bool:

@@ -84,7 +84,7 @@ def documents(sources: Iterable[Source]) -> Iterator[str]:
 
 
 def _jsonl_documents(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8-sig") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 yield line_text(line, number, path)
@@ -98,8 +98,13 @@ def _parquet_documents(path: Path) -> Iterator[str]:
         with pyarrow.parquet.ParquetFile(path) as file:
             column = text_column(file.schema_arrow.names, str(path))
             for batch in file.iter_batches(batch_size=256, columns=[column]):
-                yield from (text for text in batch.column(0).to_pylist() if text)
-    except pyarrow.ArrowInvalid as error:
+                texts = [text for text in batch.column(0).to_pylist() if text]
+                if not all(isinstance(text, str) for text in texts):
+                    raise FocusError(
+                        f"The column {column} of {path} holds no texts: rename it, and call the texts 'text'."
+                    )
+                yield from texts
+    except (pyarrow.ArrowException, OSError) as error:
         raise FocusError(f"{path} is damaged or no Parquet file: get it again.") from error
 
 

@@ -47,6 +47,26 @@ def test_the_routed_model_writes_what_it_writes_without_a_cache(loaded):
     assert found.tokens == tuple(expected[0, ids.shape[1] :].tolist()) and found.budget == "15% read"
 
 
+def test_settings_of_a_checkpoint_change_nothing_and_broken_ones_are_one_sentence(model_folder):
+    given = {"model": str(model_folder), "routers": str(model_folder / "routers"), "max_new_tokens": 6}
+    (expected,) = generate_text("Some words", **given)
+    for values in ({"num_beams": 4}, {"repetition_penalty": "x"}, {"guidance_scale": 3.0}, {"bad_words_ids": [[65]]}):
+        (model_folder / "generation_config.json").write_text(json.dumps(values))
+        (found,) = generate_text("Some words", **given)
+        assert found.tokens == expected.tokens, values
+    (model_folder / "tokenizer_config.json").write_text(
+        json.dumps(json.loads((model_folder / "tokenizer_config.json").read_text()) | {"chat_template": "{% for %}"})
+    )
+    with pytest.raises(FocusError, match="chat template of model cannot be used"):
+        list(generate_text("Some words", **given, chat=True))
+    config = json.loads((model_folder / "config.json").read_text())
+    (model_folder / "config.json").write_text(
+        json.dumps(config | {"rope_parameters": {"rope_type": "default", "rope_theta": 0}})
+    )
+    with pytest.raises(FocusError, match="not finite"):
+        list(generate_text("Some words", **given))
+
+
 @real_model
 def test_sampling_follows_its_seed(loaded):
     ids = prompt_ids(loaded, PROMPT)

@@ -106,6 +106,14 @@ def test_weights_of_another_shape(folder):
     one_sentence(failure)
 
 
+def test_a_tokenizer_of_another_model_is_refused(folder, tiny_llama):
+    config = tiny_llama.model.config
+    config.vocab_size = 100
+    type(tiny_llama.model)(config).save_pretrained(folder)
+    with pytest.raises(FocusError, match="a tokenizer of 257 tokens and embeddings of 100"):
+        load_model(folder)
+
+
 def test_damaged_config(folder):
     (folder / "config.json").write_text('{"model_type": "lla')
     with pytest.raises(FocusError) as failure:

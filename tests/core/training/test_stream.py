@@ -91,7 +91,10 @@ def test_only_a_buffer_is_held(byte_tokenizer, monkeypatch):
         ("x.jsonl", b"{not json}\n", "Line 1"),
         ("x.jsonl", b'{"title": "t"}\n', "no column"),
         ("x.jsonl", b'{"text": 3}\n', "Line 1"),
+        ("x.jsonl", b'{"text": "\xff"}\n', "Line 1"),
+        ("x.jsonl", b"[" * 100_000, "Line 1"),
         ("x.parquet", b"PAR1 no", "damaged"),
+        ("x.parquet", b"PAR1" + b"\0" * 99 + b"PAR1", "damaged"),
         ("x.txt", b"short", "No text has"),
     ],
 )
@@ -99,6 +102,13 @@ def test_bad_data_is_one_sentence(tmp_path, byte_tokenizer, name, content, messa
     (tmp_path / name).write_bytes(content)
     with pytest.raises(FocusError, match=message):
         first(TokenStream(find_sources([tmp_path / name]), byte_tokenizer, 32), 1)
+
+
+def test_a_table_of_numbers_is_one_sentence(tmp_path, byte_tokenizer):
+    pyarrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"text": [1, 2, 3]}), tmp_path / "x.parquet")
+    with pytest.raises(FocusError, match=r"The column text of .* holds no texts"):
+        first(TokenStream(find_sources([tmp_path / "x.parquet"]), byte_tokenizer, 32), 1)
 
 
 def test_missing_data_is_one_sentence(tmp_path):
