@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import sys
 import traceback
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +24,7 @@ from focus_core.commands.fit import fit
 from focus_core.commands.frontier import frontier
 from focus_core.commands.generate import generate
 from focus_core.commands.harness import harness
-from focus_core.commands.options import RayCommand, print_json
+from focus_core.commands.options import FocusCommand, RayCommand, print_json
 from focus_core.commands.plan import plan
 from focus_core.commands.report import report
 from focus_core.commands.reproduce import reproduce
@@ -50,14 +52,19 @@ class _OneSentencePerError(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # a terminal of latin-1 shows ? for what it lacks
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            if stream is None:  # closed by a shell
+                setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - stays open
+            elif isinstance(stream, io.TextIOWrapper):  # a terminal of latin-1 shows ? for what it lacks
                 stream.reconfigure(errors="replace")
         return super().main(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            found = super().invoke(ctx)
+            _flush()
+            return found
         except BrokenPipeError:
             raise  # typer ends quietly when the reader of a pipe has gone
         except KeyboardInterrupt as error:
@@ -75,8 +82,23 @@ class _OneSentencePerError(TyperGroup):
             sentence += " The record is on standard output instead."
         if ctx.params.get("verbose"):
             traceback.print_exception(cause)
-        print(sentence, file=sys.stderr)
+        print(one_line(sentence), file=sys.stderr)
         raise typer.Exit(code)
+
+
+def _flush() -> None:
+    """Write what was printed, so that a full disk is told of and no success is claimed."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - Python would try again at its end
+        raise
+
+
+def one_line(sentence: str) -> str:
+    """A sentence whose names cannot break the line or steer the terminal."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in sentence)
 
 
 def out_of_memory(error: MemoryError | RuntimeError) -> bool:
@@ -120,24 +142,24 @@ def main(
     """
 
 
-app.command("fetch")(fetch)
-app.command("fit")(fit)
-app.command("train")(train)
+app.command("fetch", cls=FocusCommand)(fetch)
+app.command("fit", cls=FocusCommand)(fit)
+app.command("train", cls=FocusCommand)(train)
 app.command("eval", cls=RayCommand)(evaluate)
-app.command("generate")(generate)
-app.command("export")(export)
-app.command("serve")(serve)
+app.command("generate", cls=FocusCommand)(generate)
+app.command("export", cls=FocusCommand)(export)
+app.command("serve", cls=FocusCommand)(serve)
 app.command("analyze", cls=RayCommand)(analyze)
 app.command("align", cls=RayCommand)(align)
-app.command("effects")(effects)
+app.command("effects", cls=FocusCommand)(effects)
 app.add_typer(bench, name="bench")
-app.command("harness")(harness)
-app.command("plan")(plan)
-app.command("scale")(scale)
+app.command("harness", cls=FocusCommand)(harness)
+app.command("plan", cls=FocusCommand)(plan)
+app.command("scale", cls=FocusCommand)(scale)
 app.command("frontier", cls=RayCommand)(frontier)
 app.command("report", cls=RayCommand)(report)
-app.command("reproduce")(reproduce)
-app.command("app")(app_command)
+app.command("reproduce", cls=FocusCommand)(reproduce)
+app.command("app", cls=FocusCommand)(app_command)
 
 if __name__ == "__main__":
     app()

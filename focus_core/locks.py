@@ -14,7 +14,11 @@ from typing import Any, ParamSpec, TypeVar
 from filelock import FileLock, Timeout
 
 from focus_core.errors import FocusError
+from focus_core.reading import read_json
+from focus_core.schema import table
 
+_OF_RECORDS = {"schema", "made", "machine"}
+"""Entries of records of this and of older versions, which have at least one."""
 LOCK = ".focus.lock"
 """Name of the lock in a folder that is written; that of a file has its name in front."""
 
@@ -50,15 +54,26 @@ def claim_file(path: Path) -> Iterator[None]:
         path: need not exist; its folder is created if needed, and removed again if it is empty at the end.
 
     Raises:
-        FocusError: another process holds it, or it is a folder, pipe or device.
+        FocusError: another process holds it, it is a folder, pipe or device, or it holds anything but a record.
         OSError: its folder cannot be written.
     """
     if path.is_dir():
         raise FocusError(f"{path} is a folder: name a file to write.")
     if path.exists() and not path.is_file():
         raise FocusError(f"{path} is a pipe or device: name a regular file to write.")
+    if path.exists() and path.stat().st_size and not _is_record(path):
+        raise FocusError(f"{path} is not a record of this command: name another file with --out.")
     with _made(path.parent), _locked(path.with_name(f".{path.name}{LOCK}"), path):
         yield
+
+
+def _is_record(path: Path) -> bool:
+    """Whether a file may be replaced by a record: texts and other files of the user may not."""
+    try:
+        found = read_json(path, table())
+    except FocusError:
+        return False
+    return not _OF_RECORDS.isdisjoint(found)
 
 
 def claims_folder(

@@ -157,7 +157,10 @@ def command(name: str, record: dict[str, Any] | None) -> str:
     """The command that measures it, with the options of the record where there is one."""
     words = ["focus reproduce", name]
     if record is None:
-        words += ["--data books/" if "data" in EXPERIMENTS[name].needs else "", "--held-out book.txt"]
+        words += [
+            "--data books/" if "data" in EXPERIMENTS[name].needs else "",
+            "--held-out book.txt" if "held_out" in EXPERIMENTS[name].options else "",
+        ]
         words += ["--bench bench/" if "bench" in EXPERIMENTS[name].needs else ""]
         return " ".join(word for word in words if word)
     settings, defaults = record["settings"], vars(EXPERIMENTS[name].scale)

@@ -10,11 +10,13 @@ import numpy as np
 
 from focus_core.analysis.reading import pair_counts
 from focus_core.analysis.trace import Trace, analyze
+from focus_core.errors import FocusError
 from focus_core.models import LoadedModel
 from focus_core.progress import Progress
 from focus_core.results import stamp
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
+from focus_core.routing.routers import ROUTERS
 
 SCHEMA = "focus-analyze/1"
 
@@ -60,6 +62,8 @@ def analyze_text(
     """
     changes: dict[str, Any] = {} if top_k is None else {"top_k": top_k}
     with attached(model, routers, untrained=untrained, progress=progress) as (loaded, focus):
+        if query_head and not ROUTERS[focus.config.router].from_keys:
+            raise FocusError("Query heads read alike with these routers: leave --query-head out.")
         with focus.routing("hard", **changes):
             trace = analyze(focus, loaded.tokenizer, text, head=head, query_head=query_head)
         report = {

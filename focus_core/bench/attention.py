@@ -105,6 +105,10 @@ class BenchSettings:
             raise FocusError("Narrow groups read a share of the pairs: give one with --share, such as 0.15.")
         for num_groups, top_k in self.routings:
             self.config(num_groups, top_k)
+            if self.router == "narrow" and top_k != 1:
+                raise FocusError(
+                    f"The routing is {num_groups}/{top_k}, and narrow groups have no k: write it as {num_groups}/1."
+                )
         if self.shares and len(self.shares) != len(self.routings):
             raise FocusError(
                 f"{len(self.shares)} shares for {len(self.routings)} routings: give one for each, or none."

@@ -30,6 +30,7 @@ from focus_core.models.positions import has_position_table
 from focus_core.progress import Progress, silent
 from focus_core.results import record_run
 from focus_core.routing.attach import attach
+from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import KeyQuery, LayerRouting, heads_in_groups
 from focus_core.routing.model import FocusModel
 from focus_core.routing.routers import ROUTERS
@@ -44,8 +45,8 @@ class ModelBenchSettings:
     Attributes:
         prefill: lengths of the prompt, in tokens.
         decode: lengths of the cache before the timed tokens.
-        top_k: k of each routed run; the untouched model is always measured. Routers with a share of the pairs run once,
-            at that share.
+        top_k: k of each routed run; the untouched model is always measured. None for 1 and 2, or one run of routers
+            with a share of the pairs.
         shares: shares of distant pairs that a window with sinks keeps in prefill; those of the routed runs when empty.
         repetitions: timed prefills per length, after one warm-up.
         steps: timed tokens after each cache.
@@ -54,17 +55,39 @@ class ModelBenchSettings:
 
     prefill: tuple[int, ...] = (512, 2048, 8192)
     decode: tuple[int, ...] = (512, 2048, 8000)
-    top_k: tuple[int, ...] = (1, 2)
+    top_k: tuple[int, ...] | None = None
     shares: tuple[float, ...] = ()
     repetitions: int = 3
     steps: int = 10
     full_below: int | None = None
 
     def __post_init__(self) -> None:
-        if not all(count >= 1 for count in (*self.prefill, *self.decode, *self.top_k, self.repetitions, self.steps)):
+        counts = (*self.prefill, *self.decode, *(self.top_k or ()), self.repetitions, self.steps)
+        if not all(count >= 1 for count in counts):
             raise FocusError("Lengths, k, repetitions and steps must be at least 1.")
         if not all(0 <= share <= 1 for share in self.shares):
             raise FocusError(f"The shares are {', '.join(map(str, self.shares))}: give numbers from 0 to 1.")
+
+    @property
+    def ks(self) -> tuple[int, ...]:
+        """k of each run of routers without a share."""
+        return self.top_k or (1, 2)
+
+    def check(self, config: FocusConfig) -> None:
+        """Refuse settings that these routers do not have.
+
+        Raises:
+            FocusError: there is one.
+        """
+        if config.read_share is not None:
+            if self.top_k is not None:
+                raise FocusError("These routers read a share of the pairs, and k changes nothing: leave --k out.")
+            return
+        if self.full_below:
+            raise FocusError("These routers do not read a share of the pairs: leave --full-below out.")
+        for top_k in self.ks:
+            if top_k > config.num_groups:
+                raise FocusError(f"top_k is {top_k}: these routers take 1 to {config.num_groups}.")
 
 
 @claims_file()
@@ -111,7 +134,12 @@ def record_model_bench(
     report = {
         "schema": SCHEMA,
         "model": {**loaded.info.identity, "positions": positions(loaded)},
-        "settings": {"measured": settings, "config": focus.config, "routers": focus.name, "dtype": dtype},
+        "settings": {
+            "measured": vars(settings) | {"top_k": settings.ks},
+            "config": focus.config,
+            "routers": focus.name,
+            "dtype": dtype,
+        },
         "data": texts,
         "results": rows,
     }
@@ -151,9 +179,7 @@ def run_model_bench(
     Raises:
         FocusError: a k that the routers do not have.
     """
-    for top_k in settings.top_k:
-        if not 1 <= top_k <= focus.config.num_groups:
-            raise FocusError(f"top_k is {top_k}: these routers take 1 to {focus.config.num_groups}.")
+    settings.check(focus.config)
     longest = max((*settings.prefill, *settings.decode)) + settings.steps
     ids = input_ids.repeat(-(-longest // input_ids.numel()))[None, :longest].to(focus.model.device)
     rows: list[dict[str, Any]] = []
@@ -204,7 +230,7 @@ def _routed_modes(focus: FocusModel, settings: ModelBenchSettings) -> list[_Mode
     if focus.config.read_share is not None:
         full_below = crossover(focus) if settings.full_below is None else settings.full_below
         return [_Mode(own=True), *([_Mode(own=True, full_below=full_below)] if full_below else [])]
-    return [_Mode(top_k) for top_k in settings.top_k]
+    return [_Mode(top_k) for top_k in settings.ks]
 
 
 def _prefill(focus: FocusModel, ids: Tensor, settings: ModelBenchSettings, *, check: bool) -> list[dict[str, Any]]:
@@ -250,12 +276,12 @@ def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSet
     found: dict[int, dict[int, KeyQuery]] = {}
 
     def keep(routing: LayerRouting) -> None:
-        found[routing.layer] = {top_k: routing.membership(top_k) for top_k in settings.top_k}
+        found[routing.layer] = {top_k: routing.membership(top_k) for top_k in settings.ks}
 
     filled = DynamicCache(config=focus.model.config)
-    with _mode(focus, settings.top_k[0]), focus.observe(keep):
+    with _mode(focus, settings.ks[0]), focus.observe(keep):
         focus(input_ids=ids[:, :tokens], past_key_values=filled, use_cache=True, logits_to_keep=1)
-    times: dict[int | None, list[float]] = {top_k: [] for top_k in (None, *settings.top_k)}
+    times: dict[int | None, list[float]] = {top_k: [] for top_k in (None, *settings.ks)}
     held: dict[int | None, int] = {}
     for top_k, seconds in times.items():
         cache = copy.deepcopy(filled)

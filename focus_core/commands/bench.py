@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from focus_core.commands.options import (
     MAX_GROUPS,
     MAX_SEED,
     MAX_TOKENS,
+    FocusCommand,
     FullBelowOption,
     JsonOption,
     ModelOption,
@@ -22,7 +24,9 @@ from focus_core.commands.options import (
     finite,
     full_below_of,
     print_json,
+    refuse_given,
     show,
+    slashed,
 )
 from focus_core.errors import FocusError
 
@@ -76,7 +80,7 @@ def group() -> None:
     """
 
 
-@bench.command()
+@bench.command(cls=FocusCommand)
 def attention(
     preset: Annotated[
         str, typer.Option(help="Points: quick (a minute on 2 cores), standard, or published (for a GPU).")
@@ -129,8 +133,8 @@ def attention(
     if router == "narrow":
         chosen = {**chosen, "routings": ((64, 1),), "shares": chosen.get("shares", (0.15,))}
     if routings:
-        chosen["routings"] = tuple(_numbers(text, 2, "routing", "8/2") for text in routings)
-    query_heads, kv_heads, head_dim = HEADS[heads] if heads in HEADS else _numbers(heads, 3, "heads", "9/3/64")
+        chosen["routings"] = tuple(slashed(text, 2, "routing", "8/2") for text in routings)
+    query_heads, kv_heads, head_dim = HEADS[heads] if heads in HEADS else slashed(heads, 3, "heads", "9/3/64")
     settings = BenchSettings(
         **chosen,
         heads=query_heads,
@@ -156,7 +160,7 @@ def attention(
     _print(record, bench_table, out, json_output)
 
 
-@bench.command()
+@bench.command(cls=FocusCommand)
 def model(
     model: ModelOption = "default",
     routers: RoutersOption = None,
@@ -209,8 +213,9 @@ def model(
     _print(record, model_bench_table, out, json_output)
 
 
-@bench.command()
+@bench.command(cls=FocusCommand)
 def baseline(
+    context: typer.Context,
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="[NAME]...", help="Baselines. Default: all; learned ones only with --train."),
@@ -270,10 +275,13 @@ def baseline(
     from focus_core.baselines import BASELINES, LEARNED, METHODS
     from focus_core.bench.baselines import BaselineBenchSettings, run_baseline_bench
     from focus_core.commands.tables.bench import baseline_bench_table
+    from focus_core.locks import claim_file
     from focus_core.progress import terminal_progress
 
     if model is None and (model_heads or data is not None):
         raise FocusError("--head and --data belong to a model that reads a text: name it with --model.")
+    if model is not None:
+        refuse_given(context, ["query_heads", "head_dim"], "leave --model out")
     if names in (None, [], ["all"]):
         names = [*BASELINES, *(LEARNED if train else ())]
     taught = tuple(name for name in names or () if name in LEARNED)
@@ -289,15 +297,19 @@ def baseline(
         "repetitions": repetitions,
         "tuned": _settings(tuned or ()),
     }
-    device = _device(device)
+    settings = BaselineBenchSettings(**chosen, device=_device(device), seed=seed)
+    if not any(METHODS[name].tunable for name in settings.baselines):
+        refuse_given(context, ["shares"], "name a baseline whose share can be set")
     with terminal_progress() as progress:
         heads_of: Callable[[int, int], list[Head]] | None = None
         if model is not None:
             from focus_core.bench.reading import read_text_with
 
-            places = [_numbers(each, 2, "head", "15/4") for each in model_heads or ()]
-            lengths = chosen.get("sizes", BaselineBenchSettings.sizes)
-            reading = read_text_with(model, data=data, heads=places, sizes=lengths, device=device, progress=progress)
+            with claim_file(out):
+                pass  # tried before the text is read, and held below
+            places = [slashed(each, 2, "head", "15/4") for each in model_heads or ()]
+            how: dict[str, Any] = {"data": data, "sizes": settings.sizes, "device": settings.device}
+            reading = read_text_with(model, heads=places, **how, progress=progress)
             fitted = min(BaselineBenchSettings.fitted_tokens, reading.positions or MAX_TOKENS)
             if taught and train is not None:
                 reading = reading.taught(
@@ -306,10 +318,9 @@ def baseline(
                     _learned(taught, learned_tokens, chosen, seed),
                     progress,
                 )
-            chosen |= {"heads": reading.heads, "source": reading.source, "fitted_tokens": fitted}
+            settings = replace(settings, heads=reading.heads, source=reading.source, fitted_tokens=fitted)
             heads_of = reading.heads_at
-        settings = BaselineBenchSettings(**chosen, device=device, seed=seed)
-        progress(f"Measuring {len(settings.points())} points on {device} into {out}", 0.0)
+        progress(f"Measuring {len(settings.points())} points on {settings.device} into {out}", 0.0)
 
         def show(done: int, of: int, point: dict[str, Any]) -> None:
             name = f"{point['tokens']:,} tokens, {METHODS[point['baseline']].label}"
@@ -320,7 +331,7 @@ def baseline(
     _print(record, baseline_bench_table, out, json_output)
 
 
-@bench.command()
+@bench.command(cls=FocusCommand)
 def scale(
     model: ModelOption = "default",
     routers: RoutersOption = None,
@@ -367,6 +378,8 @@ def _settings(texts: Sequence[str]) -> dict[str, dict[str, float]]:
     for text in texts:
         name, _, rest = text.partition(":")
         key, _, value = rest.partition("=")
+        if key in found.get(name, ()):
+            raise FocusError(f"{key} of {name} is given twice: leave one --setting out.")
         try:
             found.setdefault(name, {})[key] = float(value)
         except ValueError:
@@ -382,15 +395,6 @@ def _device(name: str) -> str:
 
 def _print(record: dict[str, Any], table: Callable[[dict[str, Any]], Table], out: Path, json_output: bool) -> None:
     if json_output:
-        print_json(record)
-        return
+        return print_json(record)
     show(table(record))
     print(f"Written to {out}.")
-
-
-def _numbers(text: str, count: int, name: str, example: str) -> Any:
-    """A tuple of `count` whole numbers, from text such as "8/2"."""
-    parts = text.split("/")
-    if len(parts) != count or not all(part.isdigit() for part in parts):
-        raise FocusError(f"{name} is {text!r}: write it as {example}.")
-    return tuple(int(part) for part in parts)

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from focus_core.commands.options import JsonOption, ModelOption, print_json
+from focus_core.commands.options import JsonOption, ModelOption, print_json, refuse_given
 
 
 def fetch(
+    context: typer.Context,
     model: ModelOption = "default",
     verify: Annotated[
         bool, typer.Option("--verify", help="Also check the SHA-256 of weights that are there already.")
@@ -37,6 +38,7 @@ def fetch(
             "bytes": folder_bytes(folder),
         }
     else:
+        refuse_given(context, ["verify"], "the hashes of the default model alone are known")
         from focus_core.models import load_model
 
         info = load_model(model).info  # loading is the check: a decoder, complete, with a tokenizer

@@ -19,12 +19,14 @@ from focus_core.commands.options import (
     cluster_of,
     finite,
     print_json,
+    refuse_given,
     results_alone,
     show,
 )
 
 
 def frontier(
+    context: typer.Context,
     train: Annotated[
         list[str],
         typer.Option(
@@ -127,6 +129,10 @@ def frontier(
 
     if (data is None) == (kinds is None):
         raise FocusError("Give held-out text of one kind with --data, or a folder of several kinds with --kinds.")
+    if kinds is None:
+        refuse_given(context, ["learned_tokens"], "give --kinds")
+        if baseline == ["none"]:
+            refuse_given(context, ["share"], "give a --baseline")
     if kinds is None and length is not None and len(length) > 1:
         raise FocusError("Several lengths need --kinds: with --data give one --length.")
     sizes: dict[str, Any] = {"window": window, "sink_tokens": sinks, "seed": seed, "routers": tuple(routers or [None])}

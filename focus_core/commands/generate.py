@@ -19,10 +19,12 @@ from focus_core.commands.options import (
     finite,
     full_below_of,
     print_json,
+    refuse_given,
 )
 
 
 def generate(
+    context: typer.Context,
     prompt: Annotated[str, typer.Argument(help="Text to continue.")] = "",
     document: Annotated[
         Path | None, typer.Option("--document", "-d", help="A UTF-8 text file that comes before the prompt.")
@@ -50,6 +52,9 @@ def generate(
     """
     from focus_core.generation import first_difference, generate_text
     from focus_core.progress import terminal_progress
+
+    if not temperature:
+        refuse_given(context, ["seed"], "give a --temperature above 0")
 
     def show(text: str) -> None:
         if not json_output:

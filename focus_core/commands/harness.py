@@ -18,11 +18,13 @@ from focus_core.commands.options import (
     RoutersOption,
     device_name,
     print_json,
+    refuse_given,
     show,
 )
 
 
 def harness(
+    context: typer.Context,
     data: Annotated[
         Path | None, typer.Option("--data", "-d", help="Folder with the task files; see docs/benchmarks.md.")
     ] = None,
@@ -80,14 +82,23 @@ def harness(
     os.environ.setdefault("TQDM_DISABLE", "1")  # the harness's bars; ours says which task and routing
     require("lm_eval", "eval")
     from focus_core.commands.tables.harness import harness_table
+    from focus_core.harness.retrieval import retrieval_of
     from focus_core.harness.run import TASKS, HarnessSettings, run_harness, task_limits
+    from focus_core.harness.tasks import AFTER, LONG
     from focus_core.locks import claim_file
     from focus_core.progress import terminal_progress
     from focus_core.results import record_run
 
+    limits = task_limits(task or TASKS, limit)
+    if all("=" in each for each in task or ("",)):
+        refuse_given(context, ["limit"], "every task has a number of its own")
+    if not any(LONG in each for each in limits):
+        refuse_given(context, ["long_tokens"], "name a task NAME_long")
+    if not any(AFTER in each or retrieval_of(each) == "needle" for each in limits):
+        refuse_given(context, ["filler"], "name a task such as needle_1024")
     settings = HarnessSettings(
         data=data,
-        limits=task_limits(task or TASKS, limit),
+        limits=limits,
         top_k=None if top_k is None else tuple(top_k),
         soft=soft,
         filler=tuple(filler or ()),

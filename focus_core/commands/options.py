@@ -144,7 +144,21 @@ JsonOption = Annotated[
 ]
 
 
-class RayCommand(TyperCommand):
+class FocusCommand(TyperCommand):
+    """A command that refuses empty values, as of an unset variable of a shell: `-o ""` would be the current folder."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Check what is given, and parse it."""
+        values = self.make_parser(ctx).parse_args(args=list(args))[0]
+        for parameter in self.get_params(ctx):
+            value = values.get(parameter.name)
+            if "" in (value if isinstance(value, list | tuple) else [value]) and parameter.default != "":
+                name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.name
+                raise FocusError(f"{name} is empty: give a value, or leave it out.")
+        return super().parse_args(ctx, args)
+
+
+class RayCommand(FocusCommand):
     """A command whose `--ray` may stand without an address."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -153,7 +167,7 @@ class RayCommand(TyperCommand):
 
         given: list[str] = []
         for arg in args:
-            if given[-1:] == ["--ray"] and "--" not in given and not ADDRESS.fullmatch(arg):
+            if arg and given[-1:] == ["--ray"] and "--" not in given and not ADDRESS.fullmatch(arg):
                 given.append(LOCAL)
             given.append(arg)
         return super().parse_args(ctx, [*given, LOCAL] if given[-1:] == ["--ray"] else given)
@@ -196,6 +210,18 @@ def full_below_of(given: str) -> int | None:
         hint = f"{given!r} is no number of tokens: give one, or measured."
         raise typer.BadParameter(hint, param_hint="--full-below") from error
     return value
+
+
+def slashed(text: str, count: int, name: str, example: str) -> Any:
+    """A tuple of `count` whole numbers, from text such as "8/2".
+
+    Raises:
+        FocusError: it is something else.
+    """
+    parts = text.split("/")
+    if len(parts) != count or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise FocusError(f"{name} is {text!r}: write it as {example}.")
+    return tuple(int(part) for part in parts)
 
 
 def print_json(value: Any) -> None:

@@ -97,14 +97,15 @@ def reproduce(
     from focus_core.locks import claim_file
 
     _check(name, {"--cell": cell, "--out": out, "--record": record})
-    _check_adapters(name, {"--task": task, "--rank": rank}, {RATE: rate, "--choose": choose})
+    if name in EXPERIMENTS and len(model or ()) > (most := EXPERIMENTS[name].most_models):
+        raise FocusError(f"{name} measures {'one model' if most else 'no model'}: leave out any other --model.")
     sizes = {"steps": steps, "full_steps": full_steps, "length": length, "batch_size": batch_size}
     sizes |= {"blocks": blocks, "window": window, "limit": limit}
+    scale = {size: value for size, value in sizes.items() if value is not None}
     inputs: dict[str, Any] = {
-        "scale": {size: value for size, value in sizes.items() if value is not None},
         "data": data or (),
         "held_out": held_out or (),
-        "models": model or ("default",),
+        **({"models": model} if model else {}),
         "routers": routers,
         "bench": bench,
         "tasks": task or (),
@@ -116,7 +117,7 @@ def reproduce(
         "seed": seed,
     }
     with nullcontext() if record is None else claim_file(record):
-        records, left_out = _run(names, inputs, out, cell)
+        records, left_out = _run(names, scale, inputs, out, cell)
         if record is not None:
             from focus_core.results import record_run
 
@@ -133,29 +134,21 @@ def _check(name: str, of_one: dict[str, Any]) -> None:
         raise FocusError("--cell, --out and --record belong to one experiment: give its name instead of all.")
 
 
-def _check_adapters(name: str, of_lora: dict[str, Any], of_searches: dict[str, Any]) -> None:
-    """Refuse options that do not act on this experiment."""
-    for option, value in of_lora.items():
-        if value and name != "lora":
-            raise FocusError(f"{option} belongs to the experiment lora: leave it out elsewhere.")
-    for option, value in of_searches.items():
-        if value and name not in ("lora", "adapted"):
-            raise FocusError(f"{option} belongs to the experiments lora and adapted: leave it out elsewhere.")
-
-
 def _run(
-    names: list[str], inputs: dict[str, Any], out: Path | None, only: list[str] | None
+    names: list[str], scale: dict[str, int], inputs: dict[str, Any], out: Path | None, only: list[str] | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Records by name, and the reason for each of several experiments that could not run."""
     from focus_core.progress import terminal_progress
+    from focus_core.reproduce.run import of_experiment
     from focus_core.reproduce.run import reproduce as measure
 
     records: dict[str, Any] = {}
     left_out: dict[str, str] = {}
     with terminal_progress() as progress:
         for name in names:
+            own = (scale, inputs) if len(names) == 1 else of_experiment(name, scale, inputs)
             try:
-                records[name] = measure(name, out=out, only=only, progress=progress, **inputs)
+                records[name] = measure(name, scale=own[0], out=out, only=only, progress=progress, **own[1])
             except FocusError as error:
                 if len(names) == 1:
                     raise

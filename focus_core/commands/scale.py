@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from focus_core.commands.options import MAX_COUNT, MAX_TOKENS, JsonOption, finite, print_json, show
+from focus_core.commands.options import MAX_COUNT, MAX_TOKENS, JsonOption, finite, print_json, refuse_given, show
 from focus_core.errors import FocusError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-Rate = finite(above=0)
+Rate = finite(1e3, 1e30)  # focus_core.scale.rates.SLOWEST and FASTEST, whose module brings torch
 
 
 def scale(
+    context: typer.Context,
     model: Annotated[
         str,
         typer.Option(
@@ -64,6 +65,12 @@ def scale(
     if sheet not in SHEETS:
         raise FocusError(f"There is no data sheet {sheet!r}: choose one of {', '.join(SHEETS)}, or set the rates.")
     rates, fit = SHEETS[sheet], FitRates()
+    if record is not None or None not in (flops, bandwidth, network):
+        refuse_given(context, ["sheet"], "all rates are given")
+    if gpus == 1:
+        refuse_given(context, ["network"], "give --gpus")
+    elif record is not None and network is None:
+        raise FocusError("A record is of one machine: give the --network between --gpus too.")
     if record is not None:
         measured = read_json(record, RECORD)
         rates, fit = Rates.of_record(measured), FitRates.of_record(measured)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _PLANNED = {"plan", "gpus", "json_output", "model", "shard", "trainer"}
 """Options that the command line of a plan has in another form."""
 _OF_TRAINER = ("micro_batch", "save_every", "precision", "dtype", "full_steps", "base_learning_rate")
+_OF_ROUTERS = ("recipe", "router", "groups", "top_k", "window", "sinks")
+"""Options of new routers."""
 
 
 def train(
@@ -140,8 +142,13 @@ def train(
 
     routing = {"router": router, "num_groups": groups, "top_k": top_k, "window": window, "sink_tokens": sinks}
     config, objective = _chosen(recipe, objective, routing)
+    if start_from is not None:
+        refuse_given(context, _OF_ROUTERS, "leave --start-from out, whose routers keep their settings")
     if plan is not None:
+        refuse_given(context, ["model"], "--plan names the model")
+        refuse_given(context, ["start_from"], "a plan is of Trainer, which trains new routers")
         phase = _phase(mode, objective, steps, full_steps)
+        _refuse_of_phases(context, mode, sharded=gpus > 1)
         _show_plan(context, plan, gpus, phase, config, {"length": length, "micro_batch": micro_batch or 1}, json_output)
         return
     refuse_given(context, ["gpus"], "give --plan")
@@ -152,7 +159,10 @@ def train(
     phased = trainer or shard or mode != "centroid-only" or architecture is not None or world_size() > 1
     if phased and start_from is not None:
         raise FocusError("--start-from is for training of the routers alone, without --trainer: leave one out.")
+    if not eval_blocks:
+        refuse_given(context, ["eval_top_k"], "give --eval-blocks above 0")
     if phased:
+        _refuse_of_phases(context, mode, sharded=shard)
         settings = TrainerSettings(
             batch_size=batch_size,
             micro_batch=micro_batch,
@@ -172,6 +182,22 @@ def train(
         print_json(run.record)
     elif run is not None:
         _show(run, phased=phased, everything=mode != "centroid-only")
+
+
+def _refuse_of_phases(context: typer.Context, mode: str, *, sharded: bool) -> None:
+    """Refuse options of phases that a mode does not have, and of an evaluation where there is none."""
+    blocks = context.params["eval_blocks"]
+    of_evaluation = ["held_out", "eval_top_k", *(["eval_blocks"] if blocks else [])]  # 0 asks for none
+    if mode == "centroid-only":
+        refuse_given(context, ["full_steps", "base_learning_rate"], "give --mode two-phase")
+    if mode == "scratch":
+        refuse_given(context, ["steps", "objective"], "--full-steps counts the steps of --mode scratch")
+    if sharded:
+        refuse_given(context, of_evaluation, "sharded runs are evaluated with focus eval")
+    if not context.params["held_out"]:
+        refuse_given(context, of_evaluation, "give --held-out")
+    if not blocks:
+        refuse_given(context, of_evaluation, "give --eval-blocks above 0")
 
 
 def _phase(mode: str, objective: str, steps: int, full_steps: int) -> Phase:

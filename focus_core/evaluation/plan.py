@@ -24,7 +24,7 @@ from focus_core.reading import read_json
 from focus_core.results import plain, record_run, text_records
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
-from focus_core.routing.storage import routers_hash
+from focus_core.routing.storage import check_elsewhere, routers_hash
 from focus_core.schema import array, number, refused, table, whole
 from focus_core.text import find_texts, read_text, token_blocks
 
@@ -92,6 +92,7 @@ def plan_routers(
     if not 0 < budget <= 1:
         raise FocusError(f"The budget is {budget}: give a share of pairs between 0 and 1.")
     files, out, top_ks = find_texts(texts), Path(out), sorted(set(top_ks))
+    check_elsewhere(out, routers)
     with attached(model, routers, progress=progress) as (loaded, focus):
         if focus.config.read_share is not None:
             raise FocusError(

@@ -17,11 +17,11 @@ from focus_core.errors import FocusError
 from focus_core.evaluation.exposure import check_exposed
 from focus_core.evaluation.retention import Untouched
 from focus_core.frontier.figure import figure
-from focus_core.frontier.files import write_beside
+from focus_core.frontier.files import check_beside, write_beside
 from focus_core.frontier.measure import POINT, SCHEMA, Point, check_names, point_of
 from focus_core.frontier.speeds import Speeds, recorded_speeds
 from focus_core.frontier.table import markdown
-from focus_core.frontier.texts import cut
+from focus_core.frontier.texts import check_held_out, cut, training_texts
 from focus_core.frontier.tuning import Tuning, training_pool
 from focus_core.frontier.work import Attention, Replaced, Routers, Wanted, points_of
 from focus_core.locks import claims_file
@@ -101,11 +101,11 @@ def measure_frontier(
         each block), ``routers`` (their hashes), ``tuning`` (the settings tried of each baseline) and ``points``.
 
     Raises:
-        FocusError: a text, a model or routers are missing, or the file holds a measurement of other settings.
+        FocusError: a text, a model or routers are missing, a held-out text is one of training, or the file holds a
+            measurement of other settings.
         OSError: a file cannot be written.
     """
-    if out.suffix in (".md", ".svg"):
-        raise FocusError(f"The table and the figure are written beside {out}: give --out a name that ends in .json.")
+    check_beside(out)
     settings = settings or FrontierSettings()
     speeds = recorded_speeds() if speeds is None else speeds
     held_files, train_files = find_texts(data), find_texts(train)
@@ -125,7 +125,12 @@ def measure_frontier(
         "data": text_records(held_files),
         "training_text": text_records(train_files),
     }
-    routers = identified(loaded, settings.routers)
+    routers, trained_on = identified(loaded, settings.routers)
+    check_held_out(
+        [(each["name"], each["sha256"]) for each in report["data"]],
+        {"--train": report["training_text"], **trained_on},
+        "--data",
+    )
     record: dict[str, Any] = resume_record(out, report, older={"tuned": False}, point=POINT) | {
         "documents": list(sample.documents)
     }
@@ -143,13 +148,16 @@ def measure_frontier(
     return record
 
 
-def identified(loaded: LoadedModel, folders: Iterable[str | None]) -> dict[str, str]:
-    """The hash of each of these routers, by name.
+def identified(
+    loaded: LoadedModel, folders: Iterable[str | None]
+) -> tuple[dict[str, str], dict[str, list[dict[str, Any]]]]:
+    """The hash of each of these routers by name, and the texts that they were trained on.
 
     Raises:
         FocusError: they do not fit the model, or two folders have one name and other routers.
     """
     found: dict[str, str] = {}
+    trained_on = {}
     for folder in folders:
         focus = attach(loaded, folder, untrained=False)
         try:
@@ -158,7 +166,8 @@ def identified(loaded: LoadedModel, folders: Iterable[str | None]) -> dict[str, 
             focus.detach()
         if found.setdefault(name, own) != own:
             raise FocusError(f"Two folders of routers are called {name}: rename one of them.")
-    return found
+        trained_on[f"the routers {name}"] = training_texts(focus.name if folder is None else folder)
+    return found, trained_on
 
 
 def stored_beside(out: Path, routers: dict[str, str]) -> dict[str, Any]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from focus_core.errors import FocusError
+from focus_core.reading import read_json
+from focus_core.schema import array, maybe, table, text
+from focus_core.shipped import routers_folder
 from focus_core.text import document_blocks, evenly_spaced, read_text
 
 
@@ -92,6 +96,53 @@ def cut(tokenizer: object, files: Iterable[Path], length: int, wanted: int) -> C
     names = [file.name for file, blocks in zip(files, parts, strict=True) for _ in blocks]
     chosen = evenly_spaced(len(names), wanted)
     return Cut(np.concatenate(parts)[chosen], tuple(names[number] for number in chosen), len(names))
+
+
+_TEXTS = array(table({"name": text(), "sha256": text()}))
+_TRAINED = table(optional={"data": _TEXTS, "started_from": maybe(table())})
+_RECORDS = ("training.json", "plan.json")
+"""Records beside routers that name the texts which these were trained, fitted or planned on."""
+
+
+def training_texts(folder: str | Path) -> list[dict[str, Any]]:
+    """Name and hash of the texts that routers were made from, earlier stages included; empty without a record.
+
+    Args:
+        folder: of the routers, or a shipped name.
+    """
+    return [text for name in _RECORDS for text in _stages(routers_folder(folder) / name)]
+
+
+def _stages(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        stage = read_json(path)
+        while stage:
+            _TRAINED(stage, "")
+            yield from stage.get("data", ())
+            stage = stage.get("started_from")
+    except (OSError, ValueError):
+        return
+
+
+def check_held_out(
+    documents: Iterable[tuple[str, str]], trained_on: Mapping[str, Iterable[dict[str, Any]]], option: str
+) -> None:
+    """Refuse documents that baselines are fitted or routers were trained on.
+
+    Args:
+        documents: name and SHA-256 of each.
+        trained_on: texts with their SHA-256, by what was trained on them.
+        option: that names the documents.
+
+    Raises:
+        FocusError: there is one.
+    """
+    known = {each["sha256"]: where for where, texts in trained_on.items() for each in texts}
+    for name, sha256 in documents:
+        if sha256 in known:
+            raise FocusError(
+                f"{name} is training text of {known[sha256]}: take it out of {option}, since only held-out text counts."
+            )
 
 
 def one_document(documents: Iterable[str]) -> str:

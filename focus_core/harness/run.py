@@ -12,7 +12,7 @@ from typing import Any
 from focus_core.errors import FocusError
 from focus_core.harness.model import FocusLM
 from focus_core.harness.scores import Setting, run_task, summary
-from focus_core.harness.tasks import load_task, task_files
+from focus_core.harness.tasks import check_task, load_task, task_files
 from focus_core.locks import claims_folder
 from focus_core.models import LoadedModel, load_model
 from focus_core.progress import Progress, silent
@@ -69,13 +69,16 @@ def task_limits(tasks: Sequence[str], limit: int | None) -> dict[str, int | None
     """Items per task, None for all: "piqa" takes the common limit, "piqa=20" its own; 0 is all.
 
     Raises:
-        FocusError: the text after "=" is no number.
+        FocusError: an unknown task, one that is named twice, or text after "=" that is no number.
     """
     found: dict[str, int | None] = {}
     for spelling in tasks:
         name, given, count = spelling.partition("=")
-        if given and not count.isdecimal():
+        if given and not (count.isascii() and count.isdecimal() and len(count) < 10):
             raise FocusError(f"{spelling!r} is not a task with a number of items: write NAME or NAME=20.")
+        if name in found:
+            raise FocusError(f"The task {name} is named twice: leave one out.")
+        check_task(name)
         found[name] = (int(count) if given else limit) or None
     return found
 
@@ -125,6 +128,11 @@ def run_harness(
         "config": focus.config,
     }
     routings, limits = settings.routings(focus.config), settings.limits
+    places = {(name, each.name): out / f"{name}--{each.name}.json" for name in limits for each in routings}
+    texts = {"data": settings.data, "filler": text, "long_tokens": settings.long_tokens, "seed": settings.seed}
+    # All before the first is measured, which may take hours.
+    missing = {name for (name, _), place in places.items() if not place.exists()}
+    tasks = {name: load_task(name, loaded.tokenizer, **texts) for name in limits if name in missing}
     total = len(limits) * len(routings)
     results: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in limits}
     for number, (name, routing) in enumerate((name, routing) for name in limits for routing in routings):
@@ -135,18 +143,10 @@ def run_harness(
         def measure(name: str = name, routing: Setting = routing, show: Any = show) -> dict[str, Any]:
             lm = _language_model(focus, loaded, routing, settings.batch_size)
             lm.on_progress = show
-            task = load_task(
-                name,
-                loaded.tokenizer,
-                data=settings.data,
-                filler=text,
-                long_tokens=settings.long_tokens,
-                seed=settings.seed,
-            )
-            return run_task(lm, task, limits[name], settings.seed)
+            return run_task(lm, tasks[name], limits[name], settings.seed)
 
         show(0.0)
-        path = out / f"{name}--{routing.name}.json"
+        path = places[name, routing.name]
         identity = {**common, "task": name, "limit": limits[name], "setting": routing.name}
         identity |= {"files": text_records(task_files(name, settings.data))}
         results[name][routing.name] = stored_or_run(path, identity, measure, schema=TASK_SCHEMA, device=device)

@@ -108,6 +108,22 @@ def headline(name: str) -> str:
     return METRIC.get(base_name(name), "acc_norm")
 
 
+def check_task(name: str) -> None:
+    """Refuse a task that does not exist, by its name alone.
+
+    Raises:
+        FocusError: there is no such task.
+    """
+    kind = retrieval_of(name)
+    base, after, digits = name.partition(AFTER) if kind is None else (kind, "_", name.partition("_")[2])
+    known = kind is not None or base.removesuffix(LONG) in SOURCES
+    if not known or (after and not (digits.isascii() and digits.isdecimal() and 0 < int(digits[:10]) < 10**9)):
+        raise FocusError(
+            f"There is no task {name!r}: choose {', '.join(SOURCES)}; any of them with {LONG}, NAME{AFTER}2048, "
+            "needle_1024 or pairs_1024."
+        )
+
+
 def load_task(
     name: str, tokenizer: Any, *, data: Path | None, filler: str, long_tokens: int = 1024, seed: int = 0
 ) -> ConfigurableTask:
@@ -126,17 +142,12 @@ def load_task(
     Raises:
         FocusError: an unknown task, a missing or unreadable file, or too little filler.
     """
+    check_task(name)
     if retrieval_of(name) is not None:
         return ConfigurableTask(config=retrieval(name, tokenizer, filler, seed))
     base, _, distance = name.partition(AFTER)
     long = base.endswith(LONG)
     base = base.removesuffix(LONG)
-    if base not in SOURCES or (distance and not distance.isdecimal()):
-        known = ", ".join(SOURCES)
-        raise FocusError(
-            f"There is no task {name!r}: choose {known}; any of them with {LONG}, NAME{AFTER}2048, needle_1024 or "
-            "pairs_1024."
-        )
     source = SOURCES[base]
     config: dict[str, Any] = dict(load_yaml(Path(lm_eval.__file__).parent / "tasks" / source.yaml, resolve_func=True))
     for key in ("tag", "group"):

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from focus_core.reproduce.context import Scale
 from focus_core.reproduce.experiments import adapted, adapters, collapse, machine, recipes, retrofits, texts
-from focus_core.reproduce.runner import Experiment
+from focus_core.reproduce.runner import MOST_MODELS, Experiment
+
+TEXT = ("held_out", "length", "blocks")
+"""Options of experiments that measure text."""
+TRAINED = ("data", *TEXT, "steps", "batch_size", "window")
+"""Options of experiments that also train."""
+ROUTED = ("data", *TEXT, "routers")
 
 EXPERIMENTS: dict[str, Experiment] = {
     "retrofit": Experiment(
@@ -13,6 +19,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         retrofits.run_retrofit,
         retrofits.COLUMNS,
         Scale(steps=60, length=256, window=32),
+        options=TRAINED,
         needs=("data",),
     ),
     "scale": Experiment(
@@ -21,6 +28,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         retrofits.run_scale,
         ("model_name", "revision", "parameters", *retrofits.COLUMNS),
         Scale(steps=60, length=256, window=32),
+        options=TRAINED,
+        most_models=MOST_MODELS,
         needs=("data",),
     ),
     "lora": Experiment(
@@ -29,6 +38,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         adapters.run,
         adapters.TUNED_COLUMNS,
         Scale(steps=20, length=256, window=32, limit=3),
+        options=(*TRAINED, "bench", "limit", "tasks", "ranks", "rates", "choose"),
+        beside={"limit": "bench", "tasks": "bench"},
         needs=("data",),
     ),
     "adapted": Experiment(
@@ -37,6 +48,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         adapted.run,
         adapted.COLUMNS,
         Scale(steps=20, length=512, window=128, blocks=16),
+        options=(*TRAINED, "routers", "rates", "choose"),
         needs=("data",),
     ),
     "alignment": Experiment(
@@ -45,6 +57,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         adapters.run,
         adapters.COLUMNS,
         Scale(steps=40, length=256, window=32, limit=20),
+        options=(*TRAINED, "bench", "limit"),
         needs=("data", "bench"),
     ),
     "finetune": Experiment(
@@ -53,6 +66,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         retrofits.run_finetune,
         retrofits.COLUMNS,
         Scale(steps=40, full_steps=40, length=256, window=32),
+        options=(*TRAINED, "full_steps"),
         needs=("data",),
     ),
     "domains": Experiment(
@@ -61,6 +75,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         texts.run_domain,
         ("length", *retrofits.COLUMNS),
         Scale(blocks=8),
+        options=(*TEXT, "routers"),
         uses_routers=True,
     ),
     "lengths": Experiment(
@@ -69,6 +84,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         texts.run_length,
         ("length", *retrofits.COLUMNS),
         Scale(length=8192, blocks=1),
+        options=ROUTED,
+        instead={"data": "held_out"},
         uses_routers=True,
     ),
     "speed": Experiment(
@@ -77,6 +94,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         machine.run_speed,
         machine.SPEED_COLUMNS,
         Scale(length=16384),
+        options=("length",),
+        most_models=0,
     ),
     "k-sweep": Experiment(
         "Perplexity and kept pairs by number of groups a token joins",
@@ -84,6 +103,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         texts.run_sweep,
         (*retrofits.COLUMNS, "speedup_bound"),
         Scale(blocks=16),
+        options=ROUTED,
+        instead={"data": "held_out"},
         uses_routers=True,
     ),
     "stability": Experiment(
@@ -92,6 +113,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         collapse.run,
         collapse.COLUMNS,
         Scale(steps=10, full_steps=10, length=128, window=16, batch_size=2, blocks=8),
+        options=(*TRAINED, "full_steps"),
         needs=("data",),
     ),
     "ablation": Experiment(
@@ -100,6 +122,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         retrofits.run_ablation,
         retrofits.COLUMNS,
         Scale(steps=10, length=128, window=16, batch_size=2, blocks=16),
+        options=TRAINED,
         needs=("data",),
     ),
     "recipes": Experiment(
@@ -108,6 +131,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         recipes.run,
         recipes.COLUMNS,
         Scale(steps=40, length=256, window=32, batch_size=2, blocks=8),
+        options=TRAINED,
         needs=("data",),
         compare=recipes.compare,
     ),
@@ -117,6 +141,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         machine.run_groups,
         machine.GROUP_COLUMNS,
         Scale(blocks=16),
+        options=(*TEXT, "treebank", "routers"),
+        instead={"held_out": "treebank", "length": "treebank"},
         needs=("treebank",),
         uses_routers=True,
     ),

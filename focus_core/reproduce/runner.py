@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +24,7 @@ CELL_SCHEMA = "focus-reproduce-cell/1"
 SETTINGS, RESULT, CELLS = "run.json", "result.json", "cells"
 _CELL = table({"settings": table(), "rows": array(table()), "made": table({"date": text()})})
 
+MOST_MODELS = 1000
 NEEDS = {
     "data": "training text: give files or folders with --data",
     "bench": "benchmark files: give their folder with --bench (docs/benchmarks.md lists them)",
@@ -41,6 +42,10 @@ class Experiment:
         run: maps context, name of a cell and its values to `{"rows": [...]}` and other results of the cell.
         columns: of the rows, in the order of the table.
         scale: small defaults, for about 15 minutes on 2 cores.
+        options: inputs of `Context` and sizes of `Scale` that change the result, beside model, device and seed.
+        beside: of these, those that change it only where another one is given, by name.
+        instead: of these, those that change nothing where another one is given, by name.
+        most_models: models that can be given; 0 where none is measured.
         needs: required inputs, keys of `NEEDS`.
         uses_routers: whether trained routers are measured; their hash then identifies the run.
         compare: maps the finished cells to rows with comparisons between cells; None to leave rows unchanged.
@@ -51,9 +56,18 @@ class Experiment:
     run: Callable[[Context, str, dict[str, Any]], dict[str, Any]]
     columns: tuple[str, ...]
     scale: Scale = field(default_factory=Scale)
+    options: tuple[str, ...] = ()
+    beside: Mapping[str, str] = field(default_factory=dict)
+    instead: Mapping[str, str] = field(default_factory=dict)
+    most_models: int = 1
     needs: tuple[str, ...] = ()
     uses_routers: bool = False
     compare: Callable[[dict[str, dict[str, Any]]], dict[str, list[dict[str, Any]]]] | None = None
+
+    def acts(self, option: str, given: Collection[str]) -> bool:
+        """Whether one of the given options changes the result."""
+        known = option in self.options and self.instead.get(option) not in given
+        return known and (option not in self.beside or self.beside[option] in given)
 
 
 def check_needs(name: str, experiment: Experiment, context: Context) -> None:

@@ -159,6 +159,22 @@ def write_routers(
     write_atomic(folder / CONFIG, to_json(record) + "\n")
 
 
+def check_elsewhere(out: Path, routers: Any = None) -> None:
+    """Refuse to write new routers over those that they are made from, or into the folder of a model.
+
+    Args:
+        out: folder of the new ones.
+        routers: a folder, or anything else, which is no place.
+
+    Raises:
+        FocusError: it is the same folder, or that of a model without routers.
+    """
+    if (out / "config.json").is_file() and not (out / CONFIG).is_file():
+        raise FocusError(f"{out} holds a model, which stays as it is: name another --out.")
+    if isinstance(routers, str | Path) and Path(routers).expanduser().resolve() == out.resolve():
+        raise FocusError(f"{out} holds the routers to begin with, which stay as they are: name another --out.")
+
+
 def read_routers(folder: Path, model: PreTrainedModel) -> SavedRouters:
     """Read saved routers for a model.
 

@@ -17,6 +17,7 @@ from focus_core.progress import Progress, silent
 from focus_core.results import record_run, text_records
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.narrow.fit import fit_narrow
+from focus_core.routing.storage import check_elsewhere
 from focus_core.text import find_texts, read_text, token_blocks
 from focus_core.training.run import RECORD
 
@@ -67,6 +68,7 @@ def fit_routers(
         OSError: the folder cannot be written.
     """
     out, files = Path(out), find_texts(texts)
+    check_elsewhere(out)
     loaded = model if isinstance(model, LoadedModel) else load_model(model, progress=progress)
     config = narrow_config() if config is None else config
     length = min(LENGTH, positions_of(loaded.model) or LENGTH)

@@ -19,7 +19,7 @@ from focus_core.progress import silent
 from focus_core.results import record_run, text_records
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, retrofit
-from focus_core.routing.storage import CONFIG
+from focus_core.routing.storage import CONFIG, check_elsewhere
 from focus_core.text import read_text, token_blocks
 from focus_core.training import trainer as training
 from focus_core.training.checkpoints import CHECKPOINTS, RUN, check_belongs, phase_key, remove_checkpoints
@@ -94,6 +94,8 @@ def train_phases(
     if dtype not in DTYPES:
         raise FocusError(f"dtype is {dtype!r}: choose one of {', '.join(DTYPES)}.")
     config, settings, out = config or FocusConfig(), settings or TrainerSettings(), Path(out)
+    if not (out / CHECKPOINTS).is_dir():
+        check_elsewhere(out)
     sources, held = find_sources(data), [] if held_out is None else find_sources(held_out)
     # Joins the other processes first, which sharded loading of weights needs.
     training.training_arguments(plan[0], settings, out)

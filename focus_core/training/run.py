@@ -20,7 +20,7 @@ from focus_core.reading import read_json
 from focus_core.results import record_run, text_records
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, Mode, retrofit
-from focus_core.routing.storage import routers_hash
+from focus_core.routing.storage import check_elsewhere, routers_hash
 from focus_core.schema import table
 from focus_core.shipped import routers_folder
 from focus_core.text import find_texts, read_text, token_blocks
@@ -110,6 +110,7 @@ def train_routers(
     if eval_blocks < 0:
         raise FocusError(f"eval_blocks is {eval_blocks}: give a number of held-out blocks, or 0 for no evaluation.")
     out, files = Path(out), find_texts(texts)
+    check_elsewhere(out, start_from)
     held_files = [] if held_out is None else find_texts(held_out)
     contents, held_contents = ([read_text(path) for path in group] for group in (files, held_files))
     with watched(RunLog(out, fresh=not (out / CHECKPOINT).is_file()), watch) as told:

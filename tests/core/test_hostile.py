@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from focus_core import FocusConfig, cli, retrofit
@@ -226,8 +227,27 @@ COMMANDS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "reproduce": (("", ("k-sweep", "x", "")), ("--held-out", TEXTS), ("--out", TEXTS), ("--rate", NUMBERS)),
     "bench model": (("--routers", TEXTS), ("--size", NUMBERS), ("--dtype", WORDS), ("--out", TEXTS)),
     "bench baseline": (("--setting", WORDS[1:]), ("--share", NUMBERS), ("--head", WORDS)),
+    "bench scale": (("--routers", TEXTS), ("--size", NUMBERS), ("--out", TEXTS)),
+    "bench attention --size 8 --repetitions 1": (
+        *(("--out", TEXTS), ("--heads", WORDS), ("--routing", WORDS), ("--dtype", WORDS), ("--backend", WORDS)),
+        *(("--router", WORDS), ("--window", NUMBERS), ("--device", WORDS), ("--preset", WORDS), ("--share", NUMBERS)),
+    ),
+    "effects": (("", TEXTS), ("--layer", NUMBERS), ("--group", NUMBERS), ("--kind", WORDS), ("--out", TEXTS)),
+    "generate": (("", WORDS), ("--document", TEXTS), ("--temperature", NUMBERS), ("--full-below", NUMBERS)),
+    "harness": (("--data", TEXTS), ("--task", WORDS), ("--filler", TEXTS), ("--out", TEXTS), ("--record", TEXTS)),
+    "export": (("", TEXTS), ("", TEXTS), ("", TEXTS), ("--full-below", NUMBERS)),
+    "serve": (("", TEXTS), ("--host", WORDS), ("--dtype", WORDS), ("--device", WORDS)),
+    "scale": (
+        ("--tokens", NUMBERS),
+        ("--flops", NUMBERS),
+        ("--record", TEXTS),
+        ("--sheet", WORDS),
+        ("--gpus", NUMBERS),
+    ),
+    "train ": (("--plan", TEXTS), ("--mode", WORDS), ("--gpus", NUMBERS), ("--precision", WORDS), ("--recipe", WORDS)),
     "fetch": (),
 }
+WITHOUT_MODEL = ("bench attention --size 8 --repetitions 1", "serve", "export")
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +269,7 @@ def test_any_command_line_ends_in_one_sentence(ground, monkeypatch, data):
     monkeypatch.setenv("FOCUS_RUNS", str(ground / "runs"))
     command = data.draw(st.sampled_from(sorted(COMMANDS)))
     model = data.draw(st.sampled_from(("", "./nowhere", "folder", "pipe", "binary", "text.gguf", "a/b/c/d")))
-    arguments = [*command.split(), "--model", model]
+    arguments = [*command.split(), *([] if command in WITHOUT_MODEL else ["--model", model])]
     for option, values in COMMANDS[command]:
         if data.draw(st.integers(0, 3)):
             value = data.draw(st.sampled_from(values))
@@ -258,6 +278,17 @@ def test_any_command_line_ends_in_one_sentence(ground, monkeypatch, data):
     assert result.exception is None or isinstance(result.exception, SystemExit), (arguments, result.exc_info)
     assert result.exit_code in (0, 2) and "Traceback" not in result.output
     assert not list(ground.rglob("*.partial")) and not list(ground.rglob("*.lock"))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_routers_with_values_that_are_not_finite_are_not_read(tmp_path, tiny_llama, value):
+    focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4, top_k=1, route_dim=8))
+    focus.save_pretrained(tmp_path)
+    _, tensors = read_tensors(tmp_path / "routers.safetensors")
+    next(iter(tensors.values())).view(-1)[0] = value
+    save_file(tensors, tmp_path / "routers.safetensors")
+    with pytest.raises(FocusError, match="not finite"):
+        type(focus).from_pretrained(focus.detach(), tmp_path)
 
 
 def test_hostile_routers_do_not_fill_the_memory(tmp_path, tiny_llama):

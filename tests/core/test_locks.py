@@ -70,6 +70,15 @@ def test_places_that_cannot_be_written_are_refused_before_the_work(tmp_path):
     (tmp_path / "file").write_text("x")
     os.mkfifo(tmp_path / "pipe")
     done = []
+    for content in ("my notes", "{}", '{"my": "notes"}', "[1]"):
+        (tmp_path / "notes").write_text(content)
+        with pytest.raises(FocusError, match="notes is not a record"), claim_file(tmp_path / "notes"):
+            pass
+        assert (tmp_path / "notes").read_text() == content
+    for content in ("", '{"schema": "x/1"}'):
+        (tmp_path / "notes").write_text(content)
+        with claim_file(tmp_path / "notes"):
+            pass
 
     @claims_file()
     def work(out: Path | None = None) -> None:

@@ -92,6 +92,17 @@ def test_paths_and_registries_that_contributing_names_exist():
         assert re.search(rf"^{registry}\b", read(path), re.MULTILINE), f"{registry} is not in {path}"
 
 
+def test_what_security_says_can_be_done_exists():
+    text, start = (ROOT / "SECURITY.md").read_text(), (ROOT / "start.py").read_text()
+    assert "read [SECURITY.md](SECURITY.md)" in (ROOT / "README.md").read_text()
+    for name in ("--allow-root", "FOCUS_ALLOWED_ROOTS", "--unlocked"):
+        assert name in text and name in start
+    (audit,) = re.findall(r"^pip-audit .*$", text, re.MULTILINE)
+    files = re.findall(r"-r (\S+)", audit)
+    assert files == ["locks/app.txt", "locks/dev.txt"] and all((ROOT / file).is_file() for file in files)
+    assert "--upgrade" in text and "--upgrade" in (ROOT / "tools" / "lock.py").read_text()
+
+
 def test_hooks_are_the_checks_of_start():
     spec = importlib.util.spec_from_file_location("start", ROOT / "start.py")
     start = importlib.util.module_from_spec(spec)

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.errors import FocusError
+from focus_core.frontier.texts import training_texts
 from focus_core.models import LoadedModel
-from focus_core.reading import read_json
 from focus_core.routing.attach import attach
 from focus_core.routing.storage import routers_hash
-from focus_core.schema import array, table, text
-from focus_core.shipped import routers_folder
 
 
 @dataclass(frozen=True)
@@ -74,21 +72,10 @@ def routed_methods(
             focus.detach()
         if found.get(name, entry)["hash"] != entry["hash"]:
             raise FocusError(f"Two folders of routers are called {name}: rename one of them.")
-        found[name] = entry | {"trained_on": _training_text(folder if folder is not None else name)}
+        found[name] = entry | {"trained_on": training_texts(folder if folder is not None else name)}
         if config.read_share is not None:
             methods += [Method(name, "routers", folder, share=share) for share in shares]
         else:
             planned = config.one_top_k is None
             methods += [Method(name, "routers", folder, top_k) for top_k in ((None,) if planned else top_ks)]
     return methods, found
-
-
-_TRAINED = table({"data": array(table({"name": text(), "sha256": text()}))})
-
-
-def _training_text(folder: str | Path) -> list[dict[str, Any]]:
-    """Name, size and hash of the texts that routers were trained on; empty where that was not recorded."""
-    try:
-        return read_json(routers_folder(folder) / "training.json", _TRAINED)["data"]
-    except (OSError, FocusError):
-        return []

@@ -22,16 +22,16 @@ from focus_core.errors import FocusError
 from focus_core.evaluation.exposure import check_exposed
 from focus_core.evaluation.retention import Untouched
 from focus_core.files import to_json, write_atomic
-from focus_core.frontier.files import write_beside
+from focus_core.frontier.files import check_beside, write_beside
 from focus_core.frontier.kinds.figure import kinds_figure
 from focus_core.frontier.kinds.methods import Cell, Method, routed_methods
-from focus_core.frontier.kinds.record import SCHEMA, check_held_out, contained, described, resumed
+from focus_core.frontier.kinds.record import SCHEMA, contained, described, resumed
 from focus_core.frontier.kinds.rivals import Rivals
 from focus_core.frontier.kinds.table import kinds_markdown
 from focus_core.frontier.kinds.timing import Clock
 from focus_core.frontier.measure import Point, check_names, point_of
 from focus_core.frontier.speeds import Speeds, recorded_speeds
-from focus_core.frontier.texts import Cut, cut, find_kinds
+from focus_core.frontier.texts import Cut, check_held_out, cut, find_kinds
 from focus_core.frontier.tuning import Tuning, training_pool
 from focus_core.frontier.work import Attention, Found, Replaced, Routers, Wanted, points_of
 from focus_core.locks import claims_file
@@ -150,8 +150,7 @@ def measure_protocol(
             positions, or the file holds a measurement of other settings.
         OSError: a file cannot be written.
     """
-    if out.suffix in (".md", ".svg"):
-        raise FocusError(f"The table and the figure are written beside {out}: give --out a name that ends in .json.")
+    check_beside(out)
     settings = settings or ProtocolSettings()
     speeds = recorded_speeds() if speeds is None else speeds
     texts, train_files = find_kinds(kinds), find_texts(train)
@@ -170,7 +169,15 @@ def measure_protocol(
     methods, routers = routed_methods(loaded, settings.routers, settings.top_k, settings.shares)
     training_text = text_records(train_files)
     entries = described(texts, cuts)
-    check_held_out(entries, training_text, routers)
+    check_held_out(
+        [
+            (f"{document['name']} of the kind {kind!r}", document["sha256"])
+            for kind, entry in entries.items()
+            for document in entry["documents"]
+        ],
+        {"--train": training_text, **{f"the routers {name}": entry["trained_on"] for name, entry in routers.items()}},
+        "--kinds",
+    )
     report = {
         "schema": SCHEMA,
         "model": loaded.info.identity,

@@ -65,25 +65,6 @@ def contained(settings: dict[str, Any], points: Sequence[Point]) -> dict[str, An
     return {**settings, "blocks": blocks} | {name: sorted(each - {None}) for name, each in found.items()}
 
 
-def check_held_out(kinds: dict[str, Any], training_text: Sequence[dict[str, Any]], routers: dict[str, Any]) -> None:
-    """Refuse kinds of text with a document that baselines are fitted or routers were trained on.
-
-    Raises:
-        FocusError: there is one.
-    """
-    trained = {each["sha256"]: "--train" for each in training_text}
-    for name, entry in routers.items():
-        trained |= {each["sha256"]: f"the routers {name}" for each in entry["trained_on"]}
-    for kind, entry in kinds.items():
-        for document in entry["documents"]:
-            if document["sha256"] in trained:
-                where = trained[document["sha256"]]
-                raise FocusError(
-                    f"{document['name']} of the kind {kind!r} is training text of {where}: take it out of --kinds, "
-                    "since only held-out text counts."
-                )
-
-
 def resumed(out: Path, report: dict[str, Any], growing: dict[str, Any]) -> dict[str, Any]:
     """The record of the file with what this call adds to it, or a new one.
 

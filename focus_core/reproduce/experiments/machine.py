@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from focus_core.bench.attention import BenchSettings, run_bench
+from focus_core.errors import FocusError
 from focus_core.reproduce.context import Context
 from focus_core.reproduce.runner import CELLS
 
@@ -41,7 +42,15 @@ def run_speed(context: Context, cell: str, values: dict[str, Any]) -> dict[str, 
 
 
 def group_cells(context: Context) -> dict[str, dict[str, Any]]:
-    """One cell: all layers are searched for the published categories."""
+    """One cell: all layers are searched for the published categories.
+
+    Raises:
+        FocusError: a treebank of another form, or a device that groups are not measured on.
+    """
+    if context.treebank is not None and context.treebank.is_file() and context.treebank.suffix.lower() != ".conllu":
+        raise FocusError(f"{context.treebank} is no treebank: give a .conllu file, or texts with --held-out.")
+    if context.device != "cpu":
+        raise FocusError("Groups are measured on the CPU: leave --device out.")
     return {"groups": {"repeats": 200}}
 
 

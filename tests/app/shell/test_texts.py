@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
 
 from focus_core.errors import FocusError
+from focus_core.text import read_text
 from workbench.shell.texts import PART_CHARACTERS, in_folder, parts, samples, uploaded
+from workbench.views.quality.records import find_records
+from workbench.views.quality.tables import find_results
 
 
 def test_the_samples_are_there_and_readable():
@@ -46,6 +50,19 @@ def test_a_folder_lists_its_texts_by_their_path_in_it(tmp_path):
     with pytest.raises(FocusError, match=r"no \.txt or \.md files"):
         (tmp_path / "empty").mkdir()
         in_folder(str(tmp_path / "empty"))
+
+
+def test_pipes_among_texts_and_records_are_never_waited_for(tmp_path):
+    (tmp_path / "b.txt").write_text("some words")
+    for name in ("a.txt", "a.json"):
+        os.mkfifo(tmp_path / name)
+    found = in_folder(str(tmp_path))
+    assert found.pop("b.txt").read_text() == "some words"
+    for path in found.values():
+        with pytest.raises(FocusError, match="not a regular file"):
+            read_text(path)
+    pipe = tmp_path / "a.json"
+    assert find_records([pipe]) == [] and [name for name, _ in find_results([pipe]).skipped] == ["a.json"]
 
 
 @pytest.mark.parametrize("mark", ["\n\n", "\n", " ", ""])

@@ -46,7 +46,7 @@ def test_every_length_is_measured_untouched_and_routed_and_checked(tiny_llama):
 @pytest.mark.parametrize(("share", "budgets"), [(0.2, (None,)), (None, (1, 2))])
 def test_narrow_groups_are_measured_at_their_share_or_at_each_k(tiny_llama, share, budgets):
     config = FocusConfig(router="narrow", num_groups=4, top_k=1, window=8, chunk=4, read_share=share)
-    settings = ModelBenchSettings(prefill=(48,), decode=(40,), top_k=(1, 2), repetitions=1, steps=5, full_below=0)
+    settings = ModelBenchSettings(prefill=(48,), decode=(40,), repetitions=1, steps=5, full_below=0)
     rows = run_model_bench(retrofit(tiny_llama.model, config, seed=0), torch.arange(50), settings)
     assert [(row["task"], row["routing"], row["top_k"]) for row in rows] == [
         ("prefill", "off", None),
@@ -108,6 +108,11 @@ def test_a_k_the_routers_do_not_have_is_refused(tiny_llama):
     focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4), seed=0)
     with pytest.raises(FocusError, match="top_k is 5"):
         run_model_bench(focus, torch.arange(5), ModelBenchSettings(top_k=(5,)))
+    with pytest.raises(FocusError, match="leave --full-below out"):
+        run_model_bench(focus, torch.arange(5), ModelBenchSettings(full_below=64))
+    focus = retrofit(focus.detach(), FocusConfig(router="narrow", num_groups=4, top_k=1, read_share=0.2))
+    with pytest.raises(FocusError, match="leave --k out"):
+        run_model_bench(focus, torch.arange(5), ModelBenchSettings(top_k=(1,)))
 
 
 def test_the_record_is_written_and_returned(tmp_path, tiny_llama):

@@ -145,6 +145,7 @@ def test_unknown_commands_and_options():
     ("error", "code", "sentence"),
     [
         (FocusError("Wrong: do this."), 2, "Wrong: do this."),
+        (FocusError("a\n\x1b[31mé\ud800 is wrong: do this."), 2, "a\\n\\x1b[31mé\\ud800 is wrong: do this."),
         (KeyboardInterrupt(), 130, "Stopped."),
         (OSError(errno.ENOSPC, "No space left"), 2, "The disk is full: free some space and try again."),
         (

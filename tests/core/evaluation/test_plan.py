@@ -166,23 +166,46 @@ def test_commands_plan_and_compare_and_go_on(tiny_llama, tmp_path):
     text.write_text("The quick brown fox jumps over the lazy dog. " * 40)
     focus = retrofit(tiny_llama.model, CONFIG)
     focus.save_pretrained(tmp_path / "routers")
-    common = ["-d", str(text), "--model", str(tmp_path / "model"), "--length", "64", "--blocks", "2"]
+    (tmp_path / "train.txt").write_text("Jackdaws love my big sphinx of quartz, and a fox does not. " * 40)
+    (tmp_path / "other.txt").write_text("Pack my box with five dozen liquor jugs, said the fox. " * 40)
+    common = ["--model", str(tmp_path / "model"), "--length", "64", "--blocks", "2"]
 
     def run(*arguments):
         result = CliRunner().invoke(app, [str(part) for part in arguments])
         assert result.exit_code == 0, result.output
 
     planned = tmp_path / "planned"
-    run("plan", *common, "--routers", tmp_path / "routers", "--budget", 0.5, "-k", 0, "-k", 1, "--out", planned)
+    run(
+        "plan",
+        *common,
+        "-d",
+        text,
+        "--routers",
+        tmp_path / "routers",
+        "--budget",
+        0.5,
+        "-k",
+        0,
+        "-k",
+        1,
+        "--out",
+        planned,
+    )
     record = json.loads((planned / "plan.json").read_text())
     assert len(record["costs"]) == 6
+    over = ["plan", *common, "-d", str(text), "--budget", "0.5", "-r", str(planned), "-o", str(planned / ".")]
+    refused = CliRunner().invoke(app, over)
+    assert refused.exit_code == 2 and "holds the routers to begin with" in refused.stderr
     assert record["plan"]["kept_share"] <= 0.5
     assert FocusModel.from_pretrained(focus.detach(), planned).config.layer_top_k == tuple(
         record["plan"]["layer_top_k"]
     )
 
     out = tmp_path / "frontier.json"
-    arguments = ["frontier", *common, "--train", text, "-r", planned, "--window", 4, "--out", out]
+    arguments = ["frontier", *common, "--train", tmp_path / "train.txt", "-r", planned, "--window", 4, "--out", out]
+    refused = CliRunner().invoke(app, [str(part) for part in (*arguments, "-d", text)])
+    assert refused.exit_code == 2 and "text.txt is training text of the routers planned" in refused.stderr
+    arguments += ["-d", tmp_path / "other.txt"]
     run(*arguments, "--baseline", "streaming", "--baseline", "sparq", "--baseline", "performer")
     points = json.loads(out.read_text())["points"]
     assert {point["method"] for point in points} == {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 
 import pytest
@@ -26,6 +27,7 @@ def folder(tmp_path, tiny_llama):
     focus.save_pretrained(tmp_path / "mine")
     focus.detach()
     (tmp_path / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 40)
+    (tmp_path / "train.txt").write_text("Pack my box with five dozen liquor jugs, said the fox. " * 40)
     return tmp_path
 
 
@@ -40,8 +42,8 @@ def measure(folder, stop_after=None, **changes):
 
     values = {"routers": (str(folder / "mine"),), "top_k": (1,), "baselines": ("sparq",), "length": 64, "window": 4}
     settings = FrontierSettings(**{**values, "blocks": 2, **changes})
-    text, model = [folder / "text.txt"], str(folder / "model")
-    record = measure_frontier(text, text, folder / "f.json", settings, model=model, speeds=Speeds(), progress=show)
+    text, train, model = [folder / "text.txt"], [folder / "train.txt"], str(folder / "model")
+    record = measure_frontier(text, train, folder / "f.json", settings, model=model, speeds=Speeds(), progress=show)
     return record, seen
 
 
@@ -82,8 +84,13 @@ def test_other_settings_and_names_are_refused(folder):
         FrontierSettings(baselines=("magic",))
     with pytest.raises(FocusError, match="'topk' is learned or an oracle: measure it with --kinds"):
         FrontierSettings(baselines=("topk",))
+    (folder / "f.json").unlink()
+    (folder / "f.md").write_text("# My notes")
+    with pytest.raises(FocusError, match=r"f\.md is another file and would be replaced"):
+        measure(folder, baselines=())
+    assert (folder / "f.md").read_text() == "# My notes" and not (folder / "f.json").exists()
     with pytest.raises(FocusError, match=r"ends in \.json"):
-        measure_frontier([folder / "text.txt"], [folder / "text.txt"], folder / "f.md")
+        measure_frontier([folder / "text.txt"], [folder / "text.txt"], folder / "g.md")
 
 
 def test_routers_are_known_by_their_values_not_by_their_folder(folder, tiny_llama):
@@ -100,6 +107,20 @@ def test_routers_are_known_by_their_values_not_by_their_folder(folder, tiny_llam
     with pytest.raises(FocusError, match="Two folders of routers are called mine"):
         measure(folder, routers=(str(folder / "mine"), str(folder / "other" / "mine")))
     assert (folder / "f.json").read_bytes() == before
+
+
+def test_text_that_routers_or_baselines_learnt_is_refused(folder):
+    digest = hashlib.sha256((folder / "text.txt").read_bytes()).hexdigest()
+    earlier = {"data": [{"name": "text.txt", "sha256": digest}], "started_from": None}
+    stages = {"data": [{"name": "x", "sha256": "0"}], "started_from": {"data": [], "started_from": earlier}}
+    (folder / "mine" / "training.json").write_text(json.dumps(stages))
+    with pytest.raises(FocusError, match=r"^text\.txt is training text of the routers mine: take it out of --data"):
+        measure(folder)
+    (folder / "mine" / "training.json").write_text("[" * 100_000)  # damaged: nothing is known of them
+    (folder / "train.txt").write_bytes((folder / "text.txt").read_bytes())
+    with pytest.raises(FocusError, match=r"^text\.txt is training text of --train: take it out of --data"):
+        measure(folder)
+    assert not (folder / "f.json").exists()
 
 
 def test_a_record_that_does_not_know_its_routers_is_read_but_not_resumed(folder):

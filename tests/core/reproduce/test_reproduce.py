@@ -2,7 +2,8 @@
 
 import itertools
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -60,8 +61,43 @@ def context(folder):
     )
 
 
+class Noted(Scale):
+    """Notes the sizes that are read."""
+
+    seen: ClassVar[set[str]] = set()
+
+    def __getattribute__(self, name):
+        if name in Scale.__dataclass_fields__:
+            Noted.seen.add(name)
+        return super().__getattribute__(name)
+
+
+class Watched(Context):
+    """Does not count the sizes that only identify a run."""
+
+    def inputs(self):
+        before = {*Noted.seen}
+        found = super().inputs()
+        Noted.seen.intersection_update(before)
+        return found
+
+
 def run(name, context, only=None, **scale):
-    return run_experiment(name, EXPERIMENTS[name], replace(context, scale=replace(SCALE, **scale)), only=only)
+    values = {field.name: getattr(context, field.name) for field in fields(context)}
+    watched = Watched(**{**values, "scale": Noted(**{**vars(SCALE), **scale})})
+    Noted.seen.clear()
+    record = run_experiment(name, EXPERIMENTS[name], watched, only=only)
+    assert Noted.seen <= set(EXPERIMENTS[name].options), "a size that changes the result would be refused"
+    return record
+
+
+def test_options_are_inputs_and_sizes_and_some_experiment_has_each():
+    options = {option for each in EXPERIMENTS.values() for option in each.options}
+    known = {field.name for part in (Context, Scale) for field in fields(part)}
+    assert known - {"scale", "folder", "models", "device", "seed", "progress"} == options
+    for each in EXPERIMENTS.values():
+        assert {*each.beside, *each.beside.values(), *each.instead, *each.instead.values()} <= set(each.options)
+        assert set(each.needs) <= set(each.options)
 
 
 def test_every_published_table_and_figure_is_there_and_listed():
@@ -333,7 +369,7 @@ def test_ranks_and_rates_of_adapters_can_be_chosen(context):
     assert all("rates" in values for name, values in cells.items() if name != "untouched")
     assert sum("rank" in values for values in adapters.alignment_cells(context).values()) == 3
     refused = CliRunner().invoke(app, ["reproduce", "k-sweep", "--rank", "8"])
-    assert refused.exit_code == 2 and refused.stderr.startswith("--rank belongs to the experiment lora")
+    assert refused.exit_code == 2 and refused.stderr.startswith("--rank changes nothing in k-sweep here")
 
 
 def test_an_experiment_is_one_call_that_returns_the_record(folder, runs):

@@ -88,7 +88,11 @@ def test_a_model_of_any_size_is_costed_by_its_data_sheet():
     ("options", "sentence"),
     [
         (["--sheet", "b900"], "no data sheet 'b900'"),
-        (["--flops", "0"], "above 0"),
+        (["--flops", "0"], "from"),
+        (["--bandwidth", "1e-300"], "from"),
+        (["--network", "1e9"], "--network changes nothing here: give --gpus"),
+        (["--record", "none.json", "--sheet", "h100"], "--sheet changes nothing here"),
+        (["--record", "none.json", "--gpus", "2"], "give the --network"),
         (["--record", "none.json"], "none.json"),
     ],
 )

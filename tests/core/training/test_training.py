@@ -176,6 +176,10 @@ def test_training_goes_on_with_routers_that_were_trained_before(tiny_llama, tmp_
     first, second = tmp_path / "first", tmp_path / "second"
     result = command(first, "--router", "head", "-K", "4", "-w", "8")
     assert result.exit_code == 0, result.output
+    result = command(tmp_path / "model")
+    assert result.exit_code == 2 and "holds a model" in result.output
+    result = command(first, "--start-from", str(first))
+    assert result.exit_code == 2 and "holds the routers to begin with" in result.output
     result = command(second, "--start-from", str(first), "--objective", "lm", "--learning-rate", "1e-12")
     assert result.exit_code == 0, result.output
     ours, theirs = (FocusModel.from_pretrained(load_model(tmp_path / "model").model, each) for each in (second, first))

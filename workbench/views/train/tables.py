@@ -68,10 +68,6 @@ class TrainRequest:
         """
         options: dict[str, Any] = {
             "--model": self.model,
-            "--groups": self.num_groups,
-            "--top-k": self.top_k,
-            "--window": self.window,
-            "--sinks": self.sink_tokens,
             "--steps": self.steps,
             "--length": self.length,
             "--batch-size": self.batch_size,
@@ -79,13 +75,16 @@ class TrainRequest:
             "--objective": self.objective,
             "--seed": self.seed,
             "--eval-blocks": self.eval_blocks,
-            "--router": self.router,
             "--out": out,
         }
         if self.start_from is not None:
             options["--start-from"] = router_folder(self.start_from).resolve()
+        else:
+            options |= {"--groups": self.num_groups, "--top-k": self.top_k, "--router": self.router}
+            options |= {"--window": self.window, "--sinks": self.sink_tokens}
         parts = ["train", *(f"{name}={value}" for name, value in options.items())]
-        parts += [f"--eval-top-k={k}" for k in sorted({1, self.top_k, min(self.top_k + 1, self.num_groups)})]
+        if self.eval_blocks:
+            parts += [f"--eval-top-k={k}" for k in sorted({1, self.top_k, min(self.top_k + 1, self.num_groups)})]
         return parts + [f"--data={path}" for path in data]
 
     def about(self, texts: list[dict[str, Any]]) -> dict[str, Any]:

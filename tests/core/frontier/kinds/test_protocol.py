@@ -177,7 +177,7 @@ def test_unusable_inputs_are_refused(measure, folder, tiny_llama):
     with pytest.raises(FocusError, match="other text of the kind 'code'"):
         measure(lengths=(32,), baselines=())
     with pytest.raises(FocusError, match=r"ends in \.json"):
-        measure_protocol(folder / "kinds", [folder / "train.txt"], folder / "f.md", model=tiny_llama)
+        measure_protocol(folder / "kinds", [folder / "train.txt"], folder / "g.md", model=tiny_llama)
 
 
 def test_text_that_routers_were_trained_on_is_refused(measure, folder):
