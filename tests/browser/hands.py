@@ -19,17 +19,24 @@ def tab_to(page: Any, target: Any, most: int = 120) -> None:
     raise AssertionError(f"Tab does not reach {target}")
 
 
+OUTSIDE = """() => {
+  const main = document.querySelector("[data-testid=stMain]");
+  const apart = (node) => node.closest("[data-testid=stPlotlyChart], [role=tablist], [data-testid=stDataFrame]");
+  const wide = [document.documentElement, main].filter((node) => node.scrollWidth > innerWidth);
+  const used = [...main.querySelectorAll("button, input, textarea, h2, h4, [role=slider], iframe")];
+  return wide.concat(used.filter((node) => node.getClientRects().length && !apart(node)
+    && node.getBoundingClientRect().right > innerWidth + 1)).map((node) => node.outerHTML.slice(0, 200));
+}"""
+"""What is wider than the window, and what can be used and lies beyond it."""
+
+
 def fits_a_phone(page: Any) -> None:
     """At 390 pixels nothing is wider than the page, and all that can be used lies on it."""
     page.set_viewport_size(PHONE)
-    page.wait_for_function(
-        """() => {
-          const main = document.querySelector("[data-testid=stMain]");
-          const inside = [...main.querySelectorAll("button, input, textarea, h2, h4, [role=slider], canvas, iframe")];
-          const apart = (node) => node.closest("[data-testid=stPlotlyChart], [role=tablist], [data-testid=stDataFrame]");
-          return document.documentElement.scrollWidth <= innerWidth && main.scrollWidth <= innerWidth && inside
-            .filter((node) => node.getClientRects().length && !apart(node))
-            .every((node) => node.getBoundingClientRect().right <= innerWidth + 1);
-        }"""
-    )
+    for _ in range(200):  # charts follow a change of the width after a while
+        outside = page.evaluate(OUTSIDE)
+        if not outside:
+            break
+        page.wait_for_timeout(100)
+    assert outside == []
     page.set_viewport_size(WIDE)
