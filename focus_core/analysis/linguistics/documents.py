@@ -159,11 +159,13 @@ def find_documents(corpus: Corpus, tokenizer: Any, settings: AlignSettings) -> t
     One text is in memory at a time, with the documents that are drawn.
 
     Raises:
-        FocusError: no file can be used, or there are both treebanks and texts.
+        FocusError: no file can be used, there are both treebanks and texts, or documents are counted of texts.
     """
     kinds = {PurePath(each.name).suffix.lower() == TREEBANK for each in corpus.documents}
     if len(kinds) > 1:
         raise FocusError("Gold tags and predicted ones do not mix: give either treebanks (.conllu) or texts.")
+    if settings.documents and kinds == {False}:
+        raise FocusError("--documents counts those of treebanks, and these are texts: give --passages.")
     found = Drawn(settings.tokens, settings.seed)
     failed: dict[int, str] = {}
     for index, document in enumerate(corpus.documents):

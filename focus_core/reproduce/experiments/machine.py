@@ -61,7 +61,7 @@ def run_groups(context: Context, cell: str, values: dict[str, Any]) -> dict[str,
     settings = AlignSettings(
         length=context.scale.length,
         passages=context.scale.blocks,
-        documents=8 * context.scale.blocks,
+        documents=0 if context.treebank is None else 8 * context.scale.blocks,
         repeats=values["repeats"],
         seed=context.seed,
     )

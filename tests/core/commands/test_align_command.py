@@ -106,6 +106,12 @@ def test_unknown_choices_are_refused(tmp_path, bad):
     assert result.exit_code == 2
 
 
+def test_documents_of_texts_are_not_counted(tiny_folder, tmp_path):
+    (tmp_path / "text.txt").write_text("A text. " * 20)
+    result = focus("align", tmp_path / "text.txt", "-m", tiny_folder, "--untrained", "--documents", 3)
+    assert result.exit_code == 2 and "--documents counts those of treebanks, and these are texts" in result.stderr
+
+
 def test_gold_and_predicted_tags_do_not_mix(tiny_folder, tmp_path):
     (tmp_path / "a.txt").write_text("A text.")
     (tmp_path / "b.conllu").write_text(treebank(1))
