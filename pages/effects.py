@@ -159,6 +159,9 @@ def _effects(analysis: Analysis) -> None:
             _results(analysis, asked, points)
         else:
             st.markdown(f"#### {BEFORE[asked.effect.kind]}")
+            if asked.tokens < len(analysis.trace.tokens):
+                whole = f"{len(analysis.trace.tokens):,}"
+                st.caption(f"It runs the first {asked.tokens:,} of the {whole} tokens; more take longer.")
         group_link(analysis.trace, row, key="effects_group_page", names=labels_here(analysis, row))
         box = None if running else folded("One link, or the groups of two tokens", "effects_single")
         if box is not None:

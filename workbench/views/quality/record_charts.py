@@ -236,7 +236,8 @@ def _frontier_ranges(known: pd.DataFrame, against: str) -> tuple[tuple[float, fl
 
 def balance_curves(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
     """Largest group and stability of every variant over steps; the dotted line is where all weights join in."""
-    figure = make_subplots(1, 2, subplot_titles=("Largest group, mean over layers", "Tokens that kept their group"))
+    titles = ("Largest group, mean over layers", "Tokens that kept their group")
+    figure = make_subplots(2, 1, subplot_titles=titles, shared_xaxes=True, vertical_spacing=0.1)
     for number, (variant, rows) in enumerate(table.groupby("variant", sort=False)):
         ordered = rows.sort_values("step")
         for place, column in enumerate(("largest group", "stability"), start=1):
@@ -250,14 +251,14 @@ def balance_curves(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
                 line={"color": _color(number, dark), "dash": _DASHES[number // len(_LIGHT) % len(_DASHES)], "width": 2},
                 marker={"size": 6, "symbol": _MARKS[number % len(_MARKS)]},
                 hovertemplate=f"{variant}<br>step %{{x}}: %{{y:.1%}}<extra></extra>",
-                row=1,
-                col=place,
+                row=place,
+                col=1,
             )
     last = table.loc[table["phase"] == "centroids", "step"].max()
     for place in (1, 2):
         if pd.notna(last):
-            figure.add_vline(x=last, line={"dash": "dot", "width": 1}, row=1, col=place)  # type: ignore[arg-type]
-        figure.update_xaxes(title="step (dotted: all weights train from here on)", row=1, col=place)
-        figure.update_yaxes(title="share of tokens", tickformat=".0%", range=[0, 1.02], row=1, col=place)
+            figure.add_vline(x=last, line={"dash": "dot", "width": 1}, row=place, col=1)  # type: ignore[arg-type]
+    figure.update_xaxes(title="step (dotted: all weights train from here on)", row=2, col=1)
+    figure.update_yaxes(title="share of tokens", tickformat=".0%", range=[0, 1.02])
     figure.update_annotations(font_size=14)
-    return style(figure, dark=dark, height=560)
+    return style(figure, dark=dark, height=720)
