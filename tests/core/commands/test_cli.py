@@ -180,6 +180,14 @@ def test_a_file_larger_than_the_memory_is_one_sentence(tmp_path):
     assert result.exit_code == 2 and "1,099,511,627,776 bytes" in result.stderr and result.stderr.count("\n") == 1
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs the device that is always full")  # noqa: PTH110
+def test_a_full_disk_behind_standard_output_is_one_sentence():
+    command = [sys.executable, "-m", "focus_core.cli", "reproduce", "--list"]
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "The disk is full: free some space and try again.\n")
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError(), RuntimeError("shapes do not match")])
 def test_a_programming_error_stays_visible(failing, error):
     assert failing(error).exception is error
