@@ -55,7 +55,7 @@ class Shot:
 
 SHOTS = {
     "home": Shot("", "", "[data-testid=stMain] .passage"),
-    "explore": Shot("explore", "sample=story&layer=12&view=repeats&token=2605", ".cell"),
+    "explore": Shot("explore", "sample=story&layer=17&view=repeats&token=2605", ".cell"),
     "explore-map": Shot("explore", "sample=news&layer=12&view=map", ".cell"),
     "explore-scripts": Shot("explore", "sample=multilingual&layer=12&view=sizes", ".cell"),
     "layers": Shot("layers", "sample=story&layer=12&other=13"),

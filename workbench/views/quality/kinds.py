@@ -101,7 +101,7 @@ def kinds_frontier(table: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             hovertemplate="%{customdata}<br>%{x:.1%} of distant pairs, KL %{y:.4f}<extra></extra>",
         )
     figure.update_layout(title="Divergence from the untouched model by share of pairs kept")
-    figure.update_xaxes(title="distant pairs kept", tickformat=".0%")
+    figure.update_xaxes(title="distant pairs kept", tickformat=".0%", rangemode="tozero")  # few shares may be alike
     figure.update_yaxes(title="KL, nats per token (log)", type="log", exponentformat="power")
     return style(figure, dark=dark, height=420)
 
