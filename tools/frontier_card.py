@@ -238,6 +238,8 @@ def pages() -> Pages:
     cards.fill(made, doc, "answer", frontier_kinds.answer(several))
     cards.fill(made, doc, "kinds", frontier_kinds.summary(frontier_kinds.RECORD, several))
     cards.fill(made, doc, "fresh", frontier_kinds.fresh(read_if_there(frontier_kinds.FRESH)))
+    less = read_if_there(frontier_kinds.LESS)
+    cards.fill(made, doc, "less", frontier_kinds.fresh(less, frontier_kinds.LESS))
     cards.fill(made, doc, "limits", frontier_kinds.limits(several))
     cards.fill(made, ROOT / "docs" / "baselines.md", "grids", frontier_kinds.grids(several))
     cards.fill(made, doc, "budgets", budgets_table(books))

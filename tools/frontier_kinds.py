@@ -18,6 +18,8 @@ from focus_core.frontier.speeds import recorded_speeds
 RECORD = "frontier-kinds.json"
 FRESH = "frontier-fresh.json"
 """The same on texts that nothing was chosen on (tools/held_out.py)."""
+LESS = "frontier-fresh-6.json"
+"""The same at 6% of the pairs."""
 MISSING = "Not measured yet."
 HEADS = "smollm2-135m-k8-heads-lm"
 STALLED = 5
@@ -108,9 +110,9 @@ def summary(name: str, record: Record) -> str:
     return "\n\n".join(parts)
 
 
-def fresh(record: Record | None) -> str:
-    """The record on texts that nothing was chosen on, once there is one."""
-    return MISSING if record is None else summary(FRESH, record)
+def fresh(record: Record | None, name: str = FRESH) -> str:
+    """A record on texts that nothing was chosen on, once there is one."""
+    return MISSING if record is None else summary(name, record)
 
 
 def duration(record: Record) -> str:

@@ -15,7 +15,7 @@ import narrow_speeds
 import numpy as np
 from benchmark_card import RETRIEVAL
 from cards import ROOT, Pages, Record, item, read, read_if_there, table
-from frontier_kinds import FRESH, HEADS, RECORD, at_the_edge, blocks_at, divergence, row_of
+from frontier_kinds import FRESH, HEADS, LESS, RECORD, at_the_edge, blocks_at, divergence, row_of
 
 from focus_core.evaluation.compare import MIN_BLOCKS
 from focus_core.frontier.kinds.means import blocks_of, kinds_at, lengths_of, mean_rows
@@ -93,6 +93,22 @@ def decoding(model: Record) -> str:
     return (
         f"A token after {longest:,} others is decoded {speeds[longest]:.2f} times as fast as by the untouched model "
         "([speed](docs/speed.md))."
+    )
+
+
+def less(record: Record | None) -> str:
+    """One sentence on a smaller share of pairs, on other texts; nothing without a record."""
+    if record is None:
+        return ""
+    length = max(lengths_of(record))
+    ours, sparq = row_of(record, length), row_of(record, length, "sparq")
+    if ours is None or sparq is None or ours.kl is None or sparq.kl is None or not sparq.established:
+        return ""
+    how = "closer" if ours.kl.difference < sparq.kl.difference else "farther"
+    return (
+        f"At {ours.wanted_share:.0%} of the pairs the default is significantly {how} than SparQ: KL "
+        f"{ours.kl.difference:.4f} and {sparq.kl.difference:.4f}, on other texts "
+        f"([{length:,} tokens](docs/frontier.md))."
     )
 
 
@@ -219,7 +235,12 @@ def pages() -> Pages:
     record, model = read(RECORD), read("bench-model-narrow.json")
     made: Pages = {}
     readme = ROOT / "README.md"
-    cards.fill(made, readme, "kinds", f"{answer(record)}\n\n{kinds_table(record)}\n\n{decoding(model)}")
+    cards.fill(
+        made,
+        readme,
+        "kinds",
+        f"{answer(record)}\n\n{kinds_table(record)}\n\n{decoding(model)}\n{less(read_if_there(LESS))}".rstrip(),
+    )
     cards.fill(
         made,
         readme,

@@ -160,13 +160,17 @@ class Speeds:
         return {tokens: point for tokens, (_, point) in found.items()}
 
     def _model(self, kind: Kind, tokens: int, share: float | None, routers: str | None) -> float | None:
-        """Routed models by the name of their routers; a window by its share."""
+        """Routed models by the name of their routers, near the share where both are known; a window by its share."""
         rows = [row for row in self.models if row.kind == kind and row.tokens == tokens]
         if kind == WINDOW:
             gaps = [(abs(row.share - (share or 0.0)), row.speedup) for row in rows if row.share is not None]
             gap, speedup = min(gaps, default=(math.inf, 0.0))
             return speedup if gap <= NEAR else None
-        return next((row.speedup for row in rows if row.routers == routers), None)
+        return next((row.speedup for row in rows if row.routers == routers and _alike(row.share, share)), None)
+
+
+def _alike(share: float | None, other: float | None) -> bool:
+    return share is None or other is None or abs(share - other) <= NEAR
 
 
 _SHARE, _SPEED = maybe(number()), number(above=0)

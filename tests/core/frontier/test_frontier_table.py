@@ -16,7 +16,7 @@ from focus_core.bench.model import SCHEMA as MODEL
 from focus_core.errors import FocusError
 from focus_core.frontier.figure import Axis, figure
 from focus_core.frontier.files import write_beside
-from focus_core.frontier.speeds import Speeds, distant_share, read_speeds, recorded_speeds
+from focus_core.frontier.speeds import ModelSpeed, Speeds, distant_share, read_speeds, recorded_speeds
 from focus_core.frontier.table import frontier_rows, markdown
 from focus_core.resources import data_dir
 
@@ -174,6 +174,14 @@ def test_a_speed_is_of_its_own_length_share_and_cpu(tmp_path):
     kind = ("head", 8, 1)
     assert speeds.at(kind, 64, distant_share(0.5, 64, 4)) == (4.0, 4.0 / 2.0, None, True)  # Sinkhorn runs in training
     assert speeds.at(kind, 128, distant_share(0.5, 64, 4)) == nothing
+
+
+def test_a_models_speed_is_not_shown_at_another_share():
+    kind = ("narrow", 64, None)
+    speeds = Speeds(models=(ModelSpeed(kind, "ours", 2048, 0.15, 1.2), ModelSpeed(kind, "older", 2048, None, 1.1)))
+    assert speeds.at(kind, 2048, 0.16, routers="ours").model == 1.2
+    assert speeds.at(kind, 2048, 0.06, routers="ours").model is None
+    assert speeds.at(kind, 2048, 0.06, routers="older").model == 1.1  # a record that does not tell its share
 
 
 def test_older_baselines_are_marked_until_they_are_measured_folded(tmp_path):
