@@ -177,7 +177,7 @@ def test_a_link_opens_its_group_and_can_be_copied(opened, name, place):
     # The page's own links, and Back.
     page.get_by_role("link", name="5", exact=True).first.click()
     page.wait_for_url(re.compile("#layer-5"))
-    assert page.locator("details.fold[open]").count() == 2
+    page.wait_for_function("document.querySelectorAll('details.fold[open]').length === 2")
     page.go_back()
     page.wait_for_url(copied)
     page.wait_for_function("document.activeElement.classList.contains('shown')")

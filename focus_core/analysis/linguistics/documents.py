@@ -37,6 +37,7 @@ from focus_core.unfinished import resumed
 
 TREEBANK = ".conllu"
 STATES = ("untouched", "routed")
+LENGTH, PASSAGES = 512, 32
 TOKENS = 2**17
 """Most tokens of an alignment, unless chosen otherwise."""
 
@@ -61,8 +62,8 @@ class AlignSettings:
         seed: of everything random.
     """
 
-    length: int = 512
-    passages: int = 32
+    length: int = LENGTH
+    passages: int = PASSAGES
     documents: int = 0
     tokens: int = TOKENS
     rule: str = "last"
@@ -159,13 +160,15 @@ def find_documents(corpus: Corpus, tokenizer: Any, settings: AlignSettings) -> t
     One text is in memory at a time, with the documents that are drawn.
 
     Raises:
-        FocusError: no file can be used, there are both treebanks and texts, or documents are counted of texts.
+        FocusError: no file can be used, there are both treebanks and texts, or settings of one kind for the other.
     """
     kinds = {PurePath(each.name).suffix.lower() == TREEBANK for each in corpus.documents}
     if len(kinds) > 1:
         raise FocusError("Gold tags and predicted ones do not mix: give either treebanks (.conllu) or texts.")
     if settings.documents and kinds == {False}:
         raise FocusError("--documents counts those of treebanks, and these are texts: give --passages.")
+    if kinds == {True} and (settings.length, settings.passages) != (LENGTH, PASSAGES):
+        raise FocusError("--length and --passages cut texts, and these are treebanks: give --documents.")
     found = Drawn(settings.tokens, settings.seed)
     failed: dict[int, str] = {}
     for index, document in enumerate(corpus.documents):

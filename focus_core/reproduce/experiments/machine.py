@@ -58,13 +58,10 @@ def run_groups(context: Context, cell: str, values: dict[str, Any]) -> dict[str,
     """The purest group for each published category, with its references, as `focus align` measures them."""
     from focus_core.analysis.linguistics.run import AlignSettings, align_texts
 
-    settings = AlignSettings(
-        length=context.scale.length,
-        passages=context.scale.blocks,
-        documents=0 if context.treebank is None else 8 * context.scale.blocks,
-        repeats=values["repeats"],
-        seed=context.seed,
-    )
+    scale = context.scale
+    texts = {"length": scale.length, "passages": scale.blocks}
+    parts = texts if context.treebank is None else {"documents": 8 * scale.blocks}
+    settings = AlignSettings(**parts, repeats=values["repeats"], seed=context.seed)
     found = align_texts(
         [context.treebank] if context.treebank is not None else context.held_files,
         model=context.models[0],

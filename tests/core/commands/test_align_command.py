@@ -112,6 +112,13 @@ def test_documents_of_texts_are_not_counted(tiny_folder, tmp_path):
     assert result.exit_code == 2 and "--documents counts those of treebanks, and these are texts" in result.stderr
 
 
+@pytest.mark.parametrize("option", [("--length", 64), ("--passages", 4)])
+def test_treebanks_are_not_cut(tiny_folder, tmp_path, option):
+    (tmp_path / "a.conllu").write_text(treebank(1))
+    result = focus("align", tmp_path / "a.conllu", "-m", tiny_folder, "--untrained", *option)
+    assert result.exit_code == 2 and "these are treebanks: give --documents" in result.stderr
+
+
 def test_gold_and_predicted_tags_do_not_mix(tiny_folder, tmp_path):
     (tmp_path / "a.txt").write_text("A text.")
     (tmp_path / "b.conllu").write_text(treebank(1))
