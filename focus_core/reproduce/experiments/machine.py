@@ -60,7 +60,7 @@ def run_groups(context: Context, cell: str, values: dict[str, Any]) -> dict[str,
 
     scale = context.scale
     texts = {"length": scale.length, "passages": scale.blocks}
-    parts = texts if context.treebank is None else {"documents": 8 * scale.blocks}
+    parts: dict[str, Any] = texts if context.treebank is None else {"documents": 8 * scale.blocks}
     settings = AlignSettings(**parts, repeats=values["repeats"], seed=context.seed)
     found = align_texts(
         [context.treebank] if context.treebank is not None else context.held_files,
