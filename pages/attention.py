@@ -33,7 +33,7 @@ PERCENT = st.column_config.NumberColumn(format="percent")
 
 def main() -> None:
     """Draw the page."""
-    analysis = open_page("Attention: what does one token read?", QUESTION)
+    analysis = open_page("Attention: what does one token read?", QUESTION, on_pick=_select)
     if analysis is None:
         _empty_state()
         return

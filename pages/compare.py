@@ -37,6 +37,7 @@ from workbench.views.compare.tables import (
 )
 from workbench.views.explore.verdicts import layer_verdict
 from workbench.views.layers.charts import overlap_map
+from workbench.widgets.arriving import arriving_layer
 from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.group_link import await_labels, called, group_column, group_urls, labels_here
@@ -63,15 +64,27 @@ def main() -> None:
     _compare(analysis)
 
 
-def _second(a: Side, settings: service.Settings, text: str) -> Analysis:
-    """B; A stands alone while B is routed."""
-    alone = st.empty()
+def _second(a: Side, settings: service.Settings, text: str, layer: int) -> Analysis:
+    """B; while it is routed A stands alone, beside the groups of B as they come.
+
+    Args:
+        a: A.
+        settings: of B.
+        text: of B.
+        layer: number of B's layer.
+    """
+    alone, places = st.empty(), []
 
     def on_layer(part: RoutedLayer) -> None:
         tell(part)
-        if part.done == 1:  # so that nothing flickers where B is known
+        if not places:  # at the first layer, so that nothing flickers where B is known
             with alone.container():
-                _alone(a)
+                left, right = st.columns(2, gap="medium")
+                with left:
+                    _alone(a)
+                right.markdown("**B.** Its groups get the numbers of A when all its layers are known.")
+                places.append(right.empty())
+        arriving_layer(settings, text, part, places[0], layer=layer, key="arriving_b", height=420)
 
     with routing_progress("Routing B") as tell:
         second = service.analysis(settings, text, on_layer)
@@ -103,7 +116,8 @@ def _compare(analysis: Analysis) -> None:
                 "The layer of A. B has the same layer unless it differs in the layer.",
                 label="Layer of A",
             )
-            second = _second(Side(analysis, row), settings, analysis.trace.text if text is None else text)
+            layer = controls.expected_layer(analysis.trace, row, differs="layer" in differs)
+            second = _second(Side(analysis, row), settings, analysis.trace.text if text is None else text, layer)
             other = controls.layer(analysis.trace.layers[row], second.trace, differs="layer" in differs)
         finally:
             state.publish()

@@ -5,15 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from focus_core.analysis import Trace
 from focus_core.analysis.display.cells import page_of, paginate
 from focus_core.analysis.tokens import context, margin_of
-from focus_core.analysis.trace import RoutedLayer
 from workbench.charts.group_sizes import all_sizes, layer_sizes, size_table
 from workbench.charts.theme import is_dark
-from workbench.engine import service
 from workbench.engine.service import Analysis
 from workbench.shell import state
 from workbench.shell.frame import open_page
@@ -51,7 +48,7 @@ WEIGHT = st.column_config.NumberColumn(format="%.3f")
 
 def main() -> None:
     """Draw the page."""
-    analysis = open_page("Explore: which group is each token in?", QUESTION, _meanwhile, _arriving)
+    analysis = open_page("Explore: which group is each token in?", QUESTION, _meanwhile, _select)
     if analysis is None:
         _empty_state()
         return
@@ -68,22 +65,6 @@ def _meanwhile(inputs: Inputs) -> bool:
     with st.container(height=640, border=True):
         token_strip(data, key="preview", on_pick=_select)
     return True
-
-
-def _arriving(inputs: Inputs, part: RoutedLayer, place: DeltaGenerator) -> None:
-    """The groups of the first layer as soon as they are known, then those of the chosen one."""
-    wanted, chosen = part.done - 1 == part.count // 2, st.session_state.get("layer", -1)
-    if chosen != -1:
-        wanted = part.layer == chosen
-    if inputs.text is None or not (wanted or part.done == 1):
-        return
-    offsets = service.encoding(inputs.settings.model, inputs.text).offsets
-    data = previews.preview_strip(previews.of_layer(inputs.text, offsets, part), part.layer, _selected())
-    rest = "" if wanted else f" Layer {chosen} follows." if chosen != -1 else " The middle one follows."
-    with place.container():
-        st.caption(f"Groups of layer {part.layer}.{rest} Details follow when all layers are known.")
-        with st.container(height=640, border=True):
-            token_strip(data, key=f"arriving_{part.layer}", on_pick=_select)
 
 
 @st.fragment

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Collection
 
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from focus_core.analysis.tables import text_hash
 from focus_core.analysis.trace import RoutedLayer
@@ -16,6 +15,7 @@ from workbench.engine import service
 from workbench.engine.service import Analysis
 from workbench.shell import asking, handover, reading, sidebar, state
 from workbench.widgets import tour
+from workbench.widgets.arriving import arriving_layer
 from workbench.widgets.badge import provenance_badge
 from workbench.widgets.copy_link import copy_link
 from workbench.widgets.guard import say
@@ -29,17 +29,19 @@ def open_page(
     title: str,
     question: str,
     meanwhile: Callable[[sidebar.Inputs], bool] | None = None,
-    arriving: Callable[[sidebar.Inputs, RoutedLayer, DeltaGenerator], None] | None = None,
+    on_pick: Callable[[int], None] | None = None,
     parts: Collection[str] = sidebar.PARTS,
 ) -> Analysis | None:
     """Draw the head of a page and analyse the chosen text.
+
+    While a text is routed, the groups of its first layer are shown as soon as they are known, then those of the chosen
+    one.
 
     Args:
         title: of the page.
         question: the one it answers.
         meanwhile: draws what can be shown while a text that is new in this session is routed; False if that is nothing.
-        arriving: told of every layer as soon as its groups are known, while those after it are routed, unless there is
-            something to show meanwhile; draws them into the place it is given.
+        on_pick: told of a token that is clicked while its text is routed, on pages where a token can be selected.
         parts: of the sidebar that act on the page, of `sidebar.PARTS`.
 
     Returns:
@@ -49,9 +51,10 @@ def open_page(
         FocusError: bad model, routers or settings. Why a text cannot be routed is said here, and the page stops.
     """
     inputs = open_bare_page(title, question, parts)
-    if inputs.text is None:
+    text = inputs.text
+    if text is None:
         return None
-    handover.show(inputs.text)
+    handover.show(text)
     st.empty()  # takes the place of the empty state, whose hint would stay while the text is routed
     waiting, place, drawn = st.container(), st.empty(), False
     if meanwhile is not None and st.session_state.get(_SEEN) != (seen := _of(inputs)):
@@ -66,14 +69,15 @@ def open_page(
 
                 def on_layer(part: RoutedLayer) -> None:
                     tell(part)
-                    if arriving is not None and not drawn:
-                        arriving(inputs, part, place)
+                    if not drawn:
+                        layer = st.session_state.get("layer", -1)
+                        arriving_layer(inputs.settings, text, part, place, layer=layer, on_pick=on_pick)
 
-                found = service.analysis(inputs.settings, inputs.text, on_layer)
+                found = service.analysis(inputs.settings, text, on_layer)
         except FocusError as error:
             with refused.container():
                 say(error)
-                _offer_beginning(inputs.settings.model, inputs.text)
+                _offer_beginning(inputs.settings.model, text)
             st.stop()
         finally:
             place.empty()

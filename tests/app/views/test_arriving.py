@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from opening import TEXT, paste, shown
+from streamlit.testing.v1.element_tree import UnknownElement
 
 from focus_core.models import default_model
 from workbench.engine import service
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.skipif(not default_model.is_cached(), reason="the defau
 
 @pytest.fixture
 def drawn(monkeypatch) -> list[dict[str, Any]]:
-    """The strips that Explore draws before all layers are known; each layer waits until the page has heard of it."""
+    """The strips that pages draw before all layers are known; each layer waits until the page has heard of it."""
     strips: list[dict[str, Any]] = []
     genuine, analyze = previews.preview_strip, service.analyze
 
@@ -57,6 +58,17 @@ def test_explore_draws_the_first_layer_and_the_chosen_one_as_they_come(drawn, la
         assert np.isclose(sum(group["share"] for group in strip["groups"]), 1)
 
 
+@pytest.mark.parametrize("page", ["attention", "linguistics", "group", "report"])
+def test_other_pages_draw_layers_as_they_come_and_take_them_away(drawn, page):
+    app = paste(page, f"{TEXT} That was {page}.", layer="7", token="5", window="16")
+    shown(app)
+    assert [strip["layer"] for strip in drawn] == [0, 7]
+    assert [strip["selected"] for strip in drawn] == [5 if page == "attention" else None] * 2
+    keys = [each.proto.id for each in app.main if isinstance(each, UnknownElement) and each.type == "bidi_component"]
+    assert not [key for key in keys if "arriving" in key], keys
+    assert page != "attention" or any("attention_strip" in key for key in keys)  # so they would be seen
+
+
 def test_a_text_that_is_known_is_drawn_at_once(drawn):
     text = f"{TEXT} That was twice."
     paste("explore", text)
@@ -64,7 +76,7 @@ def test_a_text_that_is_known_is_drawn_at_once(drawn):
     assert count and "tokens" in shown(paste("explore", text)) and len(drawn) == count
 
 
-def test_compare_draws_a_alone_while_b_is_routed(drawn, monkeypatch):
+def test_compare_draws_a_and_the_layers_of_b_while_b_is_routed(drawn, monkeypatch):
     text, heard = f"{TEXT} That was A.", []
     genuine, strip = service.analysis, compare_strip.strip_data
 
@@ -85,3 +97,4 @@ def test_compare_draws_a_alone_while_b_is_routed(drawn, monkeypatch):
     routed = [part for part in heard if part[1] != "strip"]
     assert routed[0] == (2, 1) and (1, 1) in routed and max(done for _, done in routed) <= 30
     assert heard.index((2, "strip")) < heard.index((1, 1)) < heard.index((1, 2))  # A's own, before B is known
+    assert [strip["layer"] for strip in drawn] == [0, 15] * 2  # of A, then of B

@@ -77,6 +77,18 @@ def draw(first: Analysis) -> tuple[Settings, str | None, str | None, set[str]]:
     return settings, text, text_name, differs
 
 
+def expected_layer(first: Trace, row: int, *, differs: bool) -> int:
+    """Number of B's layer while B is not known yet: the chosen one, or what `layer` begins with.
+
+    Args:
+        first: the routing of A.
+        row: row of A's layer.
+        differs: whether the user may choose it.
+    """
+    chosen = st.session_state.get("b_layer", -1) if differs else first.layers[row]
+    return first.layers[min(row + 1, len(first.layers) - 1)] if chosen == -1 else chosen
+
+
 def layer(first_layer: int, second: Trace, *, differs: bool) -> int:
     """Row of B's layer: A's where it does not differ, or the nearest one B has.
 
