@@ -15,7 +15,10 @@ from focus_core.errors import FocusError
 from focus_core.reading import read_bytes, regular
 
 TEXT_SUFFIXES = (".txt", ".md")
-"""Suffixes of text files in a folder; a file given by name may have any suffix."""
+"""Suffixes of text files in a folder; a file given by name may have any suffix but those of tables."""
+TABLE_SUFFIXES = (".jsonl", ".ndjson", ".parquet")
+"""Suffixes of tables with a text in each row, which only some callers read."""
+CORPUS_SUFFIXES = (*TEXT_SUFFIXES, *TABLE_SUFFIXES)
 
 
 class Encoding(NamedTuple):
@@ -89,13 +92,13 @@ def find_texts(
             files are left out.
         unread: where given, folders that cannot be listed are added to it, and pipes and broken links count as texts,
             so that reading them names the fault. Otherwise all three are left out.
-        suffixes: of the files to find in folders.
+        suffixes: of the files to find in folders, and of the tables that the caller reads.
 
     Returns:
         The files in the order given, each once.
 
     Raises:
-        FocusError: a path does not exist, or there is no text at all.
+        FocusError: a path does not exist, there is no text at all, or a table where only plain text is read.
     """
     found: dict[Path, None] = {}
     for path in map(Path, [paths] if isinstance(paths, (str, Path)) else paths):
@@ -104,10 +107,16 @@ def find_texts(
             if not inside:
                 raise FocusError(no_texts(path, suffixes))
             found.update(dict.fromkeys(inside))
-        elif path.exists():
-            found[regular(path)] = None
-        else:
+        elif not path.exists():
+            if str(path).startswith("hf:"):
+                raise FocusError(f"{path} is a data set of the hub: only `focus train --trainer` streams those.")
             raise FocusError(f"There is no file or folder {path}: check the path.")
+        elif path.suffix.lower() in TABLE_SUFFIXES and path.suffix.lower() not in suffixes:
+            raise FocusError(
+                f"{path} is a table of texts, and plain text is read here: write its texts into .txt files."
+            )
+        else:
+            found[regular(path)] = None
     if not found:
         raise FocusError("No text was given: name at least one file or folder.")
     return list(found)

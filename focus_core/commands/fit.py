@@ -20,7 +20,9 @@ from focus_core.commands.options import (
 
 
 def fit(
-    data: Annotated[list[Path], typer.Option("--data", "-d", help="Text file or folder; repeat for more.")],
+    data: Annotated[
+        list[Path], typer.Option("--data", "-d", help="Text, JSON Lines or Parquet file, or folder; repeat for more.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the routers.")] = Path("runs/narrow"),
     model: ModelOption = "default",
     groups: Annotated[

@@ -37,7 +37,8 @@ _OF_ROUTERS = ("recipe", "router", "groups", "top_k", "window", "sinks")
 def train(
     context: typer.Context,
     data: Annotated[
-        list[Path] | None, typer.Option("--data", "-d", help="Text file or folder; repeat for more.")
+        list[Path] | None,
+        typer.Option("--data", "-d", help="Text, JSON Lines or Parquet file, or folder; repeat for more."),
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for the routers; repeat the command to resume there.")

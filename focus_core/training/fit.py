@@ -18,8 +18,9 @@ from focus_core.results import record_run, text_records
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.narrow.fit import fit_narrow
 from focus_core.routing.storage import check_elsewhere
-from focus_core.text import find_texts, read_text, token_blocks
+from focus_core.text import CORPUS_SUFFIXES, find_texts, token_blocks
 from focus_core.training.run import RECORD
+from focus_core.training.stream import Source, documents
 
 SCHEMA = "focus-fit/1"
 LENGTH = 1024
@@ -52,7 +53,8 @@ def fit_routers(
     """Fit narrow routers to a model in one pass over a sample of texts.
 
     Args:
-        texts: text files and folders; as many blocks are taken from each file, spread over it.
+        texts: files and folders, of plain text or of tables (JSON Lines, Parquet) with a text in each row; as many
+            blocks are taken from each file, spread over it.
         out: folder for the routers and `training.json`.
         model: a loaded model, or a name that `load_model` accepts.
         config: settings with router="narrow"; `narrow_config` when None.
@@ -67,13 +69,13 @@ def fit_routers(
         FocusError: a text is shorter than a block, or settings that cannot be used.
         OSError: the folder cannot be written.
     """
-    out, files = Path(out), find_texts(texts)
+    out, files = Path(out), find_texts(texts, suffixes=CORPUS_SUFFIXES)
     check_elsewhere(out)
     loaded = model if isinstance(model, LoadedModel) else load_model(model, progress=progress)
     config = narrow_config() if config is None else config
     length = min(LENGTH, positions_of(loaded.model) or LENGTH)
     each = max(1, round(tokens / length / len(files)))
-    pools = [token_blocks(loaded.tokenizer, [read_text(path)], length, max_blocks=each) for path in files]
+    pools = [token_blocks(loaded.tokenizer, documents([Source(path)]), length, max_blocks=each) for path in files]
     blocks = np.concatenate(pools)
     need = _need_blocks(loaded, files) if config.shares_by_need or config.count_spread else None
     focus = fit_narrow(loaded.model, blocks, config, need=need, seed=seed, progress=progress)
@@ -98,5 +100,5 @@ def _need_blocks(loaded: LoadedModel, files: Sequence[Path]) -> np.ndarray | Non
     for path in files:
         with suppress(FocusError):  # shorter than a block
             length = min(NEED_LENGTH, positions)
-            found.append(token_blocks(loaded.tokenizer, [read_text(path)], length, max_blocks=1))
+            found.append(token_blocks(loaded.tokenizer, documents([Source(path)]), length, max_blocks=1))
     return np.concatenate(found) if found else None

@@ -20,7 +20,7 @@ from focus_core.results import record_run, text_records
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, retrofit
 from focus_core.routing.storage import CONFIG, check_elsewhere
-from focus_core.text import read_text, token_blocks
+from focus_core.text import token_blocks
 from focus_core.training import trainer as training
 from focus_core.training.checkpoints import CHECKPOINTS, RUN, check_belongs, phase_key, remove_checkpoints
 from focus_core.training.log import RunLog
@@ -29,7 +29,7 @@ from focus_core.training.modes import DTYPES, Phase, phases, scratch_model
 from focus_core.training.objectives import DEFAULT_OBJECTIVE
 from focus_core.training.processes import is_main_process, world_size
 from focus_core.training.run import RECORD, SCHEMA, TrainedRun
-from focus_core.training.stream import Source, TokenStream, find_sources
+from focus_core.training.stream import Source, TokenStream, documents, find_sources
 from focus_core.training.trainer import FocusTrainer, TrainerSettings
 from focus_core.training.watch import Watch, watched
 
@@ -173,7 +173,7 @@ def _measure(
     trainer: FocusTrainer, loaded: LoadedModel, held: list[Source], length: int, eval_blocks: int, top_k: Sequence[int]
 ) -> list[Evaluation]:
     focus = trainer.task.focus
-    texts = [read_text(source.path) for source in held if source.path is not None]
+    texts = documents(source for source in held if source.path is not None)
     blocks = token_blocks(loaded.tokenizer, texts, length, max_blocks=eval_blocks)
     focus.eval()
     plan = standard_settings(focus.config.num_groups, tuple(top_k))

@@ -23,11 +23,12 @@ from focus_core.routing.model import FocusModel, Mode, retrofit
 from focus_core.routing.storage import check_elsewhere, routers_hash
 from focus_core.schema import table
 from focus_core.shipped import routers_folder
-from focus_core.text import find_texts, read_text, token_blocks
+from focus_core.text import CORPUS_SUFFIXES, find_texts, token_blocks
 from focus_core.training.calibrate import calibrate
 from focus_core.training.log import RunLog, read_log
 from focus_core.training.loop import CHECKPOINT, Step, TrainSettings, calibration_blocks, train
 from focus_core.training.objectives import DEFAULT_OBJECTIVE
+from focus_core.training.stream import Source, documents
 from focus_core.training.watch import Watch, watched
 
 RECORD, SCHEMA = "training.json", "focus-train/1"
@@ -82,7 +83,7 @@ def train_routers(
     arguments.
 
     Args:
-        texts: text files and folders.
+        texts: files and folders, of plain text or of tables (JSON Lines, Parquet) with a text in each row.
         out: folder for the routers, `training.json` and `progress.jsonl`.
         model: a loaded model, or a name that `load_model` accepts.
         config: settings of new routers; the defaults of `FocusConfig` when None.
@@ -109,10 +110,10 @@ def train_routers(
     )
     if eval_blocks < 0:
         raise FocusError(f"eval_blocks is {eval_blocks}: give a number of held-out blocks, or 0 for no evaluation.")
-    out, files = Path(out), find_texts(texts)
+    out, files = Path(out), find_texts(texts, suffixes=CORPUS_SUFFIXES)
     check_elsewhere(out, start_from)
-    held_files = [] if held_out is None else find_texts(held_out)
-    contents, held_contents = ([read_text(path) for path in group] for group in (files, held_files))
+    held_files = [] if held_out is None else find_texts(held_out, suffixes=CORPUS_SUFFIXES)
+    contents, held_contents = (list(documents(map(Source, group))) for group in (files, held_files))
     with watched(RunLog(out, fresh=not (out / CHECKPOINT).is_file()), watch) as told:
         told.phase("loading")
         loaded = model if isinstance(model, LoadedModel) else load_model(model)

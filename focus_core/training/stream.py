@@ -13,14 +13,12 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from focus_core.errors import FocusError, require
-from focus_core.jsonl import SUFFIXES, line_text, text_column
+from focus_core.jsonl import line_text, text_column
 from focus_core.reading import regular
-from focus_core.text import TEXT_SUFFIXES, opened, opening_tokens, read_text
+from focus_core.text import CORPUS_SUFFIXES, TABLE_SUFFIXES, opened, opening_tokens, read_text
 
 HUB_PREFIX = "hf:"
 """Marks the name of a Hugging Face data set, as in hf:org/name or hf:org/name:configuration."""
-
-TABLE_SUFFIXES = (*SUFFIXES, ".parquet")
 
 
 @dataclass(frozen=True)
@@ -55,10 +53,12 @@ def find_sources(names: str | Path | Iterable[str | Path]) -> list[Source]:
             raise FocusError(f"There is no file or folder {path}: check the path, or write hf:NAME for a hub data set.")
         files = [path if path.is_dir() else regular(path)]
         if path.is_dir():
-            wanted = (*TEXT_SUFFIXES, *TABLE_SUFFIXES)
-            files = sorted(entry for entry in path.rglob("*") if entry.suffix.lower() in wanted and entry.is_file())
+            found = (entry for entry in path.rglob("*") if entry.suffix.lower() in CORPUS_SUFFIXES)
+            files = sorted(entry for entry in found if entry.is_file())
             if not files:
-                raise FocusError(f"The folder {path} has no {', '.join(wanted)} files: name the files themselves.")
+                raise FocusError(
+                    f"The folder {path} has no {', '.join(CORPUS_SUFFIXES)} files: name the files themselves."
+                )
         sources.update(dict.fromkeys(Source(file) for file in files))
     if not sources:
         raise FocusError("No text was given: name at least one file, folder or data set.")

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from focus_core.errors import FocusError
 from focus_core.text import (
+    CORPUS_SUFFIXES,
     decode_text,
     encode,
     find_texts,
@@ -246,6 +247,13 @@ def test_finding_texts(tmp_path):
     for missing in ([], [tmp_path / "c"], [tmp_path / "b" / ".hidden" / "y"]):
         with pytest.raises(FocusError):
             find_texts(missing)
+    for name in ("c.jsonl", "d.Parquet"):
+        (tmp_path / name).write_text("x")
+        assert find_texts(tmp_path / name, suffixes=CORPUS_SUFFIXES) == [tmp_path / name]
+        with pytest.raises(FocusError, match="is a table of texts, and plain text is read here"):
+            find_texts(tmp_path / name)
+    with pytest.raises(FocusError, match="only `focus train --trainer` streams"):
+        find_texts("hf:org/name")
     with pytest.raises(FocusError, match="folder"):
         read_text(tmp_path / "b")
     with pytest.raises(FocusError, match="no file"):

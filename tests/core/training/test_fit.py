@@ -6,6 +6,7 @@ import pytest
 
 from focus_core import FocusError, FocusModel
 from focus_core.evaluation import evaluate
+from focus_core.routing.storage import routers_hash
 from focus_core.text import token_blocks
 from focus_core.training.fit import fit_routers, narrow_config
 
@@ -26,6 +27,19 @@ def test_fitted_routers_attach_and_keep_the_share(tiny_llama, tmp_path):
     assert config.budget == "15% read" and row.top_k is None
     assert row.kept_share == pytest.approx(0.15, abs=0.03)
     focus.detach()
+
+
+def test_a_table_gives_the_routers_of_its_text(tiny_llama, tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"text": TEXT}) + "\n")
+    config = narrow_config(num_groups=8, window=16, page_size=4, chunk=8)
+    found = []
+    for name in ("text.txt", "rows.jsonl"):
+        fit_routers(tmp_path / name, tmp_path / name[:4], model=tiny_llama, config=config, tokens=2048)
+        focus = FocusModel.from_pretrained(tiny_llama.model, tmp_path / name[:4])
+        found.append(routers_hash(focus.routers))
+        focus.detach()
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(("by_need", "by_spread"), [(True, True), (True, False), (False, True), (False, False)])

@@ -47,6 +47,22 @@ class Recorder(Silent):
         self.closed += 1
 
 
+def test_a_table_gives_the_routers_of_its_texts(tiny_llama, text, tmp_path):
+    rows = [text.read_text(), text.read_text().upper()]
+    for name, row in zip(("a.txt", "b.txt"), rows, strict=True):
+        (tmp_path / "files").mkdir(exist_ok=True)
+        (tmp_path / "files" / name).write_text(row)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
+    found = []
+    for data, held, out in (("files", text, "one"), ("rows.jsonl", tmp_path / "rows.jsonl", "other")):
+        run = train_routers(tmp_path / data, tmp_path / out, model=tiny_llama, watch=Silent(), held_out=held, **OPTIONS)
+        found.append((routers_hash(run.focus.routers), run.record))
+        run.focus.detach()
+    (texts, plain), (table, record) = found
+    assert texts == table
+    assert record["held_out"] == record["data"] != plain["data"]
+
+
 def test_a_run_returns_routers_and_the_record_it_wrote(tiny_llama, text, tmp_path):
     before = {name: tensor.clone() for name, tensor in tiny_llama.model.state_dict().items()}
     watch = Recorder()
