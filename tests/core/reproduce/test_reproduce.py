@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from focus_core import FocusConfig, FocusError, FocusModel, retrofit
+from focus_core import FocusError, FocusModel
 from focus_core.cli import app
 from focus_core.evaluation import evaluate
 from focus_core.reproduce import runner
 from focus_core.reproduce.context import Context, Scale
-from focus_core.reproduce.experiments import adapters
 from focus_core.reproduce.experiments.recipes import SHARE
 from focus_core.reproduce.registry import EXPERIMENTS
 from focus_core.reproduce.run import reproduce
@@ -22,43 +21,11 @@ from focus_core.reproduce.runner import Experiment, run_experiment
 from focus_core.resources import data_dir
 from focus_core.results import REPRODUCTION
 
-WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "dog", "run", "past", "it", "then", "slept"]
-SCALE = Scale(steps=2, full_steps=2, length=64, batch_size=2, blocks=3, window=8, limit=2)
 PUBLISHED = {"retrofit", "scale", "lora", "alignment", "finetune", "domains", "lengths", "speed", "k-sweep"}
 PUBLISHED |= {"stability", "ablation", "groups"}
 OWN = {"recipes", "adapted"}
 
-
-@pytest.fixture(autouse=True)
-def runs(tmp_path, monkeypatch):
-    monkeypatch.setenv("FOCUS_RUNS", str(tmp_path / "runs"))
-    return tmp_path / "runs"
-
-
-@pytest.fixture
-def folder(tmp_path, tiny_llama):
-    """A model on the disk, with routers, training text and held-out text."""
-    tiny_llama.model.save_pretrained(tmp_path / "model")
-    tiny_llama.tokenizer.save_pretrained(tmp_path / "model")
-    for name, seed in (("train.txt", 0), ("held.txt", 1)):
-        (tmp_path / name).write_text(" ".join(np.random.default_rng(seed).choice(WORDS, 900)))
-    focus = retrofit(tiny_llama.model, FocusConfig(num_groups=4, top_k=1, window=8, sink_tokens=1, route_dim=8))
-    focus.trained = True
-    focus.save_pretrained(tmp_path / "routers")
-    focus.detach()
-    return tmp_path
-
-
-@pytest.fixture
-def context(folder):
-    return Context(
-        SCALE,
-        folder,
-        data=[folder / "train.txt"],
-        held_out=[folder / "held.txt"],
-        models=[str(folder / "model")],
-        routers=str(folder / "routers"),
-    )
+pytestmark = pytest.mark.usefixtures("runs")
 
 
 class Noted(Scale):
@@ -84,7 +51,7 @@ class Watched(Context):
 
 def run(name, context, only=None, **scale):
     values = {field.name: getattr(context, field.name) for field in fields(context)}
-    watched = Watched(**{**values, "scale": Noted(**{**vars(SCALE), **scale})})
+    watched = Watched(**{**values, "scale": Noted(**{**vars(context.scale), **scale})})
     Noted.seen.clear()
     record = run_experiment(name, EXPERIMENTS[name], watched, only=only)
     assert Noted.seen <= set(EXPERIMENTS[name].options), "a size that changes the result would be refused"
@@ -117,7 +84,7 @@ def counted(calls, fail_at=None):
         calls.append(cell)
         return {"rows": [{"value": values["value"]}], "curve": [1, 2]}
 
-    return Experiment("Counts", lambda context: {n: {"value": n} for n in "abc"}, one, ("value",), SCALE)
+    return Experiment("Counts", lambda context: {n: {"value": n} for n in "abc"}, one, ("value",), Scale())
 
 
 def test_an_interrupted_run_goes_on_without_repeating_cells(context, runs):
@@ -175,7 +142,7 @@ def test_the_k_sweep_measures_what_evaluate_does(context):
     rows = {(row["cell"], row["balance"]): row for row in record["results"]}
     assert set(rows) == {("untouched", "none")} | {(f"k={k}", b) for k in range(1, 5) for b in texts_balances()}
     focus = FocusModel.from_pretrained(context.load().model, context.routers)
-    held = replace(context, scale=SCALE).held
+    held = context.held
     for k in (1, 4):
         truth = evaluate(focus, held, routing="hard", top_k=k, balance="calibrated")
         row = rows[f"k={k}", "calibrated"]
@@ -304,72 +271,6 @@ def test_groups_and_speed_go_through_the_commands_that_measure_them(context, mon
     record = run("speed", context, length=1024)
     (tokens,) = {row["tokens"] for row in record["results"]}
     assert tokens == 1024 and all(row["speedup"] <= row["bound"] * 1.5 for row in record["results"])
-
-
-@pytest.fixture
-def bench(tmp_path):
-    rows = [{"centerpiece": f"Is it {n}?", "options": ["no", "yes"], "correct_options_idx": [n % 2]} for n in range(9)]
-    (tmp_path / "bench").mkdir()
-    for name in ("truthfulqa_mc1.json", "hellaswag_dev.json"):
-        (tmp_path / "bench" / name).write_text("\n".join(map(json.dumps, rows)))
-    return tmp_path / "bench"
-
-
-def test_adapters_and_routers_meet_the_same_tasks(context, bench):
-    pytest.importorskip("lm_eval")
-    pytest.importorskip("peft")
-    chosen = ["untouched", "our recipe", "LoRA r4 lr 0.0001"]
-    record = run_experiment("alignment", EXPERIMENTS["alignment"], replace(context, bench=bench), only=chosen)
-    rows = record["results"]
-    assert [(row["cell"], row.get("routing"), row.get("top_k")) for row in rows] == [
-        ("untouched", "off", None),
-        ("our recipe", "soft", None),
-        ("our recipe", "hard", 1),
-        ("our recipe", "hard", 2),
-        ("LoRA r4 lr 0.0001", None, None),
-    ]
-    assert rows[0]["parameters"] == 0 and all(row["parameters"] > 0 for row in rows[1:])
-    for row in rows[2:]:
-        assert set(row["benchmarks"]) == {"truthfulqa_mc1", "hellaswag"}
-        assert {"difference", "low", "high"} <= set(row["benchmarks"]["hellaswag"]["differences"]["acc_norm"])
-    assert "exposure" in rows[2]["benchmarks"]["truthfulqa_mc1"] and "benchmarks" not in rows[1]
-    shares = [(row["kept_share"], row["largest_group_share"]) for row in rows[2:4]]
-    assert all(0 < kept <= 1 and 0 < largest <= 1 for kept, largest in shares)
-
-
-def test_the_costly_tasks_of_the_lora_table_have_fewer_items(context, bench):
-    cells = adapters.lora_cells(replace(context, bench=bench, scale=replace(SCALE, limit=20)))
-    assert set(cells["untouched"]["tasks"]) == set(adapters.LORA_TASKS) and next(iter(adapters.LORA_TASKS)) == (
-        "truthfulqa_mc1"
-    )
-    limits = {(name, limit) for values in cells.values() for name, limit in values["tasks"].items()}
-    assert ("gsm8k", 5) in limits and ("piqa", 20) in limits and len(limits) == len(adapters.LORA_TASKS)
-    assert sum("rank" in values for values in cells.values()) == 2
-
-
-def test_every_task_can_be_asked_for_in_the_lora_table(context, bench):
-    wide = replace(context, bench=bench, scale=replace(SCALE, limit=3))
-
-    def tasks(*names):
-        return list(adapters.lora_cells(replace(wide, tasks=names))["untouched"]["tasks"])
-
-    assert tasks("all") == [*adapters.LORA_TASKS, *adapters.LONGER_TASKS] and tasks() == list(adapters.LORA_TASKS)
-    assert tasks("needle_2048", "piqa") == ["piqa", "needle_2048"]
-    assert adapters.lora_cells(wide)["untouched"]["tasks"]["gsm8k"] == 1
-    with pytest.raises(FocusError, match="no task 'chess' here: choose all or of truthfulqa_mc1"):
-        tasks("chess")
-
-
-def test_ranks_and_rates_of_adapters_can_be_chosen(context):
-    cells = adapters.lora_cells(replace(context, ranks=(8,), rates=(2e-4, 1e-3)))
-    assert [name for name in cells if name.startswith("LoRA")] == ["LoRA r8"] and cells["LoRA r8"]["rates"] == (
-        2e-4,
-        1e-3,
-    )
-    assert all("rates" in values for name, values in cells.items() if name != "untouched")
-    assert sum("rank" in values for values in adapters.alignment_cells(context).values()) == 3
-    refused = CliRunner().invoke(app, ["reproduce", "k-sweep", "--rank", "8"])
-    assert refused.exit_code == 2 and refused.stderr.startswith("--rank changes nothing in k-sweep here")
 
 
 def test_an_experiment_is_one_call_that_returns_the_record(folder, runs):
