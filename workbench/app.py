@@ -22,6 +22,7 @@ if ROOT not in sys.path:  # Streamlit adds only this file's folder; a bare clone
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from focus_core.resources import pages_dir  # noqa: E402
+from workbench.engine.garbage import share_heaps  # noqa: E402
 from workbench.shell.server import HostGuard, serving  # noqa: E402
 from workbench.shell.state import is_link  # noqa: E402
 
@@ -78,4 +79,5 @@ def _page(name: str, title: str, icon: str, *, default: bool = False) -> st.Page
 if __name__ == "__main__":
     draw()
 else:
+    share_heaps()
     app = st.App(__file__, middleware=[Middleware(HostGuard)], lifespan=serving)
