@@ -1,18 +1,18 @@
 """How long does the workbench take? First paint, first answer, a change of layer or share, and the way back to a page.
 
-    python tests/browser/timings.py            # a workbench of its own; a quiet machine, about five minutes
-    python tests/browser/timings.py --json     # the same as JSON
+    python tests/browser/timings.py --out data/results/page-times.json
+
+It starts a workbench of its own and takes about five minutes on a quiet machine. Prints a table; --out keeps a record.
 
 Not a test: times depend on the machine. First paint is the page's title, an answer is the sentence on top with its
-chart, both in a browser session of their own. A change runs from the key press to the redrawn page at rest.
+chart. A change runs from the key press to the redrawn page at rest. A page is cold when it opens with a text that
+nothing has analysed; back is the way to it once everything is known.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import shutil
 import statistics
 import sys
@@ -23,6 +23,8 @@ from typing import Any
 
 from running import ROOT, launched_browser, running_app
 
+from focus_core.results import record_run
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PAGES = {
     "Explore": "Layer",
@@ -31,9 +33,13 @@ PAGES = {
     "Sparsity": "Layer",
     "Linguistics": "Layer",
     "Compare": "Layer of A",
-    "Report": "Layer on show",
+    "Attention": "Layer",
+    "Group": "Layer",
+    "Report": "Layer in the preview",
 }
 """Pages that analyse a text, and the slider of their layer."""
+COLD = ("Linguistics", "Attention", "Compare")
+"""Pages that do most work on a new text before they answer."""
 READ = "Distant pairs read"
 """The slider of the share that narrow groups read, on pages where it acts."""
 RECORDED = ("Speed", "Quality", "Train")
@@ -94,11 +100,11 @@ def change(page: Any, slider: str, key: str) -> float:
     return seconds_of(press)
 
 
-def paste(page: Any, text: str) -> None:
-    """Analyse a text."""
+def paste(page: Any, text: str, name: str = "Explore") -> None:
+    """Analyse a text on a page, until the page answers and rests."""
     page.get_by_role("textbox", name="Your text").fill(text)
     page.get_by_role("button", name="Show groups").click()
-    answered(page, "Explore")
+    answered(page, name)
     at_rest(page)
 
 
@@ -157,6 +163,13 @@ def measure(browser: Any, url: str, texts: dict[int, str], repeats: int) -> dict
         for name in PAGES:
             found["pages"][name][f"back at {tokens}"] = open_page(page, name)
         page.context.close()
+        for number, name in enumerate(COLD):
+            page = session(browser)
+            page.goto(f"{url}/{name.lower()}?v=1&source=paste")
+            changed = f"{number} {text}"[: len(text)]  # known to nobody
+            cold = seconds_of(lambda page=page, changed=changed, name=name: paste(page, changed, name))
+            found["pages"][name][f"cold at {tokens}"] = cold
+            page.context.close()
     return found
 
 
@@ -193,19 +206,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[4400])
     parser.add_argument("--repeats", type=int, default=2, help="changes in each direction; the median counts")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--out", type=Path, help="keep the times as a record")
     given = parser.parse_args()
     chromium = chromium_path(parser)
     texts = texts_of(given.tokens)
     log = Path(tempfile.mkdtemp()) / "log.txt"
     with launched_browser(chromium) as browser, running_app(log) as (url, _):
         found = measure(browser, url, texts, given.repeats)
-    found["machine"] = f"{platform.machine()}, {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}"
-    if given.json:
-        print(json.dumps(found, indent=2))
-        return
+    settings = {"tokens": given.tokens, "repeats": given.repeats, "unit": "seconds"}
+    record = {"schema": "focus-page-times/1", "command": f"python tests/browser/timings.py {' '.join(sys.argv[1:])}"}
+    record |= {"settings": settings, **found}
+    if given.out is not None:
+        record_run(given.out, record)
     first = ", ".join(f"{name} {value:.1f} s" for name, value in found["first session"].items())
-    print(f"First session of a server that has just started: {first}.\n\nSeconds ({found['machine']}):\n")
+    print(f"First session of a server that has just started: {first}.\n\nSeconds:\n")
     print(table(found))
 
 
