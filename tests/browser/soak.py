@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import sys
 import tempfile
 import threading
@@ -24,6 +23,7 @@ from typing import Any
 
 import psutil
 from running import launched_browser, running_app
+from scipy import stats
 
 from focus_core.results import record_run
 from focus_core.shipped import DEFAULT
@@ -52,12 +52,13 @@ def soak(
         routers: their name in links; the default ones without a name.
 
     Returns:
-        Rounds, texts analysed, errors and foreign words seen (lists, to be empty), seconds of the slowest text, and
-        memory over time as pairs of seconds and bytes.
+        Rounds, texts analysed, errors and foreign words seen (lists, to be empty), seconds of the slowest text, memory
+        over time as pairs of seconds and bytes, and the same after every round, when no session waits for anything.
     """
     contexts = [browser.new_context(viewport={"width": 1300, "height": 1000}) for _ in range(sessions)]
     pages = [context.new_page() for context in contexts]
-    report: dict[str, Any] = {"rounds": 0, "texts": 0, "errors": [], "foreign": [], "slowest_s": 0.0, "memory": []}
+    report: dict[str, Any] = {"rounds": 0, "texts": 0, "errors": [], "foreign": [], "slowest_s": 0.0}
+    report |= {"memory": [], "memory_at_rest": []}
     try:
         for page in pages:
             page.set_default_timeout(PATIENCE_S * 1000)
@@ -67,6 +68,7 @@ def soak(
         with sampled(memory, report["memory"]):
             while report["rounds"] == 0 or time.monotonic() - started < seconds:
                 _round(pages, report)
+                report["memory_at_rest"].append((round(time.monotonic() - started, 1), memory()))
     finally:
         for context in contexts:
             context.close()
@@ -130,25 +132,30 @@ def sampled(memory: Callable[[], int], into: list[tuple[float, int]]) -> Iterato
 
 
 def steadiness(samples: list[tuple[float, int]], after: float = WARM_S) -> dict[str, float] | None:
-    """How memory changes after some seconds, in MB; None if there is less than a minute of it.
+    """How memory changes after some seconds; None if there are fewer than eight samples of it.
+
+    Args:
+        samples: seconds and bytes, the memory at rest of each round.
+        after: where it begins.
 
     Returns:
-        `low_mb`, `high_mb`, the slope of the least-squares line `mb_per_minute`, and `last_minus_first_minute_mb`, the
-        difference of the means of the last and the first minute.
+        `low_mb`, `high_mb`, the slope of the least-squares line `mb_per_minute`, and its 95% interval (Student's t),
+        `from_mb_per_minute` to `to_mb_per_minute`.
     """
-    late = [(seconds, size / 1e6) for seconds, size in samples if seconds >= after]
-    if len(late) < 3 or late[-1][0] - late[0][0] < 60:
+    late = [(seconds / 60, size / 1e6) for seconds, size in samples if seconds >= after]
+    if len(late) < 8:
         return None
-    sizes = [size for _, size in late]
-    slope = statistics.linear_regression([seconds / 60 for seconds, _ in late], sizes).slope
-    first = [size for seconds, size in late if seconds < late[0][0] + 60]
-    last = [size for seconds, size in late if seconds > late[-1][0] - 60]
-    return {
-        "low_mb": round(min(sizes), 1),
-        "high_mb": round(max(sizes), 1),
-        "mb_per_minute": round(slope, 2),
-        "last_minus_first_minute_mb": round(statistics.fmean(last) - statistics.fmean(first), 1),
+    minutes, sizes = zip(*late, strict=True)
+    line = stats.linregress(minutes, sizes)
+    margin = stats.t.ppf(0.975, len(late) - 2) * line.stderr
+    found = {
+        "low_mb": min(sizes),
+        "high_mb": max(sizes),
+        "mb_per_minute": line.slope,
+        "from_mb_per_minute": line.slope - margin,
+        "to_mb_per_minute": line.slope + margin,
     }
+    return {name: round(float(value), 2) for name, value in found.items()}
 
 
 def resident_bytes(process: int) -> int:
@@ -190,7 +197,7 @@ def main() -> None:
         )
     settings = {"sessions": given.sessions, "minutes": given.minutes, "routers": given.routers or DEFAULT}
     record = {"schema": "focus-soak/1", "command": f"python tests/browser/soak.py {' '.join(sys.argv[1:])}".strip()}
-    record |= {"settings": settings, **report, "after_third_minute": steadiness(report["memory"])}
+    record |= {"settings": settings, **report, "after_third_minute": steadiness(report["memory_at_rest"])}
     if given.out is not None:
         record = record_run(given.out, record)
     print(json.dumps(record, indent=2))
