@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
@@ -123,13 +124,11 @@ def _compare(analysis: Analysis) -> None:
             state.publish()
         a = Side(analysis, row)
         b = Side(dataclasses.replace(second, text_name=text_name or analysis.text_name), other)
-        if same_tokens(a, b):
-            _same_text(a, b, answer, settings.routers if settings.routers != st.session_state["routers"] else "")
-        else:
-            _different_texts(a, b, answer)
+        changes = controls.link_changes(settings, text)
+        (_same_text if same_tokens(a, b) else _different_texts)(a, b, answer, changes)
 
 
-def _same_text(a: Side, b: Side, answer: DeltaGenerator, routers: str) -> None:
+def _same_text(a: Side, b: Side, answer: DeltaGenerator, changes: dict[str, str]) -> None:
     counts, columns, renumbered = matched(a, b)
     sizes = a.trace.config.num_groups, b.trace.config.num_groups
     agreement = agreement_within(a.trace.groups[a.row], b.trace.groups[b.row], *sizes)
@@ -161,7 +160,7 @@ def _same_text(a: Side, b: Side, answer: DeltaGenerator, routers: str) -> None:
             shown=lambda table: table.assign(
                 **{
                     "group of A": _urls(a, table["group of A"].tolist(), names[0]),
-                    "group of B": _urls(b, table["group of B"].tolist(), names[1], routers),
+                    "group of B": _urls(b, table["group of B"].tolist(), names[1], changes),
                 }
             ),
         )
@@ -177,10 +176,9 @@ def _names(side: Side) -> dict[int, str]:
     return labels_here(side.analysis, side.row)
 
 
-def _urls(side: Side, groups: Iterable[int], names: dict[int, str], routers: str = "") -> list[str]:
-    """Links to groups of a side, with its own routers where it has others than A."""
-    changes = {"routers": routers} if routers else {}
-    return group_urls(groups, side.layer, side.trace.head, names, **changes)
+def _urls(side: Side, groups: Iterable[int], names: dict[int, str], changes: dict[str, str] | None = None) -> list[str]:
+    """Links to groups of a side, with the settings that are B's own."""
+    return group_urls(groups, side.layer, side.trace.head, names, changes)
 
 
 def _strips(a: Side, b: Side, renumbered: Trace, names: tuple[dict[int, str], dict[int, str]]) -> None:
@@ -234,7 +232,7 @@ def _differing(
     downloads(lambda: differing_table(a, renumbered, moved), made_from, name="differing-tokens")
 
 
-def _different_texts(a: Side, b: Side, answer: DeltaGenerator) -> None:
+def _different_texts(a: Side, b: Side, answer: DeltaGenerator, changes: dict[str, str]) -> None:
     answer.markdown(f"#### {different_texts_verdict(a, b)}")
     st.info(
         "The texts differ, so tokens are not compared one by one. Agreement of groups is defined on the same tokens "
@@ -243,22 +241,29 @@ def _different_texts(a: Side, b: Side, answer: DeltaGenerator) -> None:
     )
     made_from = origin(a, b)
     left, right = st.columns(2, gap="medium")
-    for place, name, side in ((left, "A", a), (right, "B", b)):
-        trace = side.trace
+    for place, name, side, own in ((left, "A", a, {}), (right, "B", b, changes)):
+        trace, names = side.trace, _names(side)
+
+        def linked(table: pd.DataFrame, side: Side = side, names: Any = names, own: Any = own) -> pd.DataFrame:
+            return table.assign(group=_urls(side, table["group"].tolist(), names, own))
+
         with place:
             st.markdown(f"**{name}.** {layer_verdict(trace, side.row, pair_shares(trace, side.row))}")
             sizes = size_table(trace)
             chart(
-                layer_sizes(trace, side.row, dark=is_dark(), names=_names(side)),
+                layer_sizes(trace, side.row, dark=is_dark(), names=names),
                 sizes.loc[sizes["layer"].eq(side.layer)],
                 side.analysis.origin,
                 name=f"sizes-{name}",
                 alt=f"Share of tokens in each group of layer {side.layer} of {name}.",
-                column_config={"first share": SHARE, "member share": SHARE},
+                column_config={"first share": SHARE, "member share": SHARE, "group": group_column()},
+                shown=linked,
             )
     table = side_table(a, b)
     st.dataframe(table, hide_index=True, key="sides", height=420)
     downloads(table, made_from, name="compared")
+    await_labels(a.trace)
+    await_labels(b.trace)
 
 
 def _empty_state() -> None:

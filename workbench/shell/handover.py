@@ -35,17 +35,24 @@ def show(text: str) -> None:
 
 def in_links() -> dict[str, str]:
     """Settings that a link to another tab needs so that a text of one's own goes along; none for other texts."""
-    text, browser = st.session_state.get(_SHOWN), _browser()
-    if text is None or browser is None or st.session_state.get("source") not in OWN:
+    text = st.session_state.get(_SHOWN)
+    return {} if text is None or st.session_state.get("source") not in OWN else of_text(text)
+
+
+def of_text(text: str) -> dict[str, str]:
+    """Settings of a link to another tab that takes a text of one's own along; none where no browser is known."""
+    browser = _browser()
+    if browser is None:
         return {}
-    offered, secret = st.session_state.get(_OFFERED, ("", ""))
-    kept = _kept()
-    if offered != text or secret not in kept:
-        secret = secrets.token_urlsafe(24)
-        st.session_state[_OFFERED] = text, secret
+    offered, kept = st.session_state.setdefault(_OFFERED, {}), _kept()
+    secret = offered.get(text, "")
+    if secret not in kept:
+        secret = offered[text] = secrets.token_urlsafe(24)
         kept[secret] = _Kept(text, browser)
         while len(kept) > MOST:
             kept.pop(next(iter(kept)), None)
+        for gone in [each for each, name in offered.items() if name not in kept]:
+            del offered[gone]
     return {"source": "paste", PARAMETER: secret}
 
 

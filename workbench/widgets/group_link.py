@@ -47,7 +47,11 @@ def group_column(title: str = "group", *, help: str = "", width: int | None = No
 
 
 def group_urls(
-    groups: Iterable[int], layer: int, head: int | None, names: Mapping[int, str], **changes: str
+    groups: Iterable[int],
+    layer: int,
+    head: int | None,
+    names: Mapping[int, str],
+    changes: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Links to the pages of groups, each with its number and label at the end, where `group_column` finds them.
 
@@ -58,11 +62,12 @@ def group_urls(
         layer: number of their layer.
         head: key/value head; None where all heads share the groups.
         names: labels by number.
-        changes: settings that differ there.
+        changes: settings that differ there; an empty one is left out.
     """
     settings = {name: value for name, value in state.chosen().items() if name not in ("v", "layer", "head", "group")}
     place = {"v": state.VERSION, "layer": str(layer)} | ({} if head is None else {"head": str(head)})
-    start = f"/group?{urlencode(settings | handover.in_links() | changes | place)}"
+    there = settings | handover.in_links() | dict(changes or {}) | place
+    start = f"/group?{urlencode({name: value for name, value in there.items() if value})}"
     return [f"{start}&group={int(group)}#{quote(called(int(group), names), safe=':,;')}" for group in groups]
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qsl, urlsplit
+
 import numpy as np
 import pytest
 from opening import TEXT, agreed, open_page, paste, shown
+from streamlit.testing.v1 import AppTest
 from synthetic import synthetic_trace
 
 from focus_core.analysis.matching import agreement_within
 from focus_core.models import default_model
 from workbench.engine.service import Analysis
+from workbench.shell import handover, texts
 from workbench.views.compare.tables import (
     Side,
     different_texts_verdict,
@@ -60,6 +64,45 @@ def test_different_texts_are_not_matched_token_by_token():
     app.session_state["b_paste"] = "Another <b>text</b>, *quite* short."
     assert "B keeps 100%" in shown(app.run())
     assert not any("quite" in str(value) for value in app.query_params.values())
+
+
+def links_in(app: AppTest, columns: list[str], *twins: str) -> list[dict[str, str]]:
+    """The settings of the first link in each of these columns of tables that are folded at first."""
+    for twin in twins:
+        app.session_state[f"twin_{twin}"] = True
+    shown(app.run())
+    tables = [each.value for each in app.dataframe]
+    found = [table[column].tolist()[0] for table in tables for column in columns if column in table]
+    return [dict(parse_qsl(urlsplit(link).query)) for link in found]
+
+
+@real_model
+def test_links_of_b_lead_to_its_text_and_settings(monkeypatch):
+    monkeypatch.setattr(handover, "_browser", lambda: "mine")
+    app = paste("compare", TEXT, differs="text,window,k", b_source="sample", b_sample="news", b_window="8", b_k="1")
+    sizes = ["group"], "sizes-A", "sizes-B"
+    a, b = links_in(app, *sizes)
+    assert (a["source"], b["source"], b["sample"]) == ("paste", "sample", "news") and "text" not in b
+    assert (b["window"], b["k"], b["k_from"]) == ("8", "1", "one") and a["window"] != "8"
+    tab = open_page("group", **b)
+    assert f"Group {b['group']} of layer {b['layer']}" in shown(tab)
+    assert texts.samples()["news"].title in shown(tab) and tab.query_params["k"] == "1"
+    app.session_state["b_source"], app.session_state["b_paste"] = "paste", "A grey ship came home. " * 9
+    a, own = links_in(app, *sizes)
+    assert own["source"] == "paste" and own["text"] != a["text"]
+    tab = open_page("group", **own)
+    assert "of layer" in shown(tab) and tab.text_area(key="paste").value.startswith("A grey ship")
+    assert open_page("group", **a).text_area(key="paste").value == TEXT
+    monkeypatch.setattr(handover, "_browser", lambda: None)  # then B's link opens no text, rather than A's
+    assert "text" not in links_in(app, *sizes)[1]
+
+
+@real_model
+def test_links_of_b_have_its_routers():
+    app = open_page("compare", source="sample", sample="news", layer="12", b_routers="untrained")
+    ours, theirs = links_in(app, ["group of A", "group of B"], "overlap")
+    assert theirs["routers"] == "untrained" != ours["routers"] and theirs["sample"] == "news"
+    assert int(theirs["groups"]) == 64  # untrained routers of B have as many groups as A's
 
 
 @real_model

@@ -11,7 +11,7 @@ from focus_core.shipped import shipped_routers
 from workbench.engine import service
 from workbench.engine.service import Analysis, Settings
 from workbench.runs import jobs
-from workbench.shell import state, texts
+from workbench.shell import handover, state, texts
 from workbench.shell.reading import share_of_pairs
 from workbench.widgets.layer import layer_slider
 
@@ -75,6 +75,30 @@ def draw(first: Analysis) -> tuple[Settings, str | None, str | None, set[str]]:
     head = min(first.trace.head or 0, service.num_heads(routers) - 1)
     settings = Settings(model, routers, own.num_groups, top_k, window, sinks, first.states, plan, head, share)
     return settings, text, text_name, differs
+
+
+def link_changes(settings: Settings, text: str | None) -> dict[str, str]:
+    """The settings with which links to groups of B differ from those to groups of A; empty ones are left out of them.
+
+    Args:
+        settings: of B.
+        text: of B, None where it is A's.
+    """
+    changes = {
+        "routers": settings.routers,
+        "groups": str(settings.num_groups),
+        "k": str(settings.top_k),
+        "k_from": "one" if settings.layer_top_k is None else "plan",
+        "share": "" if settings.read_share is None else f"{100 * settings.read_share:g}",
+        "window": str(settings.window),
+        "sinks": str(settings.sink_tokens),
+    }
+    if text is None:
+        return changes
+    changes[handover.PARAMETER] = ""  # never A's text
+    if st.session_state["b_source"] == "sample":
+        return changes | {"source": "sample", "sample": st.session_state["b_sample"]}
+    return changes | {"source": "paste"} | handover.of_text(text)
 
 
 def expected_layer(first: Trace, row: int, *, differs: bool) -> int:
