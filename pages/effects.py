@@ -257,12 +257,14 @@ def _choices(analysis: Analysis, row: int) -> tuple[Asked, list[int]]:
         which = st.segmented_control("Groups", list(WHICH), format_func=lambda name: WHICH[name], key="effect_which")
         groups = order[:LARGEST]
         if which == "chosen":
+            key = f"effect_groups_{trace.layers[row]}_{head}_{tokens}"
+            chosen = st.session_state.get(key, order[:1])
+            st.session_state[key] = [group for group in chosen if group in order]  # also when labels rename the options
             groups = st.multiselect(
                 "Chosen groups",
                 order,
-                default=order[:1],
                 format_func=lambda group: f"{called(group, names)} ({sizes[group]} tokens)",
-                key=f"effect_groups_{trace.layers[row]}_{head}_{tokens}",
+                key=key,
                 help="Fewer groups need fewer random sets for the same p-value.",
             )
     length = min(tokens, len(trace.tokens))

@@ -45,20 +45,26 @@ def test_a_group_is_named_found_again_and_measured(open_page, app_url):
 
 
 def test_an_effect_is_measured_in_the_browser(open_page, app_url):
-    page = open_page("source=sample&sample=dialogue&layer=28")  # near the end: few layers run again for each set
-    page.wait_for_selector(".cell")
-    page.goto(f"{app_url}/effects?v=1&routers=untrained&source=sample&sample=dialogue&layer=28&group=2&window=64")
-    run = page.get_by_role("button", name="Run", exact=True)
+    page = open_page("source=sample&sample=code&layer=28")  # near the end: few layers run again for each set
+    page.goto(f"{app_url}/effects?v=1&routers=untrained&source=sample&sample=code&layer=28&group=2&window=64")
     page.get_by_text(re.compile(r"It runs the first \d+ of the [\d,]+ tokens")).wait_for()
     page.locator("[data-test-script-state=notRunning]").wait_for(state="attached")
+    chosen = page.get_by_test_id("stMultiSelect")
+    expect(chosen).to_contain_text(re.compile(r"2: .+ \(\d+ tokens\)"))  # the group is still chosen when it has a label
+    draws = page.get_by_role("slider", name="Random sets, at most")
+    tab_to(page, draws)
+    page.keyboard.press("Home")
+    page.get_by_text("With 19 random sets and 1 group").wait_for()
+    run = page.get_by_role("button", name="Run", exact=True)
     tab_to(page, run)
     page.keyboard.press("Enter")
     page.locator("[data-testid=stPlotlyChart]").first.wait_for(timeout=300_000)
-    page.get_by_text("of layer 28, head 0 changes the model's predictions").wait_for()
+    page.get_by_text("Removing group 2 of layer 28, head 0 changes the model's predictions").wait_for()
     assert "group=2" in page.url
     assert page.get_by_test_id("stDataFrame").count() >= 1
     assert "the p-values are about this text" in page.get_by_test_id("stMain").inner_text()
     expect(run).to_be_disabled()
+    fits_a_phone(page)
 
 
 def test_attention_is_walked_by_keyboard_and_fits_a_phone(open_page, app_url):

@@ -9,6 +9,7 @@ import sys
 
 import psutil
 import pytest
+from hands import PHONE, fits
 from playwright.sync_api import expect
 from running import running_app
 
@@ -20,8 +21,6 @@ WHOLE = """[...document.querySelectorAll('.stMarkdownBadge')].filter(badge => ba
 
 pytestmark = pytest.mark.browser
 
-PHONE = {"width": 390, "height": 844}
-
 
 @pytest.fixture
 def phone(browser, app_url):
@@ -29,9 +28,11 @@ def phone(browser, app_url):
     page = context.new_page()
     page.set_default_timeout(60_000)
 
-    def opened(address: str):
-        page.goto(f"{app_url}/{address}&v=1&routers=untrained&source=sample&sample=news")
-        page.get_by_role("heading", level=4).first.wait_for()
+    def opened(address: str, there: str = "h4"):
+        settings = "&v=1&routers=untrained&source=sample&sample=news" if address else ""  # with some, "/" is Explore
+        page.goto(f"{app_url}/{address}{settings}")
+        page.locator(there).first.wait_for()
+        page.locator("[data-test-script-state=notRunning]").wait_for(state="attached")
         return page
 
     yield opened
@@ -53,6 +54,34 @@ def test_every_kind_of_search_is_on_a_narrow_screen(phone):
     for name in ("Part of speech", "Word", "Pattern", "Entity", "Label of a group"):
         box = page.get_by_role("radio", name=name).or_(page.get_by_role("button", name=name, exact=True)).bounding_box()
         assert box and box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"], name
+
+
+CHART, CELL = "[data-testid=stPlotlyChart] .main-svg", ".cell"
+PAGES = {
+    "explore": ("layer=4&token=300&window=64", CELL),
+    "find": ("find_by=word&find=the", "[data-testid=stDataFrame]"),
+    "layers": ("layer=4", CHART),
+    "sparsity": ("layer=4", CHART),
+    "compare": ("layer=4&differs=layer", CELL),
+    "quality": ("", CHART),
+    "speed": ("", CHART),
+    "balance": ("layer=4", CHART),
+    "linguistics": ("layer=4", CHART),
+    "train": ("", "[data-testid=stForm]"),
+    "report": ("layer=4", "iframe"),
+}
+"""What is seen of pages that no journey looks at on a phone, and what has to be there."""
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_fit_a_narrow_screen(phone, name):
+    """Group, Attention, Effects and Write are looked at by their journeys, with what is typed and measured there."""
+    query, there = PAGES[name]
+    fits(phone(f"{name}?{query}", there))
+
+
+def test_home_fits_a_narrow_screen(phone):
+    fits(phone("", ".passage"))
 
 
 TITLES = "[data-testid=stPlotlyChart] :is(.gtitle, .xtitle, .ytitle)"
