@@ -196,7 +196,8 @@ def main() -> None:
             routers=given.routers,
         )
     settings = {"sessions": given.sessions, "minutes": given.minutes, "routers": given.routers or DEFAULT}
-    record = {"schema": "focus-soak/1", "command": f"python tests/browser/soak.py {' '.join(sys.argv[1:])}".strip()}
+    command = f"python tests/browser/soak.py --sessions {given.sessions} --minutes {given.minutes:g}"
+    record = {"schema": "focus-soak/1", "command": command + (f" --routers {given.routers}" if given.routers else "")}
     record |= {"settings": settings, **report, "after_third_minute": steadiness(report["memory_at_rest"])}
     if given.out is not None:
         record = record_run(given.out, record)

@@ -214,7 +214,9 @@ def main() -> None:
     with launched_browser(chromium) as browser, running_app(log) as (url, _):
         found = measure(browser, url, texts, given.repeats)
     settings = {"tokens": given.tokens, "repeats": given.repeats, "unit": "seconds"}
-    record = {"schema": "focus-page-times/1", "command": f"python tests/browser/timings.py {' '.join(sys.argv[1:])}"}
+    lengths = " ".join(map(str, given.tokens))
+    command = f"python tests/browser/timings.py --tokens {lengths} --repeats {given.repeats}"
+    record: dict[str, Any] = {"schema": "focus-page-times/1", "command": command}
     record |= {"settings": settings, **found}
     if given.out is not None:
         record_run(given.out, record)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import os
 
+RETURN_EVERY_S = 10.0
+"""Freed memory goes back this often."""
 HEAPS = 2
 """Heaps that the threads of the server share."""
 _M_ARENA_MAX = -8  # mallopt(3): the constant of glibc's malloc.h
@@ -46,3 +49,10 @@ def return_freed() -> None:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError, TypeError):  # another C library; Windows has no CDLL(None)
         return
+
+
+async def return_freed_regularly() -> None:
+    """`return_freed` every `RETURN_EVERY_S`, until cancelled; pages free as much as analyses do."""
+    while True:
+        await asyncio.sleep(RETURN_EVERY_S)
+        await asyncio.to_thread(return_freed)

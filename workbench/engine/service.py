@@ -33,7 +33,6 @@ from focus_core.routing.storage import saved_config, saved_heads
 from focus_core.shipped import routers_folder, shipped_routers
 from focus_core.text import Encoding, encode
 from workbench.engine import access
-from workbench.engine.garbage import return_freed
 from workbench.engine.passes import SharedPass
 from workbench.runs import jobs
 
@@ -323,7 +322,6 @@ def _analysis(
 
     with base.lock:
         trace = routed(base, settings, work)
-    return_freed()
     # The model's usual name, not the folder of the cache it was loaded from.
     provenance = dataclasses.replace(trace.provenance, model=base.info.name)
     trace = dataclasses.replace(trace, provenance=provenance)

@@ -7,6 +7,7 @@ answered, for pages, files and WebSockets alike; Streamlit checks WebSockets alo
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import threading
@@ -20,6 +21,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from workbench.engine.access import SERVED_AT, is_loopback
+from workbench.engine.garbage import return_freed_regularly
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """Names that are answered where no others are configured."""
@@ -72,7 +74,7 @@ def host_allowed(host: str, names: Iterable[str]) -> bool:
 
 @asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[None]:
-    """Record whom the app is served to, and open the browser, once the server starts."""
+    """Record whom the app is served to, open the browser, and give freed memory back while the server runs."""
     os.environ[SERVED_AT] = address = st.get_option("server.address") or "every address"
     if not st.get_option("server.headless"):
         host = address if is_loopback(address) else "localhost"
@@ -81,4 +83,8 @@ async def serving(app: Any) -> AsyncIterator[None]:
         shown = f"[{host}]" if ":" in host else host
         url = f"{scheme}://{shown}:{st.get_option('server.port')}/{path}"
         threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-    yield
+    returning = asyncio.create_task(return_freed_regularly())
+    try:
+        yield
+    finally:
+        returning.cancel()

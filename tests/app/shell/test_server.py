@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.engine import access
+from workbench.engine import access, garbage
 from workbench.shell import server
 from workbench.shell.server import LOOPBACK, host_allowed
 
@@ -70,3 +70,23 @@ def test_the_start_opens_the_browser_and_records_whom_it_serves(monkeypatch, opt
         assert opened.empty()
     else:
         assert opened.get(timeout=10) == url
+
+
+def test_freed_memory_goes_back_while_the_server_runs_and_no_longer(monkeypatch):
+    returned: list[float] = []
+    monkeypatch.setattr(server.st, "get_option", {"server.address": "127.0.0.1", "server.headless": True}.get)
+    monkeypatch.setenv(access.SERVED_AT, "unknown")
+    monkeypatch.setattr(garbage, "RETURN_EVERY_S", 0.01)
+    monkeypatch.setattr(garbage, "return_freed", lambda: returned.append(0.0))
+
+    async def run() -> int:
+        async with server.serving(None):
+            while len(returned) < 3:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)  # a call that had begun ends
+        ended = len(returned)
+        await asyncio.sleep(0.1)
+        return len(returned) - ended
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(asyncio.run, run()).result(timeout=60) == 0
