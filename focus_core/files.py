@@ -31,8 +31,13 @@ def write_atomic(path: Path, data: str | bytes) -> Path:
     return path
 
 
+def valid_name(name: str) -> str:
+    r"""The name of a file as valid Unicode: bytes that are no UTF-8, which systems allow in names, as \xff."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
 def to_json(value: Any, *, indent: int | None = 2, default: Callable[[Any], Any] | None = None) -> str:
-    """JSON of plain values; a number that is not finite becomes null.
+    """JSON of plain values; a number that is not finite becomes null, and half of a surrogate pair its escape.
 
     Args:
         value: as `json.dumps` takes it.
@@ -41,9 +46,10 @@ def to_json(value: Any, *, indent: int | None = 2, default: Callable[[Any], Any]
     """
     options: dict[str, Any] = {"indent": indent, "ensure_ascii": False, "default": default, "allow_nan": False}
     try:
-        return json.dumps(value, **options)
+        found = json.dumps(value, **options)
     except ValueError:  # only then, since the copy of a large record takes time
-        return json.dumps(_finite(json.loads(json.dumps(value, default=default))), **options)
+        found = json.dumps(_finite(json.loads(json.dumps(value, default=default))), **options)
+    return found.encode(errors="backslashreplace").decode()
 
 
 def _finite(value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 from filelock import FileLock, Timeout
 
 from focus_core.errors import FocusError
+from focus_core.files import valid_name
 from focus_core.reading import read_json
 from focus_core.schema import table
 
@@ -37,9 +38,12 @@ def claim_folder(folder: Path, name: str | None = None) -> Iterator[None]:
         name: of the place in errors, where the user knows it by another.
 
     Raises:
-        FocusError: another process holds it, or it is no folder.
+        FocusError: another process holds it, it is no folder, or its name is no Unicode, which PyArrow and safetensors
+            want.
         OSError: it cannot be written.
     """
+    if valid_name(str(folder)) != str(folder):
+        raise FocusError(f"The name {valid_name(str(folder))} is not Unicode: name another folder to write to.")
     if folder.exists() and not folder.is_dir():
         raise FocusError(f"{folder} is a file: name a folder to write to.")
     with _made(folder), _locked(folder / LOCK, name or folder):

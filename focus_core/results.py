@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from focus_core.errors import FocusError
-from focus_core.files import to_json, write_atomic
+from focus_core.files import to_json, valid_name, write_atomic
 from focus_core.reading import read_json, regular
 from focus_core.schema import Check, array, table, text
 
@@ -38,7 +38,7 @@ MADE = table(optional={"date": text(), "versions": table()})
 
 def text_records(files: Iterable[Path]) -> list[dict[str, Any]]:
     """Name, size and SHA-256 of text files, so that others can compare theirs."""
-    return [{"name": file.name, "bytes": file.stat().st_size, "sha256": _sha256(file)} for file in files]
+    return [{"name": valid_name(file.name), "bytes": file.stat().st_size, "sha256": _sha256(file)} for file in files]
 
 
 def _sha256(path: Path) -> str:

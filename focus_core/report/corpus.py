@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from focus_core.analysis.tables import text_hash
 from focus_core.errors import FocusError
+from focus_core.files import valid_name
 from focus_core.jsonl import SUFFIXES, Line, lines
 from focus_core.remote import RemoteFile, StoreError, is_remote, remote_texts
 from focus_core.report.model import Document, Unread
@@ -153,7 +154,7 @@ def scan(paths: str | Path | Iterable[str | Path], suffixes: tuple[str, ...] = T
     found: dict[File, Document] = {}
     unread = [_unlisted(error, root) for error in unlisted]
     for file in files:
-        name = _path(file).relative_to(root).as_posix()
+        name = valid_name(_path(file).relative_to(root).as_posix())
         try:
             text = _read(file)
         except StoreError:
@@ -267,7 +268,7 @@ def _without_folder(reason: str, file: File, name: str) -> str:
 
 
 def _unlisted(error: OSError, root: PurePath) -> Unread:
-    folder = os.path.relpath(error.filename, root)
+    folder = valid_name(os.path.relpath(error.filename, root))
     return Unread(f"{folder}/", f"{folder} cannot be listed ({error.strerror}): none of its texts are here.")
 
 

@@ -16,6 +16,7 @@ from focus_core.analysis.tables import described
 from focus_core.analysis.trace import Provenance
 from focus_core.cluster import Cluster
 from focus_core.errors import FocusError
+from focus_core.files import valid_name
 from focus_core.models import LoadedModel
 from focus_core.progress import Progress, silent
 from focus_core.remote import RemoteFile, claim_output
@@ -138,7 +139,7 @@ def write_report(
                 "dtype": str(dtype),
                 **({"head": heads[0]} if len(heads) == 1 else {}),
             },
-            title=title or f"Groups in {Path(texts[0]).name if len(texts) == 1 else f'{len(texts)} texts'}",
+            title=title or f"Groups in {valid_name(Path(texts[0]).name) if len(texts) == 1 else f'{len(texts)} texts'}",
             block_length=settings.block_length,
             tag_names=TAGS if tagger else (),
             tagger=str(tagger) if tagger else "not asked for",

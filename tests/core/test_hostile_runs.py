@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sys
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -148,3 +151,38 @@ def test_options_of_runs_that_begin_end_in_a_result_or_one_sentence(ground, monk
     else:
         assert result.stdout == "" and result.stderr.rstrip().endswith((".", "╯")), (arguments, result.output)
     assert not [*ground.rglob("*.partial"), *ground.rglob("*.lock")], arguments
+
+
+ODD = "na\udcffme"
+"""A name with a byte that is no UTF-8, as Python spells it; Linux allows any."""
+
+
+MORE = {"train": "--window 8", "analyze": "--length 64", "report": "--block 64"}
+"""What commands need to come to an end, beside routers."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have names in Unicode alone")
+@pytest.mark.parametrize("command", [*COMMANDS, "align text --length 32 -o aligned.json", "fit -d other -o fitted"])
+def test_names_that_are_no_unicode_are_names(ground, monkeypatch, command):
+    monkeypatch.chdir(ground)
+    monkeypatch.setenv("FOCUS_CACHE", str(ground / "cache"))
+    (ground / ODD).mkdir(exist_ok=True)
+    for name in ("text", "other"):
+        shutil.copy(ground / name, ground / ODD / f"{name}.txt")
+    name, *rest = command.split()
+    out = f"{ODD}/{len(command)}.json" if command.endswith(".json") or name in ("eval", "effects") else f"out-{name}"
+    places = {"text": f"{ODD}/text.txt", "other": f"{ODD}/other.txt"}
+    arguments = [
+        out if before in ("-o", "--out") else places.get(word, word) for before, word in pairwise((name, *rest))
+    ]
+    arguments = [name, *arguments, *MORE.get(name, "").split(), "--model", "model", "--json"]
+    arguments += ["--out", out] * (name in ("eval", "analyze", "effects"))
+    arguments += ["--routers", "narrow" if name == "generate" else "routers"] * (
+        "--routers" in COMMANDS.get(command, {}) or name == "align"
+    )
+    result = CliRunner().invoke(cli.app, arguments)
+    assert result.exit_code == 0, (arguments, result.output, result.exc_info)
+    assert json.loads(result.stdout)
+    if out in arguments and not out.endswith(".json"):
+        refused = CliRunner().invoke(cli.app, [f"{ODD}/{out}" if each == out else each for each in arguments])
+        assert refused.exit_code == 2 and "is not Unicode: name another folder" in refused.stderr
