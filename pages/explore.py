@@ -79,7 +79,7 @@ def _explore(analysis: Analysis) -> None:
         shares = pair_shares(trace, row)
         st.markdown(f"#### {layer_verdict(trace, row, shares)}")
         names = labels_here(analysis, row)
-        left, right = st.columns([3, 2], gap="medium")
+        left, right = st.columns([4, 3], gap="medium")
         with left:
             _strip(analysis, row, names)
         with right:
@@ -214,9 +214,9 @@ def _token_detail(analysis: Analysis, row: int, shares: PairShares, names: dict[
             hide_index=True,
             key="partners",
             column_config={
-                "which": st.column_config.TextColumn(width=70),
-                "in context": st.column_config.TextColumn(width=200),
-                "distance": st.column_config.NumberColumn(width=65),
+                "which": st.column_config.TextColumn(width=64),
+                "in context": st.column_config.TextColumn(width=172),
+                "distance": st.column_config.NumberColumn(width=64),
                 "affinity": st.column_config.NumberColumn(format="%.3f", width=60),
                 "group": group_column(help="The first group of the token that is read.", width=110),
                 "shared groups": st.column_config.TextColumn("shared", width=55, help="Groups both are in."),
@@ -224,8 +224,7 @@ def _token_detail(analysis: Analysis, row: int, shares: PairShares, names: dict[
             # The shared groups of narrow routers are the key's own, or none just beyond the window.
             column_order=[
                 *("which", "in context", "distance", "group"),
-                *(() if narrow else ("shared groups", "affinity")),
-                "token",
+                *(() if narrow else ("shared groups", "affinity", "token")),
             ],
         )
     with st.expander("Its groups in every layer"):

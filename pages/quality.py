@@ -75,6 +75,20 @@ MAIN_COLUMNS = (
     *("all kept", "largest group", "exposure", "model", "text", "T", "stride", "K", "w", "sinks", "date"),
 )
 
+# The same for kinds of text, with widths in pixels that fit a window of 1,500.
+KINDS_COLUMNS = {
+    "method": 256,
+    "distant kept": 88,
+    "KL": 62,
+    "KL, low": 64,
+    "KL, high": 66,
+    "ours minus this": 108,
+    "significant": 82,
+    "top-1 same": 82,
+    "with choosing": 94,
+    "whole model": 92,
+}
+
 
 def main() -> None:
     """Draw the page."""
@@ -256,7 +270,18 @@ def _kinds(record: Record, table: pd.DataFrame) -> None:
         column_config=columns,
     )
     st.markdown("**Every method**")
-    st.dataframe(here, hide_index=True, key="kinds_rows", placeholder="–", column_config=columns)
+    st.dataframe(
+        here,
+        hide_index=True,
+        key="kinds_rows",
+        placeholder="–",
+        column_order=list(KINDS_COLUMNS),
+        column_config={
+            name: {**columns.get(name, st.column_config.Column()), "width": width}
+            for name, width in KINDS_COLUMNS.items()
+        },
+    )
+    st.caption("KL in nats per token. The folded table under the chart has all columns and the sources.")
     kinds = by_kind(content, length)
     chart(
         kinds_map(kinds, dark=is_dark()),

@@ -8,6 +8,8 @@ import pytest
 from playwright.sync_api import expect
 from test_journeys import TEXT, all_layers, show_groups, wait_for_text
 
+from focus_core.shipped import DEFAULT
+
 pytestmark = pytest.mark.browser
 
 LAYER = re.compile(r"layer=5\b")
@@ -99,3 +101,17 @@ def test_the_hint_is_gone_while_the_text_is_routed(open_page):
     show_groups(page, TEXT, whole=False)
     wait_for_text(page, TEXT)
     assert page.get_by_text("You will see:").count() == 0
+
+
+@pytest.mark.parametrize(
+    "address", [f"explore?v=1&routers={DEFAULT}&source=sample&sample=news&layer=7&token=440", "quality?v=1"]
+)
+def test_no_column_of_the_first_table_is_beyond_its_edge(open_page, app_url, address):
+    """The partners of a token, and every method."""
+    page = open_page()  # 1,500 pixels wide
+    page.goto(f"{app_url}/{address}")
+    scroller = page.locator("[data-testid=stDataFrame] .dvn-scroller").first
+    scroller.wait_for(state="attached")
+    page.locator("[data-test-script-state=notRunning]").wait_for(state="attached")
+    page.wait_for_timeout(500)
+    assert scroller.evaluate("node => node.scrollWidth - node.clientWidth") <= 0

@@ -112,7 +112,7 @@ def partners(trace: Trace, layer: int, token: int, count: int = 5) -> pd.DataFra
             "distance": token - chosen,
             **({} if affinity is None else {"affinity": affinity}),
             "shared groups": [" ".join(map(str, np.flatnonzero(row))) for row in shared],
-            "in context": [context(trace, int(i), 14) for i in chosen],
+            "in context": [context(trace, int(i), 12) for i in chosen],
         }
     )
 
