@@ -12,11 +12,10 @@ from streamlit.delta_generator import DeltaGenerator
 
 from focus_core.analysis import Trace
 from focus_core.analysis.display.cells import paginate
-from focus_core.analysis.matching import agreement_within
 from focus_core.analysis.trace import RoutedLayer
 from workbench.charts.group_sizes import layer_sizes, size_table
 from workbench.charts.theme import is_dark
-from workbench.engine import service
+from workbench.engine import cached, service
 from workbench.engine.service import Analysis
 from workbench.shell import state
 from workbench.shell.frame import open_page
@@ -130,8 +129,7 @@ def _compare(analysis: Analysis) -> None:
 
 def _same_text(a: Side, b: Side, answer: DeltaGenerator, changes: dict[str, str]) -> None:
     counts, columns, renumbered = matched(a, b)
-    sizes = a.trace.config.num_groups, b.trace.config.num_groups
-    agreement = agreement_within(a.trace.groups[a.row], b.trace.groups[b.row], *sizes)
+    agreement = cached.agreement_within(a.analysis, a.row, b.analysis, b.row)
     answer.markdown(f"#### {same_text_verdict(counts, agreement)}")
     if len(a.trace.tokens) >= FEW_TOKENS:
         st.caption(

@@ -7,7 +7,7 @@ import pandas as pd
 import streamlit as st
 
 from focus_core.analysis import Trace
-from focus_core.analysis.persistence import Churn, chance_band
+from focus_core.analysis.persistence import Churn
 from workbench.charts.theme import is_dark
 from workbench.engine import cached
 from workbench.engine.service import Analysis
@@ -58,7 +58,7 @@ def _layers(analysis: Analysis) -> None:
         st.markdown(f"#### {verdict(trace, churn, agreement)}")
         if len(trace.layers) > 1 and len(trace.tokens) >= FEW_TOKENS:
             row, other = _two_layers(trace)
-            band = chance_band(trace.groups[row], trace.groups[other], trace.config.num_groups)
+            band = cached.chance_band(analysis, row, other)
             st.markdown(flow_sentence(trace, row, other, band, float(agreement[row, other])))
             _maps(analysis, agreement, row, other)
             st.divider()

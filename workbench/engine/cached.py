@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from focus_core.analysis import Trace, group_balance, persistence, sparsity
+from focus_core.analysis import Trace, group_balance, matching, persistence, sparsity
 from focus_core.routing.config import FocusConfig
 from workbench.engine.service import Analysis
 
@@ -41,6 +41,16 @@ def churn(analysis: Analysis) -> persistence.Churn:
     return _churn(groups_key(analysis), analysis.trace.groups, analysis.trace.config.num_groups)
 
 
+def chance_band(analysis: Analysis, row: int, other: int) -> tuple[float, float]:
+    """`focus_core.analysis.persistence.chance_band` of two rows of layers."""
+    return _chance_band(groups_key(analysis), row, other, analysis.trace)
+
+
+def agreement_within(first: Analysis, row: int, second: Analysis, other: int) -> matching.WithinText:
+    """`focus_core.analysis.matching.agreement_within` of a layer's row in each of two analyses of the same tokens."""
+    return _agreement_within(groups_key(first), row, groups_key(second), other, first.trace, second.trace)
+
+
 def balancing(analysis: Analysis) -> group_balance.Balancing:
     """`focus_core.analysis.group_balance.balancing` of an analysis, at its routers' temperature and rounds."""
     return _balancing(groups_key(analysis), analysis.trace.scores, analysis.trace.config)
@@ -59,6 +69,19 @@ def _layer_agreement(key: str, _groups: np.ndarray, _num_groups: int) -> np.ndar
 @st.cache_data(max_entries=_ENTRIES, show_spinner=False)
 def _churn(key: str, _groups: np.ndarray, _num_groups: int) -> persistence.Churn:
     return persistence.churn(_groups, _num_groups)
+
+
+@st.cache_data(max_entries=4 * _ENTRIES, show_spinner=False)
+def _chance_band(key: str, row: int, other: int, _trace: Trace) -> tuple[float, float]:
+    return persistence.chance_band(_trace.groups[row], _trace.groups[other], _trace.config.num_groups)
+
+
+@st.cache_data(max_entries=4 * _ENTRIES, show_spinner=False)
+def _agreement_within(
+    key: str, row: int, second_key: str, other: int, _first: Trace, _second: Trace
+) -> matching.WithinText:
+    sizes = _first.config.num_groups, _second.config.num_groups
+    return matching.agreement_within(_first.groups[row], _second.groups[other], *sizes)
 
 
 @st.cache_data(max_entries=_ENTRIES, show_spinner=False)

@@ -10,6 +10,7 @@ from opening import TEXT, agreed, open_page, paste, shown
 from streamlit.testing.v1 import AppTest
 from synthetic import synthetic_trace
 
+from focus_core.analysis import matching, persistence
 from focus_core.analysis.matching import agreement_within
 from focus_core.models import default_model
 from workbench.engine.service import Analysis
@@ -114,6 +115,24 @@ def test_short_texts_get_no_claim(text):
 @real_model
 def test_without_a_text_the_page_teaches():
     assert "that is A" in shown(open_page("compare", source="paste"))
+
+
+@real_model
+@pytest.mark.parametrize(
+    ("page", "home", "name"), [("compare", matching, "agreement_within"), ("layers", persistence, "chance_band")]
+)
+def test_the_way_back_to_a_page_computes_no_interval_anew(monkeypatch, page, home, name):
+    made: list[int] = []
+    genuine = getattr(home, name)
+    monkeypatch.setattr(home, name, lambda *given: made.append(1) or genuine(*given))
+    app = paste(page, f"{TEXT} That was {page}.", layer="3", differs="layer")
+    shown(app)
+    assert len(made) == 1
+    shown(app.run())
+    assert len(made) == 1
+    app.select_slider(key="layer").set_value(5)
+    shown(app.run())
+    assert len(made) == 2
 
 
 @real_model
