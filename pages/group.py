@@ -247,16 +247,17 @@ def _others(analysis: Analysis, row: int, group: int) -> None:
             hide_index=True,
             key="group_matched",
             column_config={
-                "layer": st.column_config.NumberColumn(width=50),
-                "group": group_column(width=150),
-                "shared": st.column_config.NumberColumn(help="Tokens in both.", width=60),
+                "layer": st.column_config.NumberColumn(width=48),
+                "group": group_column(width=126),
+                "shared": st.column_config.NumberColumn(help="Tokens in both.", width=58),
                 "of this group": st.column_config.NumberColumn(
                     "share", format="percent", width=60, help="Tokens in both, of those of this group."
                 ),
                 **_ends("that share"),
                 "by chance": st.column_config.NumberColumn(
+                    "chance",
                     format="percent",
-                    width=75,
+                    width=62,
                     help=f"The same with the other layer moved along the text and matched anew, mean of {SHIFTS}.",
                 ),
             },

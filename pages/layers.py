@@ -143,25 +143,29 @@ def _tokens(analysis: Analysis, churn: Churn, row: int) -> None:
     )
     layer, names = trace.layers[row], labels_here(analysis, row)
     group = f"group in layer {layer}"
-    columns = {
-        "churn": SHARE,
-        "changes": st.column_config.NumberColumn(help=f"Of {steps} steps."),
-        group: group_column(group),
+    columns = {  # as wide as half a window of 1,500 pixels
+        "token": st.column_config.NumberColumn(width=56),
+        "in context": st.column_config.TextColumn(width=224),
+        "churn": st.column_config.NumberColumn(format="percent", width=64, help=f"Of {steps} steps."),
+        group: group_column("group", width=130),
     }
 
     def shown(tokens: np.ndarray) -> pd.DataFrame:
         table = token_churn(trace, churn, row, tokens)
         return table.assign(**{group: group_urls(table[group], layer, trace.head, names)})
 
-    left, right = st.columns(2, gap="medium")
-    with left:
-        st.markdown("Most stable")
-        stable = shown(order[:LISTED])
-        st.dataframe(stable, hide_index=True, height=320, key="stable", column_config=columns)
-    with right:
-        st.markdown("Least stable")
-        unstable = shown(order[::-1][:LISTED])
-        st.dataframe(unstable, hide_index=True, height=320, key="unstable", column_config=columns)
+    ends = {"Most stable": ("stable", order[:LISTED]), "Least stable": ("unstable", order[::-1][:LISTED])}
+    for place, (title, (key, tokens)) in zip(st.columns(2, gap="medium"), ends.items()):
+        with place:
+            st.markdown(title)
+            st.dataframe(
+                shown(tokens),
+                hide_index=True,
+                height=320,
+                key=key,
+                column_order=list(columns),
+                column_config=columns,
+            )
     downloads(lambda: token_churn(trace, churn, row, order), analysis.origin, name="token-churn")
 
 
