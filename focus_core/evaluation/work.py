@@ -12,16 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from focus_core.cluster import Cluster, versions
+from focus_core.cluster import Cluster
 from focus_core.evaluation.measure import Measured, Pairs, joined, measure, rows_at_once
 from focus_core.evaluation.perplexity import Evaluation, evaluation_of, overrides
 from focus_core.evaluation.retention import Retention, Untouched
 from focus_core.progress import Progress
 from focus_core.reading import read_json
-from focus_core.results import run_key
 from focus_core.routing.model import FocusModel, Mode
-from focus_core.routing.portable import PortableModel, done_on
-from focus_core.routing.storage import model_hash, routers_hash
+from focus_core.routing.portable import PortableModel, done_on, pass_key
 from focus_core.schema import array, table
 from focus_core.unfinished import resumed
 
@@ -82,13 +80,9 @@ class EvalJob:
 
 def measurement_key(focus: FocusModel, asked: Sequence[Asked]) -> str:
     """A hash of everything that decides what `measured` finds."""
-    return run_key(
+    return pass_key(
+        focus,
         asked=asked,
-        model=model_hash(focus.model),
-        dtype=str(focus.model.dtype),
-        routers=routers_hash(focus.routers),
-        config=focus.config,
-        versions=versions(),
     )
 
 

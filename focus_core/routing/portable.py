@@ -15,8 +15,9 @@ from focus_core.cluster import Cluster, connected, in_order, spread, versions
 from focus_core.errors import FocusError
 from focus_core.models import LoadedModel, load_model
 from focus_core.progress import Progress, silent
+from focus_core.results import run_key
 from focus_core.routing.model import FocusModel
-from focus_core.routing.storage import model_hash
+from focus_core.routing.storage import model_hash, routers_hash
 
 _OVERHEAD = 2**30  # bytes of Python, its packages and activations in one worker
 
@@ -75,6 +76,23 @@ class PortableModel:
         if model_hash(focus.model) != self.weights:
             raise FocusError(f"{self.name} has other weights on a worker: put the same model on every node.")
         return focus, loaded.tokenizer
+
+
+def pass_key(focus: FocusModel, **asked: Any) -> str:
+    """A hash of everything that decides what passes of a model with routers find, for resuming them.
+
+    Args:
+        focus: the model with routers.
+        asked: what is asked of it, as `focus_core.results.run_key` takes it.
+    """
+    return run_key(
+        **asked,
+        model=model_hash(focus.model),
+        dtype=str(focus.model.dtype),
+        routers=routers_hash(focus.routers),
+        config=focus.config,
+        versions=versions(),
+    )
 
 
 class Job(Protocol):

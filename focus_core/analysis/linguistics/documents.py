@@ -22,16 +22,14 @@ from focus_core.analysis.linguistics.words import SUBWORD_RULES, TaggedText
 from focus_core.analysis.reading import untouched
 from focus_core.analysis.states import keep_states
 from focus_core.analysis.trace import analyze, key_memberships
-from focus_core.cluster import Cluster, versions
+from focus_core.cluster import Cluster
 from focus_core.errors import FocusError
 from focus_core.progress import Progress
 from focus_core.remote import StoreError
 from focus_core.report.corpus import Corpus
-from focus_core.results import run_key
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel
-from focus_core.routing.portable import PortableModel, done_on
-from focus_core.routing.storage import model_hash, routers_hash
+from focus_core.routing.portable import PortableModel, done_on, pass_key
 from focus_core.text import encode
 from focus_core.unfinished import resumed
 
@@ -194,16 +192,12 @@ def find_documents(corpus: Corpus, tokenizer: Any, settings: AlignSettings) -> t
 
 def documents_key(focus: FocusModel, tokenizer: Any, documents: Sequence[Document], settings: AlignSettings) -> str:
     """A hash of everything that decides what `route_documents` finds."""
-    return run_key(
+    return pass_key(
+        focus,
         documents=documents,
         settings=settings,
         tagger=load_tagger()[1] if any(isinstance(each, str) for each in documents) else None,
         tokenizer=tokenizer.backend_tokenizer.to_str(),
-        model=model_hash(focus.model),
-        dtype=str(focus.model.dtype),
-        routers=routers_hash(focus.routers),
-        config=focus.config,
-        versions=versions(),
     )
 
 

@@ -90,7 +90,7 @@ def test_only_the_same_run_resumes(tiny_llama, monkeypatch):
     keys.add(key())
     focus.config = focus.config.replace(temperature=0.3)
     keys.add(key())
-    monkeypatch.setattr("focus_core.evaluation.work.versions", lambda: {"focus_core": "another"})
+    monkeypatch.setattr("focus_core.routing.portable.versions", lambda: {"focus_core": "another"})
     assert len(keys | {key()}) == 10
 
 
