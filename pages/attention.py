@@ -64,7 +64,7 @@ def _attention(analysis: Analysis) -> None:
         st.text(context(trace, token, 70))
         table = key_table(trace, found, query_head)
         names = labels(analysis, row, st.session_state["model"], head)
-        columns = {"full": PERCENT, "routed": PERCENT, "group": group_column()}
+        columns = {"full": PERCENT, "routed": PERCENT, "group": group_column(width=130)}
 
         def linked(table: pd.DataFrame) -> pd.DataFrame:
             of = head if trace.head is not None else None

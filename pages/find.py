@@ -185,7 +185,12 @@ def _gathered(analysis: Analysis, by: str, query: str) -> None:
         },
     )
     st.markdown("**The matches in context**")
-    st.dataframe(context_table(analysis.trace, found.matches), hide_index=True, key="find_contexts")
+    st.dataframe(
+        context_table(analysis.trace, found.matches),
+        hide_index=True,
+        key="find_contexts",
+        column_config={"token": st.column_config.NumberColumn(width=70)},
+    )
 
 
 def _guessed(analysis: Analysis, rows: list[dict[str, Any]]) -> dict[tuple[int, int, int], str]:

@@ -250,7 +250,7 @@ def _draw_attention(record: SpeedRecord) -> None:
             column_config=ATTENTION_COLUMNS,
         )
     st.markdown("##### Lengths at which it is faster, and numerical errors")
-    st.dataframe(summary, hide_index=True, column_config=ATTENTION_COLUMNS, key="crossovers")
+    st.dataframe(summary, hide_index=True, placeholder="–", column_config=ATTENTION_COLUMNS, key="crossovers")
     st.caption(
         "“faster from”: the shortest measured length from which every longer one is faster. “with routing”: selection "
         "time included, which is projection, calibrated softmax, top-k and sorting. “largest error”: deviation from "

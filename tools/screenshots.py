@@ -43,7 +43,7 @@ class Shot:
         query: the settings in the link it shows.
         ready: what has to be there.
         height: the most pixels of it that are shown.
-        press: name of a button to press first.
+        press: name of a button to press first, unless what it starts has been done.
     """
 
     page: str
@@ -65,9 +65,10 @@ SHOTS = {
     "linguistics": Shot("linguistics", "sample=story&layer=12"),
     "group": Shot("group", "sample=story&layer=15&head=1&group=6"),
     "find": Shot("find", "sample=story&find_by=entity&find_entity=PERSON"),
-    "attention": Shot("attention", "sample=story&layer=12&token=2605"),
+    "attention": Shot("attention", "sample=story&layer=17&token=2605"),
+    "effects": Shot("effects", "sample=story&layer=27", press="Run"),
     "speed": Shot("speed"),
-    "quality": Shot("quality"),
+    "quality": Shot("quality", "record=2:frontier-kinds · SmolLM2-135M-Instruct · 2026-11-24"),
     "write": Shot("write", "", press="Write"),
     "train": Shot("train", f"run={RUN}"),
     "compare": Shot("compare", "sample=story&layer=12&differs=routers&b_routers=untrained", ".cell"),
@@ -78,14 +79,21 @@ SHOTS = {
 def take(browser: Browser, url: str, shot: Shot, name: str, theme: str) -> Path:
     """Open a link in a session of its own and save what it shows, in 256 colours."""
     context = browser.new_context(
-        viewport={"width": WIDTH, "height": HEIGHTS[0]}, color_scheme="dark" if theme == "dark" else "light"
+        viewport={"width": WIDTH, "height": HEIGHTS[0]},
+        color_scheme="dark" if theme == "dark" else "light",
+        reduced_motion="reduce",  # no figure between two states
     )
     try:
         page = context.new_page()
         page.set_default_timeout(PATIENCE_MS)
         page.goto(f"{url}/{shot.page}?v=1&{shot.query}" if shot.page else url)
         if shot.press:
-            page.get_by_role("button", name=shot.press, exact=True).click()
+            button = page.get_by_role("button", name=shot.press, exact=True)
+            button.wait_for()
+            at_rest(page)
+            if button.is_enabled():
+                button.click()
+                page.mouse.move(0, 0)  # no hint over the page
         page.locator(shot.ready).first.wait_for()
         at_rest(page)
         content = page.evaluate("document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight")

@@ -161,7 +161,7 @@ def lift_chart(
             hovertemplate="%{customdata}<extra></extra>",
             showlegend=heads,
         )
-    figure.add_hline(y=1, line_dash="dot", annotation_text="chance", annotation_position="bottom right")
+    figure.add_hline(y=1, line_dash="dot", annotation_text="chance", annotation_position="top right")
     of = "each layer and head" if heads else "each layer"
     figure.update_layout(title=f"The surest group of {of}")
     figure.update_xaxes(title="layer")
