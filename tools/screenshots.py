@@ -54,7 +54,7 @@ class Shot:
 
 
 SHOTS = {
-    "home": Shot("", "", "[data-testid=stMain] .passage"),
+    "home": Shot("", "", "[data-testid=stMain] .passage", press="With routing"),
     "explore": Shot("explore", "sample=story&layer=17&view=repeats&token=2605", ".cell"),
     "explore-map": Shot("explore", "sample=news&layer=12&view=map", ".cell"),
     "explore-scripts": Shot("explore", "sample=multilingual&layer=12&view=sizes", ".cell"),
@@ -93,7 +93,7 @@ def take(browser: Browser, url: str, shot: Shot, name: str, theme: str) -> Path:
             at_rest(page)
             if button.is_enabled():
                 button.click()
-                page.mouse.move(0, 0)  # no hint over the page
+                page.mouse.move(WIDTH - 1, HEIGHTS[0] - 1)  # no hint over the page
         page.locator(shot.ready).first.wait_for()
         at_rest(page)
         content = page.evaluate("document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight")
