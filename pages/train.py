@@ -162,11 +162,18 @@ def _describe(job: Job) -> None:
 
 def _results(job: Job, results: pd.DataFrame) -> None:
     st.markdown("##### Held-out text, before and after")
-    columns = ["kind", "k", "balance", "perplexity", "relative", "distant kept", "largest group", "remark"]
+    columns = ["kind", "k", "balance", "perplexity", "relative", "distant kept", "largest group"]
     shown = results[results["routing"] != "soft"]
-    left, right = st.columns([1, 1], gap="medium")
+    left, right = st.columns([4, 3], gap="medium")
     with left:
-        st.dataframe(shown, hide_index=True, column_order=columns, column_config=RESULT_COLUMNS, key=f"held_{job.name}")
+        st.dataframe(
+            shown,
+            hide_index=True,
+            placeholder="–",
+            column_order=columns,
+            column_config=RESULT_COLUMNS,
+            key=f"held_{job.name}",
+        )
         st.caption(
             "untouched: full attention. untrained: the same routers before training, calibrated on the same text. "
             "sequence: balanced over the whole text as published, so groups depend on later tokens."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
@@ -158,6 +159,16 @@ def test_the_same_layer_under_other_numbers_is_no_difference():
     assert not len(differing(a, same))
     said = same_text_verdict(counts, agreement_within(a.trace.groups[0], turned.groups[0], 4, 4))
     assert "the same groups: AMI 1.00" in said and "100% of the tokens" in said
+
+
+def test_matched_groups_have_the_colour_of_their_partner():
+    a, b = side(0), side(0)
+    ours, theirs = np.array([[2, 1, 2, 0]] * 3), np.array([[0, 0, 1, 2]] * 3)
+    for of_a, of_b, expected in ((ours, theirs, ours[0]), (None, theirs, np.arange(4)), (ours, None, ours[0])):
+        first = Side(dataclasses.replace(a.analysis, trace=dataclasses.replace(a.trace, families=of_a)), 0)
+        second = Side(dataclasses.replace(b.analysis, trace=dataclasses.replace(b.trace, families=of_b)), 0)
+        families = matched(first, second)[2].families
+        assert families is not None and families[0].tolist() == expected.tolist()
 
 
 def test_independent_routings_agree_no_more_than_chance():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,12 +103,23 @@ def matched(first: Side, second: Side) -> tuple[np.ndarray, np.ndarray, Trace]:
 
     Returns:
         (K_A, K_B) counts with B's groups in the order of their partners, (K_B,) B's number of each column, and B's
-        layer with its groups under A's numbers.
+        layer with its groups under A's numbers, in A's colours.
     """
     counts = overlap(first.trace, first.row, second.trace, second.row)
     partner = match_groups(counts)
     columns = np.argsort(partner)
-    return counts[:, columns], columns, renumbered(second.trace, second.row, partner)
+    return counts[:, columns], columns, _in_colors_of(first, renumbered(second.trace, second.row, partner))
+
+
+def _in_colors_of(first: Side, second: Trace) -> Trace:
+    """B's layer under A's numbers, with the families of A's groups, which give colours; B's own beyond A's numbers."""
+    ours, theirs = first.trace.families, second.families
+    if ours is None and theirs is None:  # then a number has a colour of its own
+        return second
+    count, most = first.trace.config.num_groups, second.config.num_groups
+    families = np.arange(most) if theirs is None else theirs[0].copy()
+    families[:count] = (np.arange(count) if ours is None else ours[first.row])[:most]
+    return dataclasses.replace(second, families=families[None])
 
 
 def overlap_table(counts: np.ndarray, columns: np.ndarray) -> pd.DataFrame:
