@@ -60,7 +60,7 @@ SHOTS = {
     "explore-scripts": Shot("explore", "sample=multilingual&layer=12&view=sizes", ".cell"),
     "layers": Shot("layers", "sample=story&layer=12&other=13"),
     "balance": Shot("balance", "sample=story&layer=12"),
-    "sparsity": Shot("sparsity", "sample=story&layer=12&computed=mask"),
+    "sparsity": Shot("sparsity", "sample=story&layer=17&computed=mask"),
     "sparsity-mass": Shot("sparsity", "sample=story&layer=12&computed=mass"),
     "linguistics": Shot("linguistics", "sample=story&layer=12"),
     "group": Shot("group", "sample=story&layer=15&head=1&group=6"),
