@@ -68,7 +68,7 @@ SHOTS = {
     "attention": Shot("attention", "sample=story&layer=17&token=2605"),
     "effects": Shot("effects", "sample=story&layer=27", press="Run"),
     "speed": Shot("speed"),
-    "quality": Shot("quality", "record=2:frontier-kinds · SmolLM2-135M-Instruct · 2026-11-24"),
+    "quality": Shot("quality"),
     "write": Shot("write", "", press="Write"),
     "train": Shot("train", f"run={RUN}"),
     "compare": Shot("compare", "sample=story&layer=12&differs=routers&b_routers=untrained", ".cell"),

@@ -141,6 +141,14 @@ def open_quality(**query) -> AppTest:
     return open_page("quality", source="sample", routers="untrained", **query)
 
 
+def test_the_widest_record_of_kinds_of_text_comes_first_and_others_by_date():
+    found = find_records(sorted((data_dir() / "results").glob("*.json")))
+    first = next(record for record in found if record.kind == "kinds")
+    assert first.name == "frontier-kinds" and any(record.date > first.date for record in found if record.kind == "kinds")
+    dates = [record.date for record in found if record.kind == "frontier"]
+    assert len(dates) > 1 and dates == sorted(dates, reverse=True)
+
+
 def test_the_page_shows_shipped_results_and_reads_a_folder(tmp_path):
     app = open_quality()
     assert app.selectbox(key="evidence").value == "kinds" and "Retention of routers" in shown(app)

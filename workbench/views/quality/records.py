@@ -84,7 +84,7 @@ _RECORD = table({"model": table()}, {"made": maybe(table(optional={"date": text(
 
 
 def find_records(files: Iterable[Path]) -> list[Record]:
-    """The records among files, newest first; others are passed over."""
+    """The records among files, newest first; of kinds of text those with most texts and lengths. Others are passed over."""
     found: list[Record] = []
     for path in files:
         try:
@@ -96,7 +96,14 @@ def find_records(files: Iterable[Path]) -> list[Record]:
         name = path.parent.name if path.name in ("result.json", "summary.json", "training.json") else path.stem
         date = (content.get("made") or {}).get("date", "")
         found += [Record(kind, name, date, content) for kind in _kinds(content)]
-    return sorted(found, key=lambda record: record.date, reverse=True)
+    return sorted(found, key=lambda record: (_breadth(record), record.date), reverse=True)
+
+
+def _breadth(record: Record) -> int:
+    """Texts times lengths of a record of kinds of text that it measured, 0 for others."""
+    points = record.content.get("points") if record.kind == "kinds" else None
+    rows = [point for point in points if isinstance(point, dict)] if isinstance(points, list) else []
+    return len({(str(point.get("text")), str(point.get("length"))) for point in rows})
 
 
 def run_files() -> list[Path]:
