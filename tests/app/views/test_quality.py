@@ -144,7 +144,9 @@ def open_quality(**query) -> AppTest:
 def test_the_widest_record_of_kinds_of_text_comes_first_and_others_by_date():
     found = find_records(sorted((data_dir() / "results").glob("*.json")))
     first = next(record for record in found if record.kind == "kinds")
-    assert first.name == "frontier-kinds" and any(record.date > first.date for record in found if record.kind == "kinds")
+    assert first.name == "frontier-kinds" and any(
+        record.date > first.date for record in found if record.kind == "kinds"
+    )
     dates = [record.date for record in found if record.kind == "frontier"]
     assert len(dates) > 1 and dates == sorted(dates, reverse=True)
 

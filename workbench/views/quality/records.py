@@ -16,7 +16,7 @@ from focus_core.errors import FocusError
 from focus_core.frontier.kinds.record import SCHEMA as KINDS
 from focus_core.frontier.measure import SCHEMA as FRONTIER
 from focus_core.reading import read_json, regular
-from focus_core.resources import runs_dir
+from focus_core.resources import data_dir, runs_dir
 from focus_core.results import REPRODUCTION
 from focus_core.schema import maybe, table, text
 from workbench.views.quality.kinds import kinds_table
@@ -84,8 +84,12 @@ _RECORD = table({"model": table()}, {"made": maybe(table(optional={"date": text(
 
 
 def find_records(files: Iterable[Path]) -> list[Record]:
-    """The records among files, newest first; of kinds of text those with most texts and lengths. Others are passed over."""
-    found: list[Record] = []
+    """The records among files, newest first; of kinds of text one's own, then the shipped one that measured most.
+
+    Other files are passed over.
+    """
+    found: list[tuple[bool, int, Record]] = []
+    shipped = data_dir() / "results"
     for path in files:
         try:
             content = read_json(path, _RECORD) if regular(path).stat().st_size <= MAX_BYTES else None
@@ -95,13 +99,17 @@ def find_records(files: Iterable[Path]) -> list[Record]:
             continue
         name = path.parent.name if path.name in ("result.json", "summary.json", "training.json") else path.stem
         date = (content.get("made") or {}).get("date", "")
-        found += [Record(kind, name, date, content) for kind in _kinds(content)]
-    return sorted(found, key=lambda record: (_breadth(record), record.date), reverse=True)
+        for kind in _kinds(content):
+            wide, own = kind == "kinds", path.parent != shipped
+            found.append(
+                (wide and own, _breadth(content) if wide and not own else 0, Record(kind, name, date, content))
+            )
+    return [record for *_, record in sorted(found, key=lambda each: (*each[:2], each[2].date), reverse=True)]
 
 
-def _breadth(record: Record) -> int:
-    """Texts times lengths of a record of kinds of text that it measured, 0 for others."""
-    points = record.content.get("points") if record.kind == "kinds" else None
+def _breadth(content: dict[str, Any]) -> int:
+    """Texts times lengths that a record of kinds of text measured."""
+    points = content.get("points")
     rows = [point for point in points if isinstance(point, dict)] if isinstance(points, list) else []
     return len({(str(point.get("text")), str(point.get("length"))) for point in rows})
 
