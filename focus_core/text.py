@@ -84,6 +84,7 @@ def find_texts(
     *,
     unread: list[OSError] | None = None,
     suffixes: tuple[str, ...] = TEXT_SUFFIXES,
+    tables: tuple[str, ...] = (),
 ) -> list[Path]:
     """Text files from a list of files and folders, or from a single one.
 
@@ -92,7 +93,8 @@ def find_texts(
             files are left out.
         unread: where given, folders that cannot be listed are added to it, and pipes and broken links count as texts,
             so that reading them names the fault. Otherwise all three are left out.
-        suffixes: of the files to find in folders, and of the tables that the caller reads.
+        suffixes: of the files to find in folders.
+        tables: suffixes of the tables that the caller reads where they are named, beside those among `suffixes`.
 
     Returns:
         The files in the order given, each once.
@@ -111,7 +113,7 @@ def find_texts(
             if str(path).startswith("hf:"):
                 raise FocusError(f"{path} is a data set of the hub: only `focus train --trainer` streams those.")
             raise FocusError(f"There is no file or folder {path}: check the path.")
-        elif path.suffix.lower() in TABLE_SUFFIXES and path.suffix.lower() not in suffixes:
+        elif path.suffix.lower() in TABLE_SUFFIXES and path.suffix.lower() not in (*suffixes, *tables):
             raise FocusError(
                 f"{path} is a table of texts, and plain text is read here: write its texts into .txt files."
             )

@@ -250,7 +250,7 @@ def _find(paths: str | Path | Iterable[str | Path], unlisted: list[OSError], suf
     paths = [paths] if isinstance(paths, (str, Path)) else list(paths)
     stored = [str(path) for path in paths if is_remote(path)]
     if not stored:
-        found = find_texts(paths, unread=unlisted, suffixes=suffixes)
+        found = find_texts(paths, unread=unlisted, suffixes=suffixes, tables=SUFFIXES)
         return [document for file in found for document in _documents(file)]
     if len(stored) < len(paths):
         raise FocusError("Some texts are in a store and some on this machine: give those of one place.")

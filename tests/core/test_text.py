@@ -250,6 +250,7 @@ def test_finding_texts(tmp_path):
     for name in ("c.jsonl", "d.Parquet"):
         (tmp_path / name).write_text("x")
         assert find_texts(tmp_path / name, suffixes=CORPUS_SUFFIXES) == [tmp_path / name]
+        assert find_texts(tmp_path / name, tables=(".jsonl", ".parquet")) == [tmp_path / name]
         with pytest.raises(FocusError, match="is a table of texts, and plain text is read here"):
             find_texts(tmp_path / name)
     with pytest.raises(FocusError, match="only `focus train --trainer` streams"):

@@ -67,13 +67,17 @@ def in_folder(folder: str) -> dict[str, Path]:
     return {path.relative_to(root).as_posix(): path for path in found_at(folder)}
 
 
-def found_at(place: str) -> list[Path]:
+def found_at(place: str, tables: tuple[str, ...] = ()) -> list[Path]:
     """The text files at a place of this machine, a file or a folder; without links out of the allowed folders.
+
+    Args:
+        place: the file or folder.
+        tables: suffixes of the tables of texts that may be named.
 
     Raises:
         FocusError: nothing is there, no text is, or it may not be opened.
     """
-    files = allowed_files(find_texts([allowed(place)]))
+    files = allowed_files(find_texts([allowed(place)], tables=tables))
     if not files:
         raise FocusError(f"The texts in {place} are links to places that this workbench may not open.")
     return files

@@ -10,6 +10,7 @@ from typing import Any
 import streamlit as st
 
 from focus_core.errors import FocusError
+from focus_core.jsonl import SUFFIXES
 from focus_core.report.files import FILES
 from focus_core.report.model import Report
 from focus_core.report.saved import read_report
@@ -59,7 +60,7 @@ class CorpusRequest:
         """
         if not self.place.strip():
             raise FocusError("There is no corpus to report on: give a folder or a file of this machine.")
-        files = [path.resolve() for path in texts.found_at(self.place.strip())]
+        files = [path.resolve() for path in texts.found_at(self.place.strip(), SUFFIXES)]
         # Of a folder that may be opened as a whole, the report lists what cannot be read.
         whole = access.roots() is None
         data = [access.allowed(self.place.strip()).resolve()] if whole else files

@@ -13,8 +13,9 @@ from focus_core.models import default_model
 from focus_core.results import text_records
 from focus_core.routing.routers import ROUTERS
 from focus_core.shipped import shipped_routers
-from focus_core.text import document_blocks, read_text
+from focus_core.text import TABLE_SUFFIXES, document_blocks
 from focus_core.training.objectives import OBJECTIVES
+from focus_core.training.stream import Source, documents
 from workbench.engine import service
 from workbench.runs import jobs
 from workbench.runs.jobs import Job
@@ -242,9 +243,9 @@ def _start(source: str, given: Any, name: str, request: TrainRequest) -> Job:
     contents: list[tuple[str, bytes]] = []
     files: list[Path] = []
     if source == "path":
-        files = [path.resolve() for path in texts.found_at(given)]
+        files = [path.resolve() for path in texts.found_at(given, TABLE_SUFFIXES)]
         records = text_records(files)
-        check_long_enough(request, map(read_text, files))
+        check_long_enough(request, documents(map(Source, files)))
     else:
         if source == "paste":
             contents = [("pasted.txt", given.encode("utf-8", "replace"))]
