@@ -85,17 +85,18 @@ def lora(found: Found) -> str:
 
 
 def adapted(found: Found) -> str:
-    """Routers beside the adapted model and the baseline on it that keeps most."""
+    """Routers beside the adapted model, and on it narrow groups beside the closest baseline."""
     if not found:
         return "not run here"
     ours, full = hard(found, "routers", 1), row_of(found, cell="LoRA, full attention")
-    both = hard(found, "routers on LoRA", 1)
+    both, narrow = hard(found, "routers on LoRA", 1), row_of(found, cell="narrow groups on LoRA")
     baselines = [row for row in found[0]["results"] if row["cell"].startswith("baseline")]
     best = min(baselines, key=lambda row: row["kl_from_full"])
     return (
         f"perplexity: routers at k = 1 {change(ours)}, LoRA with full attention {change(full)}; KL to full attention "
-        f"with the same weights: routers {ours['kl_from_full']:.3f}, routers on LoRA {both['kl_from_full']:.3f}, "
-        f"{best['routing']} on LoRA {best['kl_from_full']:.3f} nats"
+        f"with the same weights: routers {ours['kl_from_full']:.4f}; on LoRA narrow groups "
+        f"{narrow['kl_from_full']:.4f}, routers {both['kl_from_full']:.4f}, of {len(baselines)} baselines the "
+        f"closest, {best['routing']}, {best['kl_from_full']:.4f} nats"
     )
 
 
