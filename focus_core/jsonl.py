@@ -10,8 +10,9 @@ from focus_core.errors import FocusError
 from focus_core.reading import parse_json
 from focus_core.remote import RemoteFile
 from focus_core.schema import table
+from focus_core.text import JSONL_SUFFIXES
 
-SUFFIXES = (".jsonl", ".ndjson")
+SUFFIXES = JSONL_SUFFIXES
 """Suffixes of files with one JSON object on each line."""
 TEXT_COLUMNS = ("text", "content", "document")
 """Names of the text column of a table, in order of preference."""

@@ -16,7 +16,8 @@ from focus_core.reading import read_bytes, regular
 
 TEXT_SUFFIXES = (".txt", ".md")
 """Suffixes of text files in a folder; a file given by name may have any suffix but those of tables."""
-TABLE_SUFFIXES = (".jsonl", ".ndjson", ".parquet")
+JSONL_SUFFIXES = (".jsonl", ".ndjson")
+TABLE_SUFFIXES = (*JSONL_SUFFIXES, ".parquet")
 """Suffixes of tables with a text in each row, which only some callers read."""
 CORPUS_SUFFIXES = (*TEXT_SUFFIXES, *TABLE_SUFFIXES)
 
@@ -110,9 +111,10 @@ def find_texts(
                 raise FocusError(no_texts(path, suffixes))
             found.update(dict.fromkeys(inside))
         elif not path.exists():
-            if str(path).startswith("hf:"):
-                raise FocusError(f"{path} is a data set of the hub: only `focus train --trainer` streams those.")
-            raise FocusError(f"There is no file or folder {path}: check the path.")
+            hub = f"{path} is a data set of the hub: only `focus train --trainer` streams those."
+            raise FocusError(
+                hub if str(path).startswith("hf:") else f"There is no file or folder {path}: check the path."
+            )
         elif path.suffix.lower() in TABLE_SUFFIXES and path.suffix.lower() not in (*suffixes, *tables):
             raise FocusError(
                 f"{path} is a table of texts, and plain text is read here: write its texts into .txt files."
@@ -277,11 +279,8 @@ def token_blocks(tokenizer: Any, texts: Iterable[str], length: int, *, max_block
         parts.append(opened(ids, opening, length))
     blocks = np.concatenate(parts) if parts else np.empty((0, length), dtype=np.int64)
     if len(blocks) == 0:
-        raise FocusError(
-            f"The longest text has {longest:,} tokens, fewer than one block of {length:,}: give a longer"
-            " text or"
-            " shorten the blocks."
-        )
+        few = f"The longest text has {longest:,} tokens, fewer than one block of {length:,}"
+        raise FocusError(f"{few}: give a longer text or shorten the blocks.")
     return blocks[evenly_spaced(len(blocks), max_blocks)]
 
 
@@ -291,12 +290,9 @@ def document_blocks(tokenizer: Any, texts: Iterable[str], length: int) -> list[n
     Raises:
         FocusError: `length` is below 1 or leaves no room after the opening.
     """
-    if length < 1:
-        raise FocusError("Block length and number of blocks must be at least 1.")
     opening = _opening(tokenizer, length)
-    return [
-        opened(np.asarray(_tokenize(tokenizer, text)["input_ids"], dtype=np.int64), opening, length) for text in texts
-    ]
+    ids = (np.asarray(_tokenize(tokenizer, text)["input_ids"], dtype=np.int64) for text in texts)
+    return [opened(each, opening, length) for each in ids]
 
 
 def evenly_spaced(count: int, wanted: int | None) -> np.ndarray:
@@ -397,8 +393,7 @@ def _piece_bytes(piece: str | None, byte_level: bool) -> bytes:
 
 @cache
 def _byte_of_character() -> dict[str, bytes]:
-    """GPT-2's alphabet for bytes: printable ones stand for themselves, the others for U+0100 and up, in
-    order."""
+    """GPT-2's alphabet for bytes: printable ones stand for themselves, the others for U+0100 and up, in order."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
     table = {chr(byte): bytes([byte]) for byte in printable}

@@ -80,10 +80,7 @@ class EvalJob:
 
 def measurement_key(focus: FocusModel, asked: Sequence[Asked]) -> str:
     """A hash of everything that decides what `measured` finds."""
-    return pass_key(
-        focus,
-        asked=asked,
-    )
+    return pass_key(focus, asked=asked)
 
 
 def measured(

@@ -5,6 +5,7 @@ A record that does not fit its kind is refused with a reason.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,8 +89,7 @@ def find_records(files: Iterable[Path]) -> list[Record]:
 
     Other files are passed over.
     """
-    found: list[tuple[bool, int, Record]] = []
-    shipped = data_dir() / "results"
+    found: list[tuple[float, str, Record]] = []
     for path in files:
         try:
             content = read_json(path, _RECORD) if regular(path).stat().st_size <= MAX_BYTES else None
@@ -99,16 +99,17 @@ def find_records(files: Iterable[Path]) -> list[Record]:
             continue
         name = path.parent.name if path.name in ("result.json", "summary.json", "training.json") else path.stem
         date = (content.get("made") or {}).get("date", "")
-        for kind in _kinds(content):
-            wide, own = kind == "kinds", path.parent != shipped
-            found.append(
-                (wide and own, _breadth(content) if wide and not own else 0, Record(kind, name, date, content))
-            )
-    return [record for *_, record in sorted(found, key=lambda each: (*each[:2], each[2].date), reverse=True)]
+        own = path.parent != data_dir() / "results"
+        found += [(_rank(kind, content, own), date, Record(kind, name, date, content)) for kind in _kinds(content)]
+    return [record for *_, record in sorted(found, key=lambda each: each[:2], reverse=True)]
 
 
-def _breadth(content: dict[str, Any]) -> int:
-    """Texts times lengths that a record of kinds of text measured."""
+def _rank(kind: str, content: dict[str, Any], own: bool) -> float:
+    """What goes before the date in the order of records: of kinds of text, the texts times lengths of a shipped one."""
+    if kind != "kinds":
+        return 0
+    if own:
+        return math.inf
     points = content.get("points")
     rows = [point for point in points if isinstance(point, dict)] if isinstance(points, list) else []
     return len({(str(point.get("text")), str(point.get("length"))) for point in rows})
