@@ -85,7 +85,7 @@ def lora(found: Found) -> str:
 
 
 def adapted(found: Found) -> str:
-    """Routers beside the adapted model, and on it narrow groups beside the closest baseline."""
+    """Routers beside the adapted model, and on it narrow groups beside the closest baseline that ran."""
     if not found:
         return "not run here"
     ours, full = hard(found, "routers", 1), row_of(found, cell="LoRA, full attention")
@@ -95,8 +95,8 @@ def adapted(found: Found) -> str:
     return (
         f"perplexity: routers at k = 1 {change(ours)}, LoRA with full attention {change(full)}; KL to full attention "
         f"with the same weights: routers {ours['kl_from_full']:.4f}; on LoRA narrow groups "
-        f"{narrow['kl_from_full']:.4f}, routers {both['kl_from_full']:.4f}, of {len(baselines)} baselines the "
-        f"closest, {best['routing']}, {best['kl_from_full']:.4f} nats"
+        f"{narrow['kl_from_full']:.4f}, routers {both['kl_from_full']:.4f}, {best['routing']}, the closest of the "
+        f"{len(baselines)} baselines that ran, {best['kl_from_full']:.4f} nats"
     )
 
 
