@@ -26,7 +26,11 @@ def test_a_json_lines_file_is_reported_in_the_background(open_page, app_url, tmp
     page.get_by_text("Resume goes on with letters.jsonl").wait_for()
     page.reload()  # the run is the machine's, not the session's
     page.get_by_text("Report on a whole corpus").click()
-    page.get_by_role("button", name="Resume", exact=True).click()
+    resume = page.get_by_role("button", name="Resume", exact=True)
+    resume.wait_for()
+    page.locator("[data-test-script-state=notRunning]").wait_for()  # a button that is drawn anew loses a click
+    resume.click()
+    page.get_by_role("button", name="Stop", exact=True).wait_for()
     page.get_by_text(re.compile(r"240 groups in 30 layers hold")).wait_for(timeout=240_000)
     page.get_by_text(re.compile(r"100 documents, [\d,]+ tokens")).wait_for()
     page.get_by_text("1 that cannot be used").wait_for()
