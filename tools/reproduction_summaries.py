@@ -94,10 +94,14 @@ def adapted(found: Found) -> str:
     best = min(baselines, key=lambda row: row["kl_from_full"])
     return (
         f"perplexity: routers at k = 1 {change(ours)}, LoRA with full attention {change(full)}; KL to full attention "
-        f"with the same weights: routers {ours['kl_from_full']:.4f}; on LoRA narrow groups "
-        f"{narrow['kl_from_full']:.4f}, routers {both['kl_from_full']:.4f}, {best['routing']}, the closest of the "
-        f"{len(baselines)} baselines that ran, {best['kl_from_full']:.4f} nats"
+        f"with the same weights: routers {distance(ours)}; on LoRA narrow groups {distance(narrow)}, routers "
+        f"{distance(both)}, {best['routing']}, the closest of the {len(baselines)} baselines that ran, {distance(best)}"
     )
+
+
+def distance(row: dict[str, Any]) -> str:
+    """How far from full attention with the same weights, never without the share that was kept."""
+    return f"{row['kl_from_full']:.4f} nats at {100 * row['kept_share']:.1f}%"
 
 
 def alignment(found: Found) -> str:

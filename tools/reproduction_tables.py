@@ -93,8 +93,8 @@ SPECIAL: dict[str, Callable[[dict[str, Any]], str]] = {
     "against_base": against_base,
     "learning_rate": lambda row: f"{row['learning_rate']:g}",
     "from_full": with_interval("from_full", "+.2f"),
-    "kl": with_interval("kl", ".3f"),
-    "kl_from_full": with_interval("kl_from_full", ".3f"),
+    "kl": with_interval("kl", ".4f"),
+    "kl_from_full": with_interval("kl_from_full", ".4f"),
 }
 """Columns that are printed from more than their own value, or with other digits."""
 
