@@ -29,7 +29,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 WIDTH, HEIGHTS = 1500, (800, 1900)
 PATIENCE_MS = 600_000
-RUN = "story"
+RUN = "guides"
 BUSY = ("[data-testid=stSpinner]", "[data-testid=stProgress]", "[data-testid=stSkeleton]", "[data-stale=true]")
 """What is on a page while something is computed, loaded or replaced."""
 
@@ -124,17 +124,17 @@ def at_rest(page: Page) -> None:
 
 
 def train() -> None:
-    """A short run on the sample story, so that the Train page has something to show."""
+    """A short run on the guides, so that the Train page has something to show; with blocks enough for an interval."""
     sys.path.insert(0, str(ROOT))
-    from focus_core.resources import data_dir
     from workbench.runs import jobs
     from workbench.views.train.tables import TrainRequest, text_record
 
-    text = (data_dir() / "samples" / "story.txt").read_bytes()
-    request = TrainRequest("default", 8, 2, 32, 4, 30, 128, 2, 0.01, "mass", 0, 2)
+    texts = [(path.name, path.read_bytes()) for path in sorted((ROOT / "docs").glob("*.md"))]
+    request = TrainRequest("default", 8, 2, 32, 4, 30, 128, 2, 0.01, "mass", 0, eval_blocks=20)
     folder = jobs.new_folder(RUN)
-    data = jobs.store_texts(folder, [("story.txt", text)])
-    job = jobs.start(folder, request.arguments(data, folder), request.about([text_record("story.txt", text)]))
+    data = jobs.store_texts(folder, texts)
+    records = [text_record(name, text) for name, text in texts]
+    job = jobs.start(folder, request.arguments(data, folder), request.about(records))
     while job is not None and job.is_alive:
         time.sleep(1)
         job = jobs.find(RUN)

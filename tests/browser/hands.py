@@ -48,3 +48,13 @@ def fits_a_phone(page: Any) -> None:
     page.set_viewport_size(PHONE)
     fits(page)
     page.set_viewport_size(WIDE)
+
+
+def no_column_is_cut_off(page: Any, tables: int) -> None:
+    """The first tables of a wide page show all their columns without scrolling."""
+    scrollers = page.locator("[data-testid=stDataFrame] .dvn-scroller")
+    scrollers.nth(tables - 1).wait_for(state="attached")
+    page.locator("[data-test-script-state=notRunning]").wait_for(state="attached")
+    page.wait_for_timeout(500)
+    beyond = scrollers.evaluate_all("nodes => nodes.map(node => node.scrollWidth - node.clientWidth)")
+    assert max(beyond[:tables]) <= 0, beyond

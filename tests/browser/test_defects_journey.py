@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from hands import no_column_is_cut_off
 from playwright.sync_api import expect
 from test_journeys import TEXT, all_layers, show_groups, wait_for_text
 
@@ -115,9 +116,4 @@ def test_the_hint_is_gone_while_the_text_is_routed(open_page):
 def test_no_column_of_these_tables_is_beyond_its_edge(open_page, app_url, address, tables):
     page = open_page()  # 1,500 pixels wide
     page.goto(f"{app_url}/{address}")
-    scrollers = page.locator("[data-testid=stDataFrame] .dvn-scroller")
-    scrollers.nth(tables - 1).wait_for(state="attached")
-    page.locator("[data-test-script-state=notRunning]").wait_for(state="attached")
-    page.wait_for_timeout(500)
-    beyond = scrollers.evaluate_all("nodes => nodes.map(node => node.scrollWidth - node.clientWidth)")
-    assert max(beyond[:tables]) <= 0, beyond
+    no_column_is_cut_off(page, tables)

@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from hands import fits_a_phone
+from hands import fits_a_phone, no_column_is_cut_off
 from playwright.sync_api import expect
 
 from workbench.runs import jobs
@@ -153,7 +153,8 @@ def test_a_run_survives_reload_and_restart_stops_resumes_and_finishes(app, brows
     assert jobs.jobs() == []
     fill(page, "Short run", {**small, "Steps": "2", "Groups, K": "2", "Groups per token, k": "1"})
     ended(page)
-    fits_a_phone(page)
+    fits_a_phone(page)  # and leaves the page wide
+    no_column_is_cut_off(page, 1)
     page.get_by_role("button", name="Use these routers").click()
     page.wait_for_url(re.compile("routers=run%3Ashort-run"))
     page.get_by_role("link", name="Explore").click()
