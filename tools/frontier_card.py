@@ -140,7 +140,7 @@ def budgets_table(record: dict[str, Any]) -> str:
     ]
     lines = []
     for name, method in METHODS.items():
-        cells = dict.fromkeys(BUDGETS, (1.0, ""))
+        cells: dict[float, tuple[float, str]] = dict.fromkeys(BUDGETS, (1.0, ""))
         for _, share, text in (each for each in rows if each[0] == method):
             budget = min(BUDGETS, key=lambda each: abs(each - share))
             if abs(budget - share) < 0.06:

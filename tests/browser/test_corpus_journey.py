@@ -28,7 +28,7 @@ def test_a_json_lines_file_is_reported_in_the_background(open_page, app_url, tmp
     page.get_by_text("Report on a whole corpus").click()
     resume = page.get_by_role("button", name="Resume", exact=True)
     resume.wait_for()
-    page.locator("[data-test-script-state=notRunning]").wait_for()  # a button that is drawn anew loses a click
+    page.locator("[data-test-script-state=notRunning]").wait_for()  # a button drawn anew might lose a click
     resume.click()
     page.get_by_role("button", name="Stop", exact=True).wait_for()
     page.get_by_text(re.compile(r"240 groups in 30 layers hold")).wait_for(timeout=240_000)
