@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from model_workers import model_workers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -105,14 +106,9 @@ def two_cores() -> Iterator[None]:
 @pytest.fixture
 def cluster(two_cores: None) -> Cluster:
     """That cluster, without a worker of an earlier test."""
-    _, left = psutil.wait_procs(model_workers(), timeout=60)
+    _, left = psutil.wait_procs(model_workers(psutil.Process()), timeout=60)
     assert not left
     return Cluster(workers=2)
-
-
-def model_workers() -> list[psutil.Process]:
-    """The workers below this process that have a model."""
-    return [each for each in psutil.Process().children(recursive=True) if "ModelWorker" in each.name()]
 
 
 class Killing:
@@ -125,7 +121,7 @@ class Killing:
     def __call__(self, message: str, share: float) -> None:
         """Kill one if some of the work is done."""
         if message.startswith(self.message) and share and not self.killed:
-            self.killed.append(model_workers()[0])
+            self.killed.append(model_workers(psutil.Process())[0])
             self.killed[0].send_signal(signal.SIGKILL)
 
 

@@ -16,6 +16,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 import torch
+from model_workers import model_workers
 from typer.testing import CliRunner
 
 from focus_core import FocusError, cli
@@ -59,13 +60,8 @@ def same(one, two) -> None:
         assert mine.confidence == pytest.approx(other.confidence, rel=1e-12)
 
 
-def workers_of(process: psutil.Process) -> list[psutil.Process]:
-    """The processes below this one that count."""
-    return [each for each in process.children(recursive=True) if "ModelWorker" in each.name()]
-
-
 def no_workers_left() -> None:
-    _, alive = psutil.wait_procs(workers_of(psutil.Process()), timeout=20)
+    _, alive = psutil.wait_procs(model_workers(psutil.Process()), timeout=20)
     assert not alive
 
 
@@ -230,7 +226,7 @@ def test_the_command_starts_a_cluster_of_its_own_and_prints_json_though_a_worker
         assert run.stderr is not None and run.stdout is not None
         for line in run.stderr:
             if line.startswith("Routing"):
-                workers_of(psutil.Process(run.pid))[0].kill()
+                model_workers(psutil.Process(run.pid))[0].kill()
                 break
         told, printed = run.stderr.read(), run.stdout.read()
     assert run.returncode == 0, told
