@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from focus_core.baselines import BASELINES
+from focus_core.baselines import BASELINES, LEARNED
+from focus_core.baselines.learned.lesson import Sizes
+from focus_core.baselines.learned.train import Learned, LearnedSettings, learned
 from focus_core.errors import FocusError, require
 from focus_core.evaluation import Evaluation, evaluate
 from focus_core.evaluation.compare import mean_difference, perplexity_difference
@@ -47,6 +49,8 @@ NARROW, NARROW_BOTH = "narrow groups", "narrow groups on LoRA"
 GIVEN, GIVEN_BOTH = "given routers", "given routers on LoRA"
 SAMPLE = 24576
 """Tokens of training text that narrow groups are fitted on."""
+TAUGHT = LearnedSettings.tokens
+"""Tokens of training text that learned baselines are trained on, as in a frontier: more than routers get."""
 COLUMNS = (
     *("parameters", "learning_rate", "rate_grid", "routing", "top_k", "balance", "perplexity"),
     *("difference", "low", "high", "from_full", "from_full_low", "from_full_high"),
@@ -59,7 +63,8 @@ def cells(context: Context) -> dict[str, dict[str, Any]]:
     """The untouched model, routers, the adapted model with full attention, with these routers, and with baselines.
 
     Narrow groups are fitted on the training text, to each model. Routers that the caller gives are measured as they
-    are. Baselines get the share that narrow groups read.
+    are. Baselines get the share that narrow groups read. Learned ones are trained on the training text, on the adapted
+    model.
     """
     config = _per_head(context)
     narrow = narrow_config(window=context.scale.window)
@@ -72,6 +77,10 @@ def cells(context: Context) -> dict[str, dict[str, Any]]:
         **{cell: {"config": narrow} for cell in (NARROW, NARROW_BOTH)},
         **({cell: {"config": config, "routers": context.attached_hash()} for cell in given} if context.routers else {}),
         **{f"baseline {name}": {"baseline": name, "config": config, "share": share} for name in BASELINES},
+        **{
+            f"baseline {name}": {"baseline": name, "config": config, "share": share, "tokens": TAUGHT}
+            for name in LEARNED
+        },
     }
 
 
@@ -241,17 +250,33 @@ def _baseline(
     own: Untouched,
     own_nll: Any,
 ) -> dict[str, Any]:
-    """A baseline on the adapted model, its setting chosen and itself fitted on training text."""
+    """A baseline on the adapted model, its setting chosen and itself fitted or trained on training text."""
     name, share, text = values["baseline"], values["share"], calibration_blocks(context.blocks, context.seed)
     budget = {"window": values["config"].window, "sinks": values["config"].sink_tokens, "seed": context.seed}
     tuning = Tuner(focus, text, **budget).tune(name, share) if tunable(name) else None
+    training = _taught(context, focus, values) if name in LEARNED else None
     budget |= {"share": share, "setting": tuning["setting"] if tuning else {}}
-    fitted = fit_baseline(focus, name, text, **budget)
+    fitted = training.layers[name] if training else fit_baseline(focus, name, text, **budget)
     measure = partial(baseline_point, focus, name, context.held, training_text=text, fitted=fitted, **budget)
     found = measure(untouched=untouched)
     row = _row(context, found, measure(untouched=own), own_nll)
-    rows = [{"routing": found.label, **row, "kept_share": found.kept_share}]
-    return {"rows": rows} if tuning is None else {"rows": rows, "tuning": tuning}
+    row = {"routing": found.label, **row, "kept_share": found.kept_share}
+    if training:
+        row |= {"parameters": training.report[name]["parameters"], "learning_rate": training.report[name]["rate"]}
+    return {"rows": [row]} if tuning is None else {"rows": [row], "tuning": tuning}
+
+
+def _taught(context: Context, focus: FocusModel, values: dict[str, Any]) -> Learned:
+    """The learned baselines of the adapted model, trained together on the training text when the first is measured."""
+    window, sinks = values["config"].window, values["config"].sink_tokens
+    settings = LearnedSettings(
+        tokens=values["tokens"],
+        window=window,
+        sinks=sinks,
+        sizes=Sizes(block=min(Sizes.block, window + 1)),
+        seed=context.seed,
+    )
+    return learned(focus, context.blocks, context.folder / "learned", settings, context.progress)
 
 
 def _row(context: Context, found: Evaluation | Point, beside: Evaluation | Point, own_nll: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.nn import functional as F
 
 pytest.importorskip("peft", reason="peft is not installed: pip install 'focus-workbench[eval]'")
@@ -114,6 +115,21 @@ def test_rows_have_two_references_and_baselines_the_share_of_narrow_groups(conte
     before = [path.stat().st_mtime_ns for path in trials]
     again = run_experiment("adapted", EXPERIMENTS["adapted"], context, only=chosen)
     assert again["results"] == record["results"] and [path.stat().st_mtime_ns for path in trials] == before
+
+
+def test_learned_baselines_are_trained_on_the_adapted_model_once(context, monkeypatch):
+    monkeypatch.setattr("focus_core.reproduce.experiments.adapted.TAUGHT", 2048)
+    chosen = ["untouched", LORA, "baseline seer", "baseline indexer"]
+    record = run_experiment("adapted", EXPERIMENTS["adapted"], context, only=chosen)
+    (adapted,) = (row for row in record["results"] if row["cell"] == LORA)
+    rows = [row for row in record["results"] if row["cell"] in chosen[2:]]
+    for row in rows:
+        assert row["parameters"] > 0 and row["learning_rate"] > 0
+        assert row["kl_from_full"] < row["kl"] and row["kept_share"] == pytest.approx(0.15, abs=0.1)
+        assert row["perplexity"] - row["from_full"] == pytest.approx(adapted["perplexity"], rel=1e-5)
+    (trained,) = (context.folder / "learned").glob("*.safetensors")  # both in one training
+    names = {name.split(".")[0] for name in load_file(trained)}
+    assert len(rows) == 2 and names == {"seer", "indexer"}
 
 
 def test_given_routers_are_measured_on_both_models_and_identify_the_run(context):
