@@ -20,6 +20,8 @@ FRESH = "frontier-fresh.json"
 """The same on texts that nothing was chosen on (tools/held_out.py)."""
 LESS = "frontier-fresh-6.json"
 """The same at 6% of the pairs."""
+LONG = "frontier-fresh-8192.json"
+"""The same at 8,192 tokens."""
 MISSING = "Not measured yet."
 HEADS = "smollm2-135m-k8-heads-lm"
 STALLED = 5
@@ -59,11 +61,17 @@ def divergence(record: Record, length: int, method: str | None = None) -> float 
     return None if row is None or row.kl is None else row.kl.difference
 
 
-def answer(record: Record) -> str:
-    """The first lines of docs/frontier.md: each length with baselines, those with enough blocks first."""
-    lengths = [length for length in lengths_of(record) if any(row.against for row in mean_rows(record, length))]
-    lengths.sort(key=lambda length: (blocks_at(record, length) < MIN_BLOCKS, -length))
-    return "\n".join(_nearest(record, length) for length in lengths if length > min(lengths))
+def answer(*found: Record) -> str:
+    """The first lines of docs/frontier.md: each length with baselines but the first, those with enough blocks first."""
+    lengths = [
+        (length, record)
+        for record in found
+        for length in lengths_of(record)
+        if any(row.against for row in mean_rows(record, length))
+    ]
+    shortest = min(length for length, _ in lengths)
+    lengths.sort(key=lambda each: (blocks_at(each[1], each[0]) < MIN_BLOCKS, each[0]))
+    return "\n".join(_nearest(record, length) for length, record in lengths if length > shortest)
 
 
 def _nearest(record: Record, length: int) -> str:

@@ -2,7 +2,7 @@
 
     python tools/readme_card.py [--check]
 
-Every figure comes from `data/results/frontier-kinds.json` and `frontier-fresh.json` (focus frontier),
+Every figure comes from `data/results/frontier-kinds.json` and `frontier-fresh*.json` (focus frontier),
 `bench-*.json` (focus bench), and `retrieval-smollm2-135m-narrow64.json` (focus harness).
 """
 
@@ -15,7 +15,7 @@ import narrow_speeds
 import numpy as np
 from benchmark_card import RETRIEVAL
 from cards import ROOT, Pages, Record, item, read, read_if_there, table
-from frontier_kinds import FRESH, HEADS, LESS, RECORD, at_the_edge, blocks_at, divergence, row_of
+from frontier_kinds import FRESH, HEADS, LESS, LONG, RECORD, at_the_edge, blocks_at, divergence, row_of
 
 from focus_core.evaluation.compare import MIN_BLOCKS
 from focus_core.frontier.kinds.means import blocks_of, kinds_at, lengths_of, mean_rows
@@ -58,10 +58,24 @@ def answer(record: Record) -> str:
     )
 
 
-def kinds_table(record: Record) -> str:
+def longer(record: Record | None) -> str:
+    """One sentence on longer texts; nothing without a record."""
+    if record is None:
+        return ""
+    length = max(lengths_of(record))
+    rows = [row_of(record, length, name) for name in (None, *BESIDE)]
+    told = [
+        f"{name} is at {row.kl.difference:.4f}, in the last quarter {row.kl_last_quarter:.4f}"
+        for name, row in zip(("it", *BESIDE.values()), rows)
+        if row is not None and row.kl is not None
+    ]
+    return f"At {length:,} tokens, on other texts, {'; '.join(told)}."
+
+
+def kinds_table(*found: Record) -> str:
     """Each kind of text at each length: the default beside SparQ and the window; then the mean over kinds."""
     lines = []
-    for length in lengths_of(record):
+    for record, length in [(each, length) for each in found for length in lengths_of(each)]:
         ours, others = row_of(record, length), [row_of(record, length, name) for name in BESIDE]
         full = row_of(record, length, "untouched")
         if ours is None or full is None:
@@ -112,7 +126,9 @@ def less(record: Record | None) -> str:
     )
 
 
-def limits(record: Record, fresh: Record | None, model: Record, other: Record, retrieval: Record) -> str:
+def limits(
+    record: Record, long: Record | None, fresh: Record | None, model: Record, other: Record, retrieval: Record
+) -> str:
     """What does not hold, as a list."""
     adaptation = "Training on next tokens adapts to the text ([why it is no win](docs/frontier.md))."
     elsewhere = "Speeds are of one CPU. On GPUs narrow groups run in plain PyTorch, and nothing is timed."
@@ -122,7 +138,7 @@ def limits(record: Record, fresh: Record | None, model: Record, other: Record, r
             ("Much faster models", faster(model, other)),
             ("Retrieval of one of many pairs", finding(retrieval)),
             ("A gain in perplexity", adaptation),
-            ("Closest of all", closest(record)),
+            ("Closest of all", closest(*_there(record, long))),
             ("The trained routers as good selectors", trained(record)),
             ("Equal terms", terms(record)),
             ("Untouched texts", texts(fresh)),
@@ -167,20 +183,29 @@ def finding(retrieval: Record) -> str:
     )
 
 
-def closest(record: Record) -> str:
-    """SparQ beside ours at the longest texts, and its speed."""
-    rows = {length: row for length in lengths_of(record) if (row := row_of(record, length, "sparq")) is not None}
-    longest = max(rows)
-    ratio = (divergence(record, longest) or 0.0) / (divergence(record, longest, "sparq") or 1.0)
-    shorter = [row for length, row in rows.items() if length != longest]
-    rest = "a difference is significant" if any(row.established for row in shorter) else "nothing is significant"
-    setting = next(iter(rows[longest].points.values()))["setting"]
-    speed = recorded_speeds().at("sparq", longest, rows[longest].kept_share, setting=setting).with_choice
-    told = "a speed not measured" if speed is None else f"{speed:.2f}x"
-    few = f" ({count} blocks)" if (count := blocks_at(record, longest)) < MIN_BLOCKS else ""
+def closest(*found: Record) -> str:
+    """SparQ beside ours at each length, and its speed at the longest."""
+    rows = [
+        (length, row, divergence(record, length))
+        for record in found
+        for length in lengths_of(record)
+        if (row := row_of(record, length, "sparq")) is not None and row.kl is not None
+    ]
+    longest, last, _ = rows[-1]
+    told = ", ".join(
+        f"{ours:.4f} and {row.kl.difference:.4f} at {length:,} tokens{' *' * row.established}"
+        for length, row, ours in rows
+        if ours is not None and row.kl is not None
+    )
+    which = (
+        "* is significant" if any(row.established for _, row, _ in rows) else "none of these differences is significant"
+    )
+    setting = next(iter(last.points.values()))["setting"]
+    speed = recorded_speeds().at("sparq", longest, last.kept_share, setting=setting).with_choice
+    runs = "a speed not measured" if speed is None else f"{speed:.2f}x"
     return (
-        f"At {longest:,} tokens{few} SparQ is {ratio:.1f} times as close; in shorter texts {rest}. It "
-        f"reads {setting['components']:.0%} of every key to choose. Executed here, its call runs at {told} there."
+        f"The default and SparQ are at a KL of {told}; {which}. SparQ reads {setting['components']:.0%} of every key "
+        f"to choose. Executed here, its call runs at {runs} at {longest:,} tokens."
     )
 
 
@@ -230,22 +255,28 @@ def blocks(record: Record) -> str:
     return f"{most} blocks of a kind establish nothing about it{',' * bool(told)}{told}."
 
 
+def _there(*found: Record | None) -> list[Record]:
+    return [each for each in found if each is not None]
+
+
 def pages() -> Pages:
     """README.md with its blocks."""
-    record, model = read(RECORD), read("bench-model-narrow.json")
+    record, long, model = read(RECORD), read_if_there(LONG), read("bench-model-narrow.json")
+    sentences = "\n".join(each for each in (answer(record), longer(long)) if each)
+    beneath = "\n".join(each for each in (decoding(model), less(read_if_there(LESS))) if each)
     made: Pages = {}
     readme = ROOT / "README.md"
     cards.fill(
         made,
         readme,
         "kinds",
-        f"{answer(record)}\n\n{kinds_table(record)}\n\n{decoding(model)}\n{less(read_if_there(LESS))}".rstrip(),
+        f"{sentences}\n\n{kinds_table(*_there(record, long))}\n\n{beneath}",
     )
     cards.fill(
         made,
         readme,
         "limits",
-        limits(record, read_if_there(FRESH), model, read(OTHER), read(RETRIEVAL)),
+        limits(record, long, read_if_there(FRESH), model, read(OTHER), read(RETRIEVAL)),
     )
     return made
 

@@ -26,7 +26,7 @@ def narrow_card() -> str:
         ("fitted on", f"{settings['blocks']} blocks of {settings['length']:,} tokens, one forward pass"),
         (
             "heads measured on",
-            f"{settings['need_blocks']} blocks of {settings['need_length']:,} tokens",
+            " and ".join(f"{each['blocks']} blocks of {each['length']:,} tokens" for each in settings["need"]),
         ),
         ("seed", str(settings["seed"])),
     ]
@@ -34,7 +34,7 @@ def narrow_card() -> str:
 
 The default. Groups of keys are fitted to the model, and nothing is trained. A query reads the pages of keys that it
 ranks highest, and a summary of each other page, which counts how far its keys are spread. Each query head reads the
-share that it was measured to need; the mean over heads is 15%.
+share that it was measured to need, at its place in the text; the mean over heads is 15%.
 [docs/method.md](../../../docs/method.md) has the formulas.
 `python tools/router_card.py` writes this page from the recorded runs.
 

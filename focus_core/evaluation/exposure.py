@@ -12,7 +12,7 @@ from focus_core.attention import kept_pairs
 from focus_core.errors import FocusError
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import heads_in_batch
-from focus_core.routing.narrow.reading import Reading
+from focus_core.routing.narrow.reading import Reading, share_at
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _beyond_budget(num_tokens: int, reading: Reading) -> float:
     query = torch.arange(num_tokens)
     beyond = (query - reading.window).clamp(min=0).double()
     already = reading.already(query, reading.borders(query)).double()
-    shares = reading.shares(len(reading.head_shares or (0,)))[:, None].double()
+    shares = share_at(beyond, reading.shares(reading.num_heads)[..., None].double(), reading.shares_at)
     return float((beyond - torch.maximum(already, shares * beyond)).sum(-1).mean())
 
 

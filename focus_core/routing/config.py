@@ -42,6 +42,7 @@ RANGES = table(
         "count_weight": number(-1e6, 1e6),
         "page_size": maybe(whole(1, MOST_TOKENS)),
         "shares_by_need": flag,
+        "shares_at": array(whole(0, MOST_TOKENS), longest=MOST_GROUPS),
         "count_spread": flag,
         "full_below": whole(0, MOST_TOKENS),
     }
@@ -83,6 +84,8 @@ class FocusConfig:
         count_weight: weight of the log of a narrow group's size in its score; see docs/method.md.
         page_size: P, keys of a page of a narrow group; with a `read_share` queries read pages. None for whole groups.
         shares_by_need: each query head reads a share of its own, as `focus fit` measured; `read_share` is their mean.
+        shares_at: with `shares_by_need`, rising numbers of keys beyond the window for which the shares of heads were
+            measured; between two of them a share lies on the line through both. Empty where one holds for all.
         count_spread: summaries of narrow groups count how far their keys are spread about the mean, with a weight for
             each query head that `focus fit` found.
         full_below: with narrow groups, tokens at earlier places attend to everything. Below some length this is faster:
@@ -109,11 +112,12 @@ class FocusConfig:
     count_weight: float = 0.0
     page_size: int | None = 16
     shares_by_need: bool = False
+    shares_at: tuple[int, ...] = ()
     count_spread: bool = False
     full_below: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("layers", "layer_top_k"):
+        for name in ("layers", "layer_top_k", "shares_at"):
             value = getattr(self, name)
             if isinstance(value, Iterable) and not isinstance(value, (str, dict)):
                 object.__setattr__(self, name, tuple(value))
@@ -134,6 +138,10 @@ class FocusConfig:
             raise FocusError(f"read_share needs router='narrow', and this is router={self.router!r}: set top_k.")
         if self.shares_by_need and not ROUTERS[self.router].from_keys:
             raise FocusError(f"shares_by_need needs router='narrow', and this is router={self.router!r}.")
+        if list(self.shares_at) != sorted(set(self.shares_at)):
+            raise FocusError(f"shares_at is {list(self.shares_at)}: give rising numbers of keys.")
+        if self.shares_at and not ROUTERS[self.router].from_keys:
+            raise FocusError(f"shares_at needs router='narrow', and this is router={self.router!r}.")
         if self.count_spread and not ROUTERS[self.router].from_keys:
             raise FocusError(f"count_spread needs router='narrow', and this is router={self.router!r}.")
         if self.full_below and not ROUTERS[self.router].from_keys:
@@ -199,6 +207,7 @@ class FocusConfig:
         own: dict[str, Any] = {}
         if self.shares_by_need or self.count_spread:
             own = {"num_heads": num_heads, "by_need": self.shares_by_need, "by_spread": self.count_spread}
+            own |= {"shares_at": self.shares_at}
         return ROUTERS[self.router](
             hidden_size,
             num_kv_heads,

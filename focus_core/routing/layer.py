@@ -221,6 +221,7 @@ def reading_of(
         top_k=top_k,
         share=share,
         head_shares=head_shares,
+        shares_at=() if head_shares is None else config.shares_at,
         spread=spread,
         count_weight=config.count_weight,
         page_size=config.page_size,

@@ -27,6 +27,8 @@ LENGTH = 1024
 """Tokens of a block on which groups are fitted, where the model has as many positions."""
 NEED_LENGTH = 2048
 """Tokens of a block on which spread and need of heads are measured, where the model has as many positions."""
+SHARES_AT = (NEED_LENGTH, 4096)
+"""Keys beyond the window up to which needs in such blocks hold, and from which on those in longer ones do."""
 
 
 def narrow_config(**changes: Any) -> FocusConfig:
@@ -34,7 +36,7 @@ def narrow_config(**changes: Any) -> FocusConfig:
     usual: dict[str, Any] = {
         "router": "narrow", "num_groups": 64, "top_k": 1, "window": 128, "read_share": 0.15, "score": "dot",
         "count_weight": 1.0, "chunk": 16, "shares_by_need": True,
-        "count_spread": True,
+        "count_spread": True, "shares_at": SHARES_AT,
     }  # fmt: skip
     return FocusConfig(**{**usual, **changes})
 
@@ -77,7 +79,9 @@ def fit_routers(
     each = max(1, round(tokens / length / len(files)))
     pools = [token_blocks(loaded.tokenizer, documents([Source(path)]), length, max_blocks=each) for path in files]
     blocks = np.concatenate(pools)
-    need = _need_blocks(loaded, files) if config.shares_by_need or config.count_spread else None
+    need = _need_blocks(loaded, files, config) if config.shares_by_need or config.count_spread else []
+    # Of one length alone the shares hold for all.
+    config = config.replace(shares_at=config.shares_at[: len(need)] if len(need) > 1 else ())
     focus = fit_narrow(loaded.model, blocks, config, need=need, seed=seed, progress=progress)
     try:
         focus.save_pretrained(out)
@@ -87,18 +91,29 @@ def fit_routers(
         "schema": SCHEMA,
         "model": loaded.info.identity,
         "settings": {"config": config, "length": length, "blocks": len(blocks), "seed": seed}
-        | ({} if need is None else {"need_length": need.shape[1], "need_blocks": len(need)}),
+        | ({"need": [{"length": each.shape[1], "blocks": len(each)} for each in need]} if need else {}),
         "data": text_records(files),
     }
     return record_run(out / RECORD, report)
 
 
-def _need_blocks(loaded: LoadedModel, files: Sequence[Path]) -> np.ndarray | None:
-    """One block of each file that has `NEED_LENGTH` tokens, or as many as the model has positions; None without any."""
-    positions = positions_of(loaded.model) or NEED_LENGTH
+def _need_blocks(loaded: LoadedModel, files: Sequence[Path], config: FocusConfig) -> list[np.ndarray]:
+    """Blocks that need is measured on, for each of the config's `shares_at`: one of each file that is long enough.
+
+    Those for the later of them are twice as long: half of it is before a query, in the mean. Lengths past the model's
+    positions and the files' are left out.
+    """
+    positions = positions_of(loaded.model)
+    lengths = [min(NEED_LENGTH, positions or NEED_LENGTH)]
+    if config.shares_by_need:
+        lengths += [2 * keys for keys in config.shares_at[1:] if positions is None or 2 * keys <= positions]
     found = []
-    for path in files:
-        with suppress(FocusError):  # shorter than a block
-            length = min(NEED_LENGTH, positions)
-            found.append(token_blocks(loaded.tokenizer, documents([Source(path)]), length, max_blocks=1))
-    return np.concatenate(found) if found else None
+    for length in lengths:
+        blocks = []
+        for path in files:
+            with suppress(FocusError):  # shorter than a block
+                blocks.append(token_blocks(loaded.tokenizer, documents([Source(path)]), length, max_blocks=1))
+        if not blocks:
+            break
+        found.append(np.concatenate(blocks))
+    return found

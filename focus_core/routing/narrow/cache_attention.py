@@ -14,7 +14,7 @@ from focus_core.attention.cpu.threads import in_threads
 from focus_core.attention.reference import attention_logits
 from focus_core.routing.narrow.cache_pages import PageStore
 from focus_core.routing.narrow.compiled.decode import attend_pages
-from focus_core.routing.narrow.reading import Reading
+from focus_core.routing.narrow.reading import Reading, share_at
 from focus_core.routing.narrow.summaries import key_spread
 
 if TYPE_CHECKING:
@@ -139,7 +139,8 @@ def _budgets(first: int, stop: int, distant: int, reading: Reading, heads: int) 
     already = np.arange(first, stop, dtype=np.float32) - (reading.window + border)
     np.maximum(already, 0, out=already)
     already += min(border, reading.sink_tokens)
-    return reading.shares(heads).numpy()[:, None] * (np.float32(distant) + already) - already
+    beyond = np.float32(distant) + already
+    return share_at(beyond, reading.shares(heads).numpy()[..., None], reading.shares_at) * beyond - already
 
 
 def attend_masked(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,7 +35,7 @@ def fit_narrow(
     config: FocusConfig | None = None,
     *,
     num_groups: int = 64,
-    need: np.ndarray | None = None,
+    need: Sequence[np.ndarray] = (),
     seed: int = 0,
     progress: Progress = silent,
 ) -> FocusModel:
@@ -48,7 +49,8 @@ def fit_narrow(
         blocks: (N, T) int64 token ids of broad text; 6,000 tokens or more. All blocks pass through the model together.
         config: settings with router="narrow"; the default budget reads 15% of the distant keys.
         num_groups: K, where no config says it.
-        need: (N, T) token ids for these passes, one block at a time; `blocks` when None.
+        need: (N, T) token ids for these passes, one block at a time: for each of the config's `shares_at`, whose first
+            also serves to fit spread; `blocks` when empty.
         seed: of k-means.
         progress: told the share done.
 
@@ -67,6 +69,11 @@ def fit_narrow(
         raise FocusError(
             f"{blocks.size} tokens are too few to fit {config.num_groups} groups: give more text, 6,000 tokens or more."
         )
+    need = need or [blocks] * max(1, len(config.shares_at))
+    if len(need) != max(1, len(config.shares_at)):
+        raise FocusError(
+            f"{len(need)} texts to measure need on, and {len(config.shares_at)} shares_at: give one for each."
+        )
     focus = retrofit(model, config, seed=seed)
 
     def fit(routing: LayerRouting) -> None:
@@ -84,9 +91,9 @@ def fit_narrow(
     with torch.inference_mode(), focus.routing("hard", rule=untouched), focus.observe(fit):
         focus.model.base_model(input_ids=ids, use_cache=False)
     if config.count_spread:
-        fit_spread(focus, blocks if need is None else need, progress=progress)
+        fit_spread(focus, need[0], progress=progress)
     if config.shares_by_need:
-        fit_shares(focus, blocks if need is None else need, progress=progress)
+        fit_shares(focus, need, progress=progress)
     focus.trained = True
     return focus
 

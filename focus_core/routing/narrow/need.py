@@ -28,24 +28,29 @@ if TYPE_CHECKING:
 
 MEASURED = (0.0, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
 """Shares at which the error of every head is measured; 1 is full attention."""
+SPARSELY = (*MEASURED[:-1:2], 1.0)
+"""Those in longer texts, where each takes minutes."""
 
 
-def fit_shares(focus: FocusModel, blocks: np.ndarray, *, progress: Progress = silent) -> None:
+def fit_shares(focus: FocusModel, texts: Sequence[np.ndarray], *, progress: Progress = silent) -> None:
     """Measure what each query head needs, and store its share for every mean share in the routers.
 
     Args:
         focus: narrow routers with `shares_by_need`, their groups fitted.
-        blocks: (N, T) int64 token ids of broad text, longer than the window.
+        texts: for each of `FocusConfig.shares_at`, or alone without them: (N, T) int64 token ids of broad text, longer
+            than the window.
         progress: told the share done.
     """
-    errors = head_errors(focus, blocks, progress=progress)
-    layers = sorted(errors)
-    if not layers:  # every layer has a sliding window of its own, and reads nothing
-        return
-    planned = plan_shares(np.concatenate([errors[layer] for layer in layers]), MEASURED, MEANS)
-    for layer, shares in zip(layers, np.split(planned, len(layers), axis=1)):
-        stored: Any = focus.router(layer).shares
-        stored.copy_(torch.from_numpy(shares))
+    for place, blocks in enumerate(texts):
+        measured = SPARSELY if place else MEASURED
+        errors = head_errors(focus, blocks, measured, progress=progress)
+        layers = sorted(errors)
+        if not layers:  # every layer has a sliding window of its own, and reads nothing
+            return
+        planned = plan_shares(np.concatenate([errors[layer] for layer in layers]), measured, MEANS)
+        for layer, shares in zip(layers, np.split(planned, len(layers), axis=1)):
+            stored: Any = focus.router(layer).shares
+            (stored[place] if focus.config.shares_at else stored).copy_(torch.from_numpy(shares))
 
 
 def plan_shares(
@@ -96,9 +101,9 @@ def _below(places: Sequence[float], heights: np.ndarray, first: int, middle: int
 
 
 def head_errors(
-    focus: FocusModel, blocks: np.ndarray, *, progress: Progress = silent
+    focus: FocusModel, blocks: np.ndarray, measured: Sequence[float] = MEASURED, *, progress: Progress = silent
 ) -> dict[int, Float[np.ndarray, "Hq S"]]:
-    """Errors of each query head at the `MEASURED` shares, by layer; layers with a window of their own are left out.
+    """Errors of each query head at the measured shares, by layer; layers with a window of their own are left out.
 
     The error of a head is the squared difference that its reading makes to the hidden states which the layer adds to,
     over their squared length: the mean over tokens and blocks. It is taken token by token, because the first tokens of
@@ -108,6 +113,7 @@ def head_errors(
     Args:
         focus: narrow routers.
         blocks: (N, T) int64 token ids.
+        measured: S shares, rising, the last of which is 1.
         progress: told the share done.
     """
     layers = [layer for layer, window in zip(focus.layers, focus.sliding_windows) if window is None]
@@ -119,11 +125,13 @@ def head_errors(
         def attend(call: AttentionCall) -> AttentionOutput:
             if call.layer not in layers:
                 return _read(call, 1.0)
-            progress("Measuring what each head reads", next(calls) / (len(ids) * len(layers)))
+            progress(
+                f"Measuring what each head reads in {ids.shape[1]:,} tokens", next(calls) / (len(ids) * len(layers))
+            )
             full = _read(call, 1.0)
             lengths = streams[call.layer].float().square().sum(-1).clamp(min=1e-12)
             found = [
-                (_squares(_read(call, share), full, outputs[call.layer]) / lengths).mean(1) for share in MEASURED[:-1]
+                (_squares(_read(call, share), full, outputs[call.layer]) / lengths).mean(1) for share in measured[:-1]
             ]
             error = torch.stack([*found, torch.zeros_like(found[0])], 1)
             errors[call.layer] = errors.get(call.layer, 0) + error.double().cpu().numpy() / len(ids)
@@ -139,7 +147,7 @@ def head_errors(
 def _read(call: AttentionCall, share: float) -> AttentionOutput:
     """Attention of whole texts where every head reads one share."""
     routing = call.routing
-    reading = replace(routing.reading(), share=share, top_k=None, head_shares=None)
+    reading = replace(routing.reading(), share=share, top_k=None, head_shares=None, shares_at=())
     groups, num_groups = call.groups.keys.to(torch.int8).argmax(-1)[:, None], call.groups.keys.shape[-1]
     tensors, geometry = (call.query, call.key, call.value, groups), call.geometry
     found = narrow_attention(*tensors, num_groups, reading, scale=geometry.scale, softcap=geometry.softcap)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,7 +31,10 @@ class Reading:
         top_k: groups that a query reads; None where `share` decides.
         share: share of the keys beyond a query's window that it attends exactly, 0 to 1, before `top_k`; None where
             `top_k` decides.
-        head_shares: of each query head, in place of `share`; None for one share.
+        head_shares: of each query head, in place of `share`; with A `shares_at`, those of all heads for the first of
+            them, then those for the next. None for one share.
+        shares_at: rising numbers of keys beyond the window for which `head_shares` hold; between two of them a share
+            lies on the line through both. Empty where they hold for all.
         spread: of each query head, the weight of the spread of keys in the logits of summaries; None for none.
         count_weight: weight of the log of a part's size in its score: 1 ranks parts by their estimated mass, 0 by
             mass per key.
@@ -46,6 +52,7 @@ class Reading:
     top_k: int | None = None
     share: float | None = None
     head_shares: tuple[float, ...] | None = None
+    shares_at: tuple[int, ...] = ()
     spread: tuple[float, ...] | None = None
     count_weight: float = 0.0
     page_size: int | None = None
@@ -60,6 +67,8 @@ class Reading:
         wrong = [share for share in shares if not 0 <= share <= 1]
         if wrong:
             raise FocusError(f"The share of distant keys to read is {wrong[0]}: choose one from 0 to 1.")
+        if self.shares_at and len(self.head_shares or ()) % len(self.shares_at) + (self.head_shares is None):
+            raise FocusError(f"{len(self.shares_at)} shares_at need as many shares of every head: give head_shares.")
         if self.top_k is None and self.share is None:
             raise FocusError("A reading needs the number of groups or the share of keys to read: give one of them.")
 
@@ -84,24 +93,35 @@ class Reading:
     def of_row(self, row: int, repeats: int) -> Reading:
         """The settings of the `repeats` query heads of one row, where key/value heads are rows of the batch."""
         changes = {}
-        for name in ("head_shares", "spread"):
+        for name, tables in (("head_shares", max(1, len(self.shares_at))), ("spread", 1)):
             numbers = getattr(self, name)
             if numbers is not None:
-                first = row * repeats % len(numbers)
-                changes[name] = numbers[first : first + repeats]
+                heads = len(numbers) // tables
+                first = row * repeats % heads
+                starts = range(first, len(numbers), heads)
+                changes[name] = tuple(number for start in starts for number in numbers[start : start + repeats])
         return replace(self, **changes)
 
+    @property
+    def num_heads(self) -> int:
+        """Query heads that have a share of their own; 1 where all have the same."""
+        return self._shares.shape[1]
+
     def shares(self, rows: int) -> Tensor:
-        """(rows,) float32: the share of every query head, for rows of one text after another.
+        """(A, rows) float32: the share of every query head for each of `shares_at`, for rows of one text after another.
+
+        A is 1 where shares hold for any number of keys; `share_at` is what a query reads.
 
         Args:
             rows: a multiple of the heads.
         """
-        return self._shares.repeat(rows // len(self._shares))
+        return self._shares.repeat(1, rows // self.num_heads)
 
     @cached_property
     def _shares(self) -> Tensor:
-        return torch.tensor((self.share or 0.0,) if self.head_shares is None else self.head_shares, dtype=torch.float32)
+        if self.head_shares is None:
+            return torch.tensor([[self.share or 0.0]], dtype=torch.float32)
+        return torch.tensor(self.head_shares, dtype=torch.float32).view(max(1, len(self.shares_at)), -1)
 
     def spread_weights(self, rows: int) -> Tensor:
         """(rows,) float32: the weight of spread of every query head, as `shares`; 0 without one."""
@@ -168,14 +188,33 @@ class Reading:
         ranked = scores.masked_fill(counts == 0, float("-inf")).sort(dim=-1, descending=True, stable=True).indices
         sizes = counts.expand_as(scores).gather(-1, ranked)
         if self.share is not None:
-            share: Tensor | float = self.share
-            if self.head_shares is not None:
-                heads = scores.shape[:-2]
-                share = self.shares(math.prod(heads)).to(scores.device).view(*heads, 1, 1)
             # In float32 whatever the scores are in, so that every backend rounds alike.
             attended = already[..., None].float()
-            budget = share * (sizes.sum(-1, keepdim=True).float() + attended) - attended
+            beyond = sizes.sum(-1, keepdim=True).float() + attended
+            heads = (*scores.shape[:-2], 1, 1) if self.head_shares is not None else ()
+            shares = self.shares(math.prod(heads)).to(scores.device).view(-1, *heads)
+            budget = share_at(beyond, shares, self.shares_at) * beyond - attended
             within = sizes.cumsum(-1) - sizes / 2 <= budget
         else:
             within = torch.arange(scores.shape[-1], device=scores.device) < (self.top_k or 0)
         return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, ranked, within & (sizes > 0))
+
+
+Numbers = TypeVar("Numbers", Tensor, np.ndarray)
+
+
+def share_at(beyond: Numbers, shares: Numbers, places: Sequence[int]) -> Numbers:
+    """Shares for numbers of keys beyond the window, on the line through the shares at the two nearest `places`.
+
+    Before the first and after the last place a share stays as it is there.
+
+    Args:
+        beyond: float32, numbers of keys, broadcastable to the result.
+        shares: (A, ...) float32, at each of the places.
+        places: A of them, rising; with none the only share holds everywhere.
+    """
+    found: Any = shares[0]
+    for place, (first, last) in enumerate(pairwise(places)):
+        along = ((beyond - first) * (1 / (last - first))).clip(0, 1)
+        found = found + along * (shares[place + 1] - shares[place])
+    return found

@@ -108,6 +108,8 @@ class Router(nn.Module):
     def head_shares(self, mean: float) -> tuple[float, ...]:
         """The share of its distant keys that each query head reads, where the mean over all layers is `mean`.
 
+        With A numbers of keys in `FocusConfig.shares_at`, those for the first of them, then those for the next.
+
         Raises:
             FocusError: no such shares were measured.
         """

@@ -24,10 +24,12 @@ MEANS = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5
 class NarrowRouter(Router):
     """Scores keys against the centroids (H, K, D) of every key/value head; `fit_narrow` sets them.
 
-    A model with L layers has L H K (D + 1) values, L Hq M more with shares by need, and L Hq with weights of spread.
+    A model with L layers has L H K (D + 1) values, L Hq M more with shares by need, A times as many with A `shares_at`,
+    and L Hq with weights of spread.
 
     Attributes:
-        shares: (M, Hq), the share of each query head for each of the `MEANS`; None without shares by need.
+        shares: (M, Hq), the share of each query head for each of the `MEANS`, or (A, M, Hq) with A `shares_at`; None
+            without shares by need.
         spread: (Hq,), the weight of the spread of keys in each query head; None without it.
     """
 
@@ -49,10 +51,12 @@ class NarrowRouter(Router):
         num_heads: int = 0,
         by_need: bool = False,
         by_spread: bool = False,
+        shares_at: tuple[int, ...] = (),
         **settings: Any,
     ) -> None:
         super().__init__(hidden_size, num_kv_heads, **settings)
-        self.register_buffer("shares", torch.tensor(MEANS)[:, None].repeat(1, num_heads) if by_need else None)
+        equal = torch.tensor(MEANS)[:, None].repeat(*((len(shares_at),) if shares_at else ()), 1, num_heads)
+        self.register_buffer("shares", equal if by_need else None)
         self.register_buffer("spread", torch.zeros(num_heads) if by_spread else None)
         self._asked: dict[str, tuple[tuple[float, int, int], tuple[float, ...]]] = {}
 
@@ -70,17 +74,18 @@ class NarrowRouter(Router):
         """The numbers of a buffer: every decoded token asks in every layer, and they hardly ever change."""
         key = mean, buffer._version, buffer.data_ptr()
         if name not in self._asked or self._asked[name][0] != key:
-            numbers = self._interpolated(buffer, mean) if buffer.ndim == 2 else tuple(buffer.float().tolist())
+            numbers = tuple((self._interpolated(buffer, mean) if name == "shares" else buffer.float()).tolist())
             self._asked[name] = key, numbers
         return self._asked[name][1]
 
     @staticmethod
-    def _interpolated(shares: Tensor, mean: float) -> tuple[float, ...]:
+    def _interpolated(shares: Tensor, mean: float) -> Tensor:
+        """(A Hq,): those of A numbers of keys one after another."""
         above = next(place for place, each in enumerate(MEANS) if each >= mean)
         below = max(0, above - 1)
         along = (mean - MEANS[below]) / (MEANS[above] - MEANS[below]) if above else 0.0
-        first, last = shares[[below, above]].float().tolist()
-        return tuple((1 - along) * low + along * high for low, high in zip(first, last))
+        first, last = shares[..., below, :].double(), shares[..., above, :].double()
+        return ((1 - along) * first + along * last).flatten()
 
     def keep_heads(self, first: int, count: int) -> None:
         """See `Router.keep_heads`; shares and weights are of the query heads of these heads."""

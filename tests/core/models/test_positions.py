@@ -78,6 +78,6 @@ def test_sizes_that_nobody_names_keep_within_the_positions(folder):
     assert has_position_table(loaded.model)
     config = narrow_config(num_groups=4, window=8, page_size=4, chunk=4)
     record = fit_routers(folder / "text.txt", folder / "out", model=loaded, config=config, tokens=256)
-    assert (record["settings"]["length"], record["settings"]["need_length"]) == (64, 64)
+    assert (record["settings"]["length"], record["settings"]["need"][0]["length"]) == (64, 64)
     reading = read_text_with(str(folder / "gpt2"), data=folder / "text.txt", sizes=(48,))
     assert reading.positions == 64 < BaselineBenchSettings.fitted_tokens

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from focus_core import FocusError, FocusModel
 from focus_core.evaluation import evaluate
@@ -17,7 +18,9 @@ def test_fitted_routers_attach_and_keep_the_share(tiny_llama, tmp_path):
     path = tmp_path / "my-text.txt"
     path.write_text(TEXT)
     # By need, a head of so short a text reads at least the keys between window and border, whatever its share.
-    config = narrow_config(num_groups=8, window=16, page_size=4, chunk=8, shares_by_need=False, count_spread=False)
+    config = narrow_config(
+        num_groups=8, window=16, page_size=4, chunk=8, shares_by_need=False, count_spread=False, shares_at=()
+    )
     record = fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048)
     assert json.loads((tmp_path / "out" / "training.json").read_text()) == record
     assert [text["name"] for text in record["data"]] == ["my-text.txt"]
@@ -49,13 +52,35 @@ def test_heads_are_measured_where_it_is_wanted(tiny_llama, tmp_path, by_need, by
     wanted = {"shares_by_need": by_need, "count_spread": by_spread}
     config = narrow_config(num_groups=8, window=16, page_size=4, chunk=8, **wanted)
     record = fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048)
-    assert record["settings"].get("need_blocks") == (1 if by_need or by_spread else None)
+    assert record["settings"].get("need") == ([{"length": 512, "blocks": 1}] if by_need or by_spread else None)
     focus = FocusModel.from_pretrained(tiny_llama.model, tmp_path / "out")
     routers = [focus.router(layer) for layer in focus.layers]
     focus.detach()
     assert all((router.shares is not None) == by_need for router in routers)
     assert all((router.spread is not None) == by_spread for router in routers)
     assert not by_spread or any(bool((router.spread > 0).any()) for router in routers)
+
+
+def test_need_is_measured_at_every_length_that_model_and_texts_have(tiny_llama, tmp_path):
+    (tmp_path / "long.txt").write_text(TEXT)
+    (tmp_path / "short.txt").write_text(TEXT[:1500])
+    settings = {"num_groups": 8, "window": 16, "page_size": 4, "chunk": 8}
+    for places, kept, lengths in [
+        ((64, 120), (64, 120), [(512, 2), (240, 2)]),
+        ((64, 120, 200), (64, 120, 200), [(512, 2), (240, 2), (400, 2)]),
+        ((64, 120, 300), (64, 120), [(512, 2), (240, 2)]),  # 600 is past the model's 512 positions
+        ((64, 300), (), [(512, 2)]),
+    ]:
+        config = narrow_config(**settings, shares_at=places)
+        record = fit_routers(tmp_path, tmp_path / "out", model=tiny_llama, config=config, tokens=1024)
+        (tmp_path / "out" / "training.json").unlink()
+        assert [(each["length"], each["blocks"]) for each in record["settings"]["need"]] == lengths
+        focus = FocusModel.from_pretrained(tiny_llama.model, tmp_path / "out")
+        assert focus.config == config.replace(shares_at=kept)
+        shares = focus.router(0).shares
+        focus.detach()
+        assert shares.shape[:-2] == ((len(kept),) if kept else ())
+        assert not kept or not torch.allclose(shares[0], shares[1], atol=1e-3)
 
 
 def test_a_short_text_is_refused(tiny_llama, tmp_path):

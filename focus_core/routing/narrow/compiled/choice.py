@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
@@ -16,6 +20,36 @@ OUTLYING = 10
 WORD = 64
 NEAREST = 0.05
 """A step goes at least this part of the way between the bounds, so that no distribution makes steps ever smaller."""
+
+
+class Shares(NamedTuple):
+    """Shares of the G query heads of a key/value head, as `share_at` takes them.
+
+    Attributes:
+        tables: (A, G) float32.
+        places: (A - 1,) float32, all but the last.
+        steps: (A - 1,) float32, one over the way from each place to the next.
+    """
+
+    tables: np.ndarray
+    places: np.ndarray
+    steps: np.ndarray
+
+
+def shares_between(places: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Places and steps of `Shares`."""
+    found = np.array(places, np.float32)
+    return found[:-1], np.array([1 / (last - first) for first, last in pairwise(places)], np.float32)
+
+
+@njit(nogil=True, cache=True)
+def share_of(shares: Shares, member: int, beyond: np.float32) -> float:
+    """What `share_at` gives one query head, rounded alike."""
+    found = shares.tables[0, member]
+    for place in range(len(shares.places)):
+        along = min(max((beyond - shares.places[place]) * shares.steps[place], np.float32(0)), np.float32(1))
+        found += along * (shares.tables[place + 1, member] - shares.tables[place, member])
+    return found
 
 
 @njit(nogil=True, cache=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
-from focus_core.routing.narrow.compiled.choice import choose_pages
+from focus_core.routing.narrow.compiled.choice import Shares, choose_pages, share_of
 from focus_core.routing.narrow.compiled.layout import Head
 from focus_core.routing.narrow.compiled.sums import Sums, no_sums, square, sum_up
 from focus_core.routing.narrow.compiled.vectors import (
@@ -95,7 +95,7 @@ class _Choice(NamedTuple):
 def attend(
     head: Head,
     settings: Settings,
-    shares: np.ndarray,
+    shares: Shares,
     spread_weights: np.ndarray,
     start: int,
     stop: int,
@@ -110,7 +110,7 @@ def attend(
     Args:
         head: keys, values and queries.
         settings: of the reading.
-        shares: (G,) float32, of the keys beyond the window, for each query head.
+        shares: of the keys beyond the window, for each query head.
         spread_weights: (G,) float32, of the spread of keys; 0 for none.
         start: first token, a multiple of the chunk.
         stop: behind the last one.
@@ -272,7 +272,7 @@ def _score_pages(begin: int, first: int, last: int, pages: int, rows: _Rows, sum
 def _attend_far(
     head: Head,
     settings: Settings,
-    shares: np.ndarray,
+    shares: Shares,
     spread_weights: np.ndarray,
     begin: int,
     first: int,
@@ -297,7 +297,8 @@ def _attend_far(
         weight = spread_weights[member] * square(rows.query[row])
         score_pages(own, scores, spread, logs, tiles, weight, np.float32(settings.count_weight))
         already = min(border, settings.sink_tokens) + max(0, token - settings.window - border)
-        budget = shares[member] * np.float32(distant + already) - np.float32(already)
+        beyond: Any = np.float32(distant + already)
+        budget = share_of(shares, member, beyond) * beyond - np.float32(already)
         number = choose_pages(choice.scores, sums.sizes, head.order, pages, few, budget, chosen)
         keys_read = 0
         for place in range(number):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from focus_core.attention.cpu.threads import in_threads
+from focus_core.routing.narrow.compiled.choice import Shares, shares_between
 from focus_core.routing.narrow.compiled.kernel import Settings, attend
 from focus_core.routing.narrow.compiled.layout import Head, laid_out
 from focus_core.routing.narrow.compiled.vectors import LANES
@@ -100,9 +101,9 @@ def prefill(
         page_size,
         float(reading.count_weight),
     )
-    shares, spread_weights = (
-        numbers(total * group).reshape(total, group).numpy() for numbers in (reading.shares, reading.spread_weights)
-    )
+    spread_weights = reading.spread_weights(total * group).view(total, group).numpy()
+    tables = reading.shares(total * group).unflatten(1, (total, group)).transpose(0, 1).contiguous().numpy()
+    shares = [Shares(table, *shares_between(reading.shares_at)) for table in tables]
     span = max(1, SPAN_ROWS // group // reading.chunk) * reading.chunk
     begin = reading.full_until(length)
     part = -(-(length - begin) // (PARTS * span)) * span

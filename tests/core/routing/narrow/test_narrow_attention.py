@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading_budgets import budgets
 from torch.nn import functional as F
 
 from focus_core.errors import FocusError
@@ -41,8 +42,7 @@ def cases(draw):
         sink_tokens=draw(st.integers(0, 9)),
         chunk=draw(st.integers(1, 24)),
         top_k=None if by_share else draw(st.integers(0, num_groups)),
-        share=draw(st.floats(0, 1)) if by_share else None,
-        head_shares=draw(st.none() | shares(heads)) if by_share else None,
+        **(draw(budgets(heads)) if by_share else {}),
         spread=draw(st.none() | shares(heads)),
         count_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
         page_size=draw(st.none() | st.integers(1, 20)),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading_budgets import budgets
 from transformers import (
     CohereConfig,
     CohereForCausalLM,
@@ -108,8 +109,7 @@ def histories(draw):
         sink_tokens=draw(st.integers(0, 5)),
         chunk=draw(st.integers(1, 9)),
         top_k=None if by_share else draw(st.integers(0, num_groups)),
-        share=draw(st.floats(0, 1)) if by_share else None,
-        head_shares=draw(st.none() | st.tuples(*[st.floats(0, 1)] * 4)) if by_share else None,
+        **(draw(budgets(4)) if by_share else {}),
         spread=draw(st.none() | st.tuples(*[st.floats(0, 1, width=32)] * 4)),
         count_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
         page_size=draw(st.none() | st.integers(1, 8)),

@@ -9,14 +9,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from scipy.optimize import linprog
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from focus_core import FocusConfig, FocusError, FocusModel, retrofit
 from focus_core.routing.cache import given_cache
+from focus_core.routing.narrow.compiled.choice import Shares, share_of, shares_between
 from focus_core.routing.narrow.fit import fit_narrow
-from focus_core.routing.narrow.need import MEASURED, head_errors, plan_shares
-from focus_core.routing.narrow.reading import Reading
+from focus_core.routing.narrow.need import MEASURED, SPARSELY, head_errors, plan_shares
+from focus_core.routing.narrow.reading import Reading, share_at
 from focus_core.routing.narrow.reference import narrow_reference
 from focus_core.routing.routers.narrow import MEANS
 from focus_core.routing.rules import Rule, attend_fully, hard_groups
@@ -127,6 +129,66 @@ def fitted():
     return fit_narrow(model(), blocks(6), CONFIG)
 
 
+def test_shares_at_two_lengths_are_those_planned_for_each():
+    focus = fit_narrow(model(), blocks(6), CONFIG)
+    alone = torch.stack([focus.router(layer).shares for layer in focus.layers])
+    texts = [blocks(6), blocks(3, length=200, seed=2)]
+    long = head_errors(focus, texts[1], SPARSELY)
+    planned = plan_shares(np.concatenate([long[layer] for layer in focus.layers]), SPARSELY, MEANS)
+    focus.detach()
+    focus = fit_narrow(model(), blocks(6), CONFIG.replace(shares_at=(40, 90)), need=texts)
+    both = torch.stack([focus.router(layer).shares for layer in focus.layers])  # (L, A, M, Hq)
+    assert torch.allclose(both[:, 0], alone, atol=1e-5)
+    assert np.allclose(both[:, 1].permute(1, 0, 2).flatten(1).numpy(), planned, atol=1e-6)
+    focus.detach()
+    with pytest.raises(FocusError, match="1 texts to measure need on, and 2 shares_at"):
+        fit_narrow(model(), blocks(6), CONFIG.replace(shares_at=(40, 90)), need=texts[:1])
+
+
+@settings(deadline=None)
+@given(places=st.lists(st.integers(0, 4000), min_size=1, max_size=4, unique=True).map(sorted), data=st.data())
+def test_a_share_lies_on_the_line_between_two_numbers_of_keys(places, data):
+    shares = data.draw(arrays(np.float32, (len(places), 3), elements=st.floats(0, 1, width=32)))
+    beyond = data.draw(arrays(np.int64, 5, elements=st.integers(0, 5000))).astype(np.float32)
+    expected = [np.interp(beyond, places, shares[:, head]) for head in range(3)]
+    found = share_at(beyond, shares[..., None], places)
+    assert found.dtype == np.float32 and np.allclose(found, expected, atol=1e-5)
+    torch_too = share_at(torch.from_numpy(beyond), torch.from_numpy(shares[..., None]), places)
+    assert np.array_equal(torch_too.numpy(), found)
+    compiled = Shares(shares, *shares_between(places))
+    own = [[share_of(compiled, head, keys) for keys in beyond] for head in range(3)]
+    assert np.array_equal(own, np.broadcast_to(found, (3, 5)))  # bit for bit: an ulp can move a page
+
+
+def test_one_row_of_a_reading_has_its_own_shares_at_every_place():
+    reading = Reading(window=1, sink_tokens=0, share=0.1, head_shares=tuple(np.arange(12) / 12), shares_at=(5, 9))
+    assert reading.num_heads == 6
+    row = reading.of_row(1, 2)
+    assert row.head_shares == (2 / 12, 3 / 12, 8 / 12, 9 / 12) and row.shares_at == (5, 9)
+    assert torch.equal(row.shares(4), reading.shares(6)[:, [2, 3, 2, 3]])
+
+
+def test_a_text_reads_with_the_shares_of_its_length():
+    """Up to the first place as routers without places; from the last one on as with the other table alone."""
+    focus = fit_narrow(model(), blocks(6), CONFIG.replace(shares_at=(40, 90)), need=[blocks(6), blocks(3, 200)])
+    ids = torch.from_numpy(blocks(1, 180))
+    near, far = ([focus.router(layer).shares[place].clone() for layer in focus.layers] for place in (0, 1))
+    with torch.inference_mode():
+        found = focus.model(input_ids=ids).logits
+    focus.detach()
+    plain = fit_narrow(model(), blocks(6), CONFIG)
+    for tables, places in ((near, slice(0, 5 + 40)), (far, None)):
+        for layer, table in zip(plain.layers, tables):
+            plain.router(layer).shares.copy_(table)
+        with torch.inference_mode():
+            expected = plain.model(input_ids=ids).logits
+        if places is not None:
+            assert torch.allclose(found[:, places], expected[:, places], atol=1e-4)
+        else:  # the last layer's input differs from early tokens on, so the whole text cannot be equal
+            assert not torch.allclose(found[:, 100:], expected[:, 100:], atol=1e-4)
+    plain.detach()
+
+
 def test_shares_by_need_are_stored_and_come_back(fitted, tmp_path):
     fitted.save_pretrained(tmp_path)
     again = FocusModel.from_pretrained(model(), tmp_path)
@@ -188,6 +250,10 @@ def test_layers_with_a_window_of_their_own_are_left_out():
 
 
 def test_what_cannot_be_used_is_refused(tmp_path, fitted):
+    with pytest.raises(FocusError, match="give rising numbers of keys"):
+        FocusConfig(router="narrow", shares_at=(5, 5))
+    with pytest.raises(FocusError, match="shares_at needs router='narrow'"):
+        FocusConfig(shares_at=(5, 9))
     with pytest.raises(FocusError, match="shares_by_need needs router='narrow'"):
         FocusConfig(shares_by_need=True)
     plain = retrofit(model(), CONFIG.replace(shares_by_need=False))

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
+from reading_budgets import budgets
 
 from focus_core.routing.narrow.attention import narrow_attention
 from focus_core.routing.narrow.compiled import prefill as compiled
@@ -50,9 +51,7 @@ def cases(draw):
         window=draw(st.integers(0, 40)),
         sink_tokens=draw(st.sampled_from([0, 1, 4, 16, 19, 40])),
         chunk=draw(st.sampled_from([16, 32, 48])),
-        # Not a simple fraction, which can end a budget exactly between two pages.
-        share=draw(st.floats(0, 1)),
-        head_shares=draw(st.none() | st.lists(st.floats(0, 1), min_size=heads, max_size=heads).map(tuple)),
+        **draw(budgets(heads)),
         spread=draw(st.none() | st.lists(st.floats(0, 1), min_size=heads, max_size=heads).map(tuple)),
         count_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
         page_size=draw(st.integers(1, 16)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -29,9 +31,13 @@ def queries(count, width=24, dtype=torch.float32, seed=1):
 @pytest.mark.parametrize("length", [1, 3, 4, 20, 21, 35, 50, 77, 200, 463, 1000])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.15, 0.5, 1.0])
 @pytest.mark.parametrize("page_size", [1, 5, 16])
-@pytest.mark.parametrize("head_shares", [None, (0.0, 0.3, 0.02, 1.0, 0.15, 0.4)])
-def test_the_step_equals_that_under_a_mask(length, share, page_size, head_shares):
-    budget = {"share": share, "head_shares": head_shares, "spread": head_shares}
+@pytest.mark.parametrize("shares_at", [None, (), (20, 300)])
+def test_the_step_equals_that_under_a_mask(length, share, page_size, shares_at):
+    weights = (0.0, 0.3, 0.02, 1.0, 0.15, 0.4)
+    budget: dict[str, Any] = {"share": share}
+    if shares_at is not None:
+        shares = weights + weights[::-1] if shares_at else weights
+        budget |= {"head_shares": shares, "shares_at": shares_at, "spread": weights}
     reading = Reading(window=13, sink_tokens=3, chunk=4, page_size=page_size, count_weight=0.5, **budget)
     pages, near = stored(length, reading, seed=length)
     # Queries of one chunk, up to the last token.
