@@ -95,6 +95,8 @@ def _established(rows: list[MeanRow], blocks: int) -> str:
         sum(row.established and row.against is not None and row.against.difference * sign > 0 for row in rows)
         for sign in (1, -1)
     )
+    if len(rows) == 1:
+        return f"The difference is {'significant' if closer + farther else 'not significant'}."
     return (
         f"{closer or 'None'} of these {len(rows)} {'is' if closer < 2 else 'are'} significantly closer than the "
         f"default, and {farther or 'none'} {'is' if farther < 2 else 'are'} significantly farther."

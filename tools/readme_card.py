@@ -65,11 +65,11 @@ def longer(record: Record | None) -> str:
     length = max(lengths_of(record))
     rows = [row_of(record, length, name) for name in (None, *BESIDE)]
     told = [
-        f"{name} is at {row.kl.difference:.4f}, in the last quarter {row.kl_last_quarter:.4f}"
-        for name, row in zip(("it", *BESIDE.values()), rows)
+        f"{name} {row.kl.difference:.4f} ({row.kl_last_quarter:.4f} in the last quarter)"
+        for name, row in zip(("its KL is", *BESIDE.values()), rows)
         if row is not None and row.kl is not None
     ]
-    return f"At {length:,} tokens, on other texts, {'; '.join(told)}."
+    return f"At {length:,} tokens, on other texts, {', '.join(told)}."
 
 
 def kinds_table(*found: Record) -> str:
@@ -262,7 +262,7 @@ def _there(*found: Record | None) -> list[Record]:
 def pages() -> Pages:
     """README.md with its blocks."""
     record, long, model = read(RECORD), read_if_there(LONG), read("bench-model-narrow.json")
-    sentences = "\n".join(each for each in (answer(record), longer(long)) if each)
+    sentences = " ".join(each for each in (answer(record), longer(long)) if each)
     beneath = "\n".join(each for each in (decoding(model), less(read_if_there(LESS))) if each)
     made: Pages = {}
     readme = ROOT / "README.md"

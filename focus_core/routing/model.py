@@ -187,7 +187,9 @@ class FocusModel(nn.Module):
         """
         if mode not in (*RULES, "off"):
             raise FocusError(f"Routing mode is {mode!r}: choose one of {', '.join(RULES)}, off.")
-        fixed = {"router", "num_groups", "route_dim", "score", "layers", "shares_at"} & set(changes)
+        fixed = {"router", "num_groups", "route_dim", "score", "layers"} & set(changes)
+        if changes.get("shares_at", self.config.shares_at) != self.config.shares_at:
+            fixed.add("shares_at")
         if fixed:
             raise FocusError(f"{sorted(fixed)[0]} belongs to the routers: retrofit the model with the new value.")
         previous = self._routing

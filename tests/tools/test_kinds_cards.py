@@ -79,6 +79,26 @@ def test_fresh_texts_fill_their_own_places_alone(load, only, monkeypatch, tmp_pa
         assert all(others) and not any("0.4321" in other for other in others)
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_longer_texts_have_a_record_of_their_own(load, only, monkeypatch, tmp_path, there):
+    for point in only["points"]:
+        point["length"] = 8192
+    for kind in only["kinds"].values():
+        kind["blocks"] = {"8192": kind["blocks"]["2048"]}
+    shutil.copytree(ROOT / "data" / "results", tmp_path, dirs_exist_ok=True)
+    long = tmp_path / "frontier-fresh-8192.json"
+    long.write_text(json.dumps(only), encoding="utf-8") if there else long.unlink(missing_ok=True)
+    for name, page, blocks in (
+        ("frontier_card", "docs/frontier.md", ("answer", "long")),
+        ("readme_card", "README.md", ("kinds", "limits")),
+    ):
+        tool = load(name)
+        monkeypatch.setattr(tool.cards, "RESULTS", tmp_path)
+        made = {path.relative_to(ROOT).as_posix(): text for path, text in tool.pages().items()}
+        assert all(("0.4321" in block(made[page], each)) == there for each in blocks), page
+    assert ("| **mean** | **8,192** |" in block(made["README.md"], "kinds")) == there
+
+
 def test_the_edge_of_a_grid_is_told_from_its_inside(kinds, record):
     edge, tuned = kinds.at_the_edge(record)
     assert set(edge) <= set(tuned) == {name for name, each in BASELINES.items() if each.grid}
