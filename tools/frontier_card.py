@@ -236,7 +236,7 @@ def pages() -> Pages:
     )
     doc, books, several = ROOT / "docs" / "frontier.md", read(BOOKS), read(frontier_kinds.RECORD)
     long = read_if_there(frontier_kinds.LONG)
-    cards.fill(made, doc, "answer", frontier_kinds.answer(*(each for each in (several, long) if each is not None)))
+    cards.fill(made, doc, "answer", frontier_kinds.answer(*frontier_kinds.there(several, long)))
     cards.fill(made, doc, "kinds", frontier_kinds.summary(frontier_kinds.RECORD, several))
     cards.fill(made, doc, "fresh", frontier_kinds.fresh(read_if_there(frontier_kinds.FRESH)))
     less = read_if_there(frontier_kinds.LESS)

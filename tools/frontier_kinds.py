@@ -38,6 +38,11 @@ SETTINGS = {
 """What the settings of a baseline are."""
 
 
+def there(*found: Record | None) -> list[Record]:
+    """Those records that exist."""
+    return [each for each in found if each is not None]
+
+
 def blocks_at(record: Record, length: int) -> int:
     """Blocks of all kinds at one length."""
     return sum(blocks_of(record, kind, length) for kind in record["kinds"])

@@ -15,7 +15,7 @@ import narrow_speeds
 import numpy as np
 from benchmark_card import RETRIEVAL
 from cards import ROOT, Pages, Record, item, read, read_if_there, table
-from frontier_kinds import FRESH, HEADS, LESS, LONG, RECORD, at_the_edge, blocks_at, divergence, row_of
+from frontier_kinds import FRESH, HEADS, LESS, LONG, RECORD, at_the_edge, blocks_at, divergence, row_of, there
 
 from focus_core.evaluation.compare import MIN_BLOCKS
 from focus_core.frontier.kinds.means import blocks_of, kinds_at, lengths_of, mean_rows
@@ -138,7 +138,7 @@ def limits(
             ("Much faster models", faster(model, other)),
             ("Retrieval of one of many pairs", finding(retrieval)),
             ("A gain in perplexity", adaptation),
-            ("Closest of all", closest(*_there(record, long))),
+            ("Closest of all", closest(*there(record, long))),
             ("The trained routers as good selectors", trained(record)),
             ("Equal terms", terms(record)),
             ("Untouched texts", texts(fresh)),
@@ -255,10 +255,6 @@ def blocks(record: Record) -> str:
     return f"{most} blocks of a kind establish nothing about it{',' * bool(told)}{told}."
 
 
-def _there(*found: Record | None) -> list[Record]:
-    return [each for each in found if each is not None]
-
-
 def pages() -> Pages:
     """README.md with its blocks."""
     record, long, model = read(RECORD), read_if_there(LONG), read("bench-model-narrow.json")
@@ -270,7 +266,7 @@ def pages() -> Pages:
         made,
         readme,
         "kinds",
-        f"{sentences}\n\n{kinds_table(*_there(record, long))}\n\n{beneath}",
+        f"{sentences}\n\n{kinds_table(*there(record, long))}\n\n{beneath}",
     )
     cards.fill(
         made,

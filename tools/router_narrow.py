@@ -6,8 +6,8 @@ from typing import Any
 
 import narrow_speeds
 from benchmark_card import RETRIEVAL, pairs
-from cards import read, table
-from frontier_kinds import RECORD, blocks_at
+from cards import read, read_if_there, table
+from frontier_kinds import LONG, RECORD, blocks_at, there
 from router_texts import Row, base, beside, book_table, facts
 
 from focus_core.frontier.kinds.means import blocks_of, lengths_of
@@ -47,7 +47,7 @@ focus frontier --kinds held-out/ --train training-texts/ -r data/routers/{NARROW
 
 ## Measured
 
-{narrow_table(read(RECORD))}
+{narrow_table(*measured())}
 
 KL is the divergence of next-token distributions from the untouched model's, in nats per token.
 [docs/frontier.md](../../../docs/frontier.md) has the mean over kinds with its interval, beside other methods.
@@ -64,17 +64,22 @@ KL is the divergence of next-token distributions from the untouched model's, in 
 """
 
 
+def measured() -> list[dict[str, Any]]:
+    """The records over kinds of text, the shorter texts first."""
+    return there(read(RECORD), read_if_there(LONG))
+
+
 def limits() -> str:
     """What the records say against these routers, as a list."""
-    kernel, model, record = (read(name) for name in ("bench-narrow.json", "bench-model-narrow.json", RECORD))
+    kernel, model = (read(name) for name in ("bench-narrow.json", "bench-model-narrow.json"))
     prefill = narrow_speeds.by_tokens(model, "prefill")
     even = narrow_speeds.even(kernel)
-    longest = max(lengths_of(record))
-    blocks = max(blocks_of(record, kind, length) for kind in record["kinds"] for length in lengths_of(record))
+    at = [(record, length) for record in measured() for length in lengths_of(record)]
+    blocks = max(blocks_of(record, kind, length) for record, length in at for kind in record["kinds"])
+    told = ", ".join(f"{blocks_at(record, length)} at {length:,} tokens" for record, length in at)
     return "\n".join(
         (
-            f"- Few blocks: {blocks} of a kind say nothing about it. The mean over kinds has "
-            f"{blocks_at(record, min(lengths_of(record)))}, and {blocks_at(record, longest)} at {longest:,} tokens.",
+            f"- Few blocks: {blocks} of a kind at most say nothing about it. The mean over kinds has {told}.",
             "- The form of these routers was chosen on texts of the table, too.",
             f"- The attention call pays off from {even:,} tokens on, in float32 on one CPU. Prefill of the whole model "
             f"runs at {_each(prefill)} ([docs/speed.md](../../../docs/speed.md)).",
@@ -89,20 +94,17 @@ def _each(speeds: dict[int, float]) -> str:
     return ", ".join(f"{speed:.2f}x at {tokens:,} tokens" for tokens, speed in speeds.items())
 
 
-def narrow_table(record: dict[str, Any]) -> str:
-    """Each kind and length of the record over kinds, for the default routers."""
-    name = next(name for name, entry in record["routers"].items() if entry["router"] == "narrow")
+def narrow_table(*found: dict[str, Any]) -> str:
+    """Each length and kind of the records over kinds, for the default routers."""
     columns = (
-        "text",
-        "T",
-        "blocks",
-        "pairs kept",
-        "KL",
-        "KL, last quarter",
-        "top-1 same",
-        "perplexity",
-        "largest group",
+        *("text", "T", "blocks", "pairs kept", "KL", "KL, last quarter"),
+        *("top-1 same", "perplexity", "largest group"),
     )
+    return table(columns, [row for record in found for row in _rows(record)])
+
+
+def _rows(record: dict[str, Any]) -> list[Row]:
+    name = next(name for name, entry in record["routers"].items() if entry["router"] == "narrow")
     before = {(p["text"], p["length"]): p["perplexity"] for p in record["points"] if p["kind"] == "untouched"}
     rows: list[Row] = []
     for point in sorted(record["points"], key=lambda point: (point["length"], point["text"])):
@@ -122,4 +124,4 @@ def narrow_table(record: dict[str, Any]) -> str:
                 f"{point['largest_group_share']:.1%}",
             )
         )
-    return table(columns, rows)
+    return rows

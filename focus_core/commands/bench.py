@@ -367,7 +367,7 @@ def _learned(names: tuple[str, ...], tokens: int | None, chosen: dict[str, Any],
     from focus_core.baselines.learned.lesson import Sizes
     from focus_core.baselines.learned.train import LearnedSettings
 
-    sizes = Sizes(block=min(Sizes.block, chosen["window"] + 1))
+    sizes = Sizes.within(chosen["window"])
     pairs = {"window": chosen["window"], "sinks": chosen["sink_tokens"]}
     return LearnedSettings(names=names, tokens=tokens or LearnedSettings.tokens, **pairs, sizes=sizes, seed=seed)
 

@@ -134,7 +134,7 @@ def read_bundle(data: bytes) -> Session:
                     raise FocusError(f"{name} in the session file was changed after it was made: export it again.")
                 if name in (SESSION, TEXT):
                     kept[name] = content
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
         if isinstance(error, FocusError):
             raise
         raise FocusError("The session file is no ZIP file, or it is damaged or cut short: export it again.") from error

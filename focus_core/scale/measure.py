@@ -152,14 +152,14 @@ def trace_time(focus: FocusModel, subject: Subject, tokens: int) -> float:
 
 
 def fit_times(subject: Subject, config: FocusConfig, tokens: int) -> list[float]:
-    """Seconds of each of the three passes of `focus fit` on one block: groups, spread, shares."""
+    """Seconds of each of the three passes of `focus fit` on one block: groups, spread, shares at this length."""
     starts: dict[str, float] = {}
 
     def note(message: str, _: float) -> None:
         starts.setdefault(message, time.perf_counter())
 
     begin = time.perf_counter()
-    focus = fit_narrow(subject.loaded.model, subject.ids(tokens).numpy(), config, progress=note)
+    focus = fit_narrow(subject.loaded.model, subject.ids(tokens).numpy(), config.replace(shares_at=()), progress=note)
     end = time.perf_counter()
     focus.detach()
     return np.diff([begin, *list(starts.values())[1:], end]).tolist()

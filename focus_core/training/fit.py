@@ -100,8 +100,8 @@ def fit_routers(
 def _need_blocks(loaded: LoadedModel, files: Sequence[Path], config: FocusConfig) -> list[np.ndarray]:
     """Blocks that need is measured on, for each of the config's `shares_at`: one of each file that is long enough.
 
-    Those for the later of them are twice as long: half of it is before a query, in the mean. Lengths past the model's
-    positions and the files' are left out.
+    A block for the later of them has twice as many tokens, since half of a block is before a query in the mean. What
+    is longer than the model's positions, or than every file, is left out.
     """
     positions = positions_of(loaded.model)
     lengths = [min(NEED_LENGTH, positions or NEED_LENGTH)]

@@ -28,6 +28,11 @@ class Sizes:
     index_heads: int = 4
     index_size: int = 32
 
+    @classmethod
+    def within(cls, window: int) -> Sizes:
+        """The usual sizes, with blocks no longer than a window allows."""
+        return cls(block=min(cls.block, window + 1))
+
 
 @dataclass(frozen=True)
 class Lesson:

@@ -48,8 +48,9 @@ class Rivals:
         # The names of the files tell weights and settings, but not a folder's configuration.
         self.folder = folder / loaded.info.configuration
         self.loaded, self.train, self.progress = loaded, train, progress
-        sizes = Sizes(block=min(Sizes.block, window + 1))
-        self.settings = LearnedSettings(tokens=tokens, window=window, sinks=sinks, sizes=sizes, seed=seed)
+        self.settings = LearnedSettings(
+            tokens=tokens, window=window, sinks=sinks, sizes=Sizes.within(window), seed=seed
+        )
         self._trained: Learned | None = None
 
     @property

@@ -67,7 +67,7 @@ def cells(context: Context) -> dict[str, dict[str, Any]]:
     model.
     """
     config = _per_head(context)
-    narrow = narrow_config(window=context.scale.window)
+    narrow = narrow_config(window=context.scale.window, shares_at=())
     given, share = (GIVEN, GIVEN_BOTH), narrow.read_share
     return {
         UNTOUCHED: {},
@@ -273,7 +273,7 @@ def _taught(context: Context, focus: FocusModel, values: dict[str, Any]) -> Lear
         tokens=values["tokens"],
         window=window,
         sinks=sinks,
-        sizes=Sizes(block=min(Sizes.block, window + 1)),
+        sizes=Sizes.within(window),
         seed=context.seed,
     )
     return learned(focus, context.blocks, context.folder / "learned", settings, context.progress)

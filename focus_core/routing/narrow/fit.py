@@ -49,8 +49,8 @@ def fit_narrow(
         blocks: (N, T) int64 token ids of broad text; 6,000 tokens or more. All blocks pass through the model together.
         config: settings with router="narrow"; the default budget reads 15% of the distant keys.
         num_groups: K, where no config says it.
-        need: (N, T) token ids for these passes, one block at a time: for each of the config's `shares_at`, whose first
-            also serves to fit spread; `blocks` when empty.
+        need: (N, T) token ids for these passes, one block at a time: an array for each of the config's `shares_at`, the
+            first of which also serves to fit spread; `blocks` alone when empty.
         seed: of k-means.
         progress: told the share done.
 
@@ -69,11 +69,9 @@ def fit_narrow(
         raise FocusError(
             f"{blocks.size} tokens are too few to fit {config.num_groups} groups: give more text, 6,000 tokens or more."
         )
-    need = need or [blocks] * max(1, len(config.shares_at))
+    need = need or [blocks]
     if len(need) != max(1, len(config.shares_at)):
-        raise FocusError(
-            f"{len(need)} texts to measure need on, and {len(config.shares_at)} shares_at: give one for each."
-        )
+        raise FocusError(f"need and shares_at go together, and they are {len(need)} and {len(config.shares_at)}.")
     focus = retrofit(model, config, seed=seed)
 
     def fit(routing: LayerRouting) -> None:

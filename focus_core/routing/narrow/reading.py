@@ -67,7 +67,7 @@ class Reading:
         wrong = [share for share in shares if not 0 <= share <= 1]
         if wrong:
             raise FocusError(f"The share of distant keys to read is {wrong[0]}: choose one from 0 to 1.")
-        if self.shares_at and len(self.head_shares or ()) % len(self.shares_at) + (self.head_shares is None):
+        if self.shares_at and (not self.head_shares or len(self.head_shares) % len(self.shares_at)):
             raise FocusError(f"{len(self.shares_at)} shares_at need as many shares of every head: give head_shares.")
         if self.top_k is None and self.share is None:
             raise FocusError("A reading needs the number of groups or the share of keys to read: give one of them.")
