@@ -9,7 +9,6 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from focus_core.errors import FocusError
 from focus_core.routing.narrow.pages import Pages, pages
 
 if TYPE_CHECKING:
+    import numpy as np
     from jaxtyping import Bool, Float, Int
 
 
@@ -200,7 +200,7 @@ class Reading:
         return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, ranked, within & (sizes > 0))
 
 
-Numbers = TypeVar("Numbers", Tensor, np.ndarray)
+Numbers = TypeVar("Numbers", Tensor, "np.ndarray")
 
 
 def share_at(beyond: Numbers, shares: Numbers, places: Sequence[int]) -> Numbers:

@@ -99,7 +99,7 @@ def find_records(files: Iterable[Path]) -> list[Record]:
             continue
         name = path.parent.name if path.name in ("result.json", "summary.json", "training.json") else path.stem
         date = (content.get("made") or {}).get("date", "")
-        own = path.parent != data_dir() / "results"
+        own = not path.is_relative_to(data_dir() / "results")
         found += [(_rank(kind, content, own), date, Record(kind, name, date, content)) for kind in _kinds(content)]
     return [record for *_, record in sorted(found, key=lambda each: each[:2], reverse=True)]
 
