@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -327,8 +327,8 @@ class _Before:
         attention_mask = given.get("attention_mask", extra.get("attention_mask"))
         past = given_cache(given, extra)
         router = focus.router(self.layer)
-        narrow = None
-        if router.from_keys and (routing.mode, routing.rule) == ("hard", None) and own_window(module) is None:
+        narrow, sliding_window = None, own_window(module)
+        if router.from_keys and (routing.mode, routing.rule) == ("hard", None) and sliding_window is None:
             narrow = narrow_layer(past, self.layer)
         seen = past_length(past, self.layer)
         if attention_mask is not None and attention_mask.ndim != 2:
@@ -357,18 +357,19 @@ class _Before:
             routing.config.top_k_of(self.place),
             hidden_states,
             None if valid is None else valid.repeat_interleave(router.num_heads, 0),
-            own_window(module),
+            sliding_window,
         )
         rule = routing.rule or RULES[routing.mode]
-        pending = Pending(layer_routing, rule, routing.backend, attention_mask, past, seen)
+        observer, rotation = None, None
         if router.from_keys:
-            rotation = given.get("position_embeddings", extra.get("position_embeddings"))
+            observer, rotation = focus._observer, given.get("position_embeddings", extra.get("position_embeddings"))
             if not getattr(module, "use_rope", True):  # SmolLM3 has layers without position encoding
                 rotation = None
-            pending = replace(pending, observer=focus._observer, position_embeddings=rotation, narrow=narrow)
         elif focus._observer is not None:
             focus._observer(layer_routing)
-        module.__dict__[PENDING] = pending
+        module.__dict__[PENDING] = Pending(
+            layer_routing, rule, routing.backend, attention_mask, past, seen, observer, rotation, narrow
+        )
 
 
 def _after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:

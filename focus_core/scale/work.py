@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.narrow.cache_pages import SPARE
+from focus_core.routing.narrow.cache_pages import GROWTH, SPARE
 from focus_core.routing.narrow.cache_text import SPARE as SPARE_NEAR
 from focus_core.scale.shapes import ModelShape
 
@@ -134,7 +134,7 @@ def cache_bytes(shape: ModelShape, tokens: int, size: int, config: FocusConfig |
     free places are stored too. For each page they keep 2 D sums and 4 numbers, all of 4 bytes, and for each distant key
     4 bytes with its place.
 
-    Buffers of the narrow cache have 1/16 more room than they use, and at least 16 pages of it.
+    Buffers of the narrow cache have 1/64 more room than they use, and at least 16 pages of it.
 
     Args:
         shape: of the model.
@@ -149,8 +149,8 @@ def cache_bytes(shape: ModelShape, tokens: int, size: int, config: FocusConfig |
     found = attended(tokens, tokens + 1, config)
     page = (config.page_size or 1) * pair + 4 * (2 * shape.head_dim + 4)
     near = tokens - found.distant
-    held = found.pages_held + max(SPARE, found.pages_held / SPARE) * (found.pages_held > 0)
-    return heads * ((near + config.chunk + SPARE_NEAR) * pair + held * page + 17 / 16 * 4 * found.distant)
+    held = found.pages_held + max(SPARE, found.pages_held / GROWTH) * (found.pages_held > 0)
+    return heads * ((near + config.chunk + SPARE_NEAR) * pair + held * page + (1 + 1 / GROWTH) * 4 * found.distant)
 
 
 @dataclass(frozen=True)

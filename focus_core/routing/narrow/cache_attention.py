@@ -12,9 +12,10 @@ from focus_core.attention import AttentionOutput
 from focus_core.attention.cpu.kernel import FAR, folded
 from focus_core.attention.cpu.threads import in_threads
 from focus_core.attention.reference import attention_logits
-from focus_core.routing.narrow.cache_pages import PageStore
+from focus_core.routing.narrow.cache_pages import PageStore, as_array
+from focus_core.routing.narrow.compiled.choice import shares_between
 from focus_core.routing.narrow.compiled.decode import attend_pages
-from focus_core.routing.narrow.reading import Reading, share_at
+from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.summaries import key_spread
 
 if TYPE_CHECKING:
@@ -105,14 +106,21 @@ def _used(near: Near) -> tuple[Tensor, Tensor]:
 def _compiled(query: Tensor, pages: PageStore, near: Near, reading: Reading, scale: float) -> AttentionOutput:
     output = torch.empty(*query.shape[:2], near.values.shape[-1])
     logsumexp = torch.empty(query.shape[:2])
-    stored = pages.keys, pages.values, pages.counts, pages.key_sums, pages.value_sums, pages.spread, pages.groups
+    token = near.length - query.shape[1]
     arguments: tuple[Any, ...] = (
         query.detach().float().contiguous().numpy(),
-        *map(_array, (*stored, near.keys, near.values)),
+        *pages.arrays(),
+        as_array(near.keys),
+        as_array(near.values),
         near.sinks,
         near.first,
         near.first + near.length - near.border,
-        _budgets(near.length - query.shape[1], near.length, pages.length, reading, len(query)),
+        token,
+        reading.window,
+        reading.border(token),
+        pages.length,
+        reading.shares(len(query)).numpy(),
+        *shares_between(reading.shares_at),
         reading.spread_weights(len(query)).numpy(),
         np.float32(reading.count_weight),
         np.float32(scale),
@@ -127,20 +135,6 @@ def _compiled(query: Tensor, pages: PageStore, near: Near, reading: Reading, sca
         parts = [(begin, min(begin + share, heads)) for begin in range(0, heads, share)]
         in_threads(lambda part: attend_pages(*part, *arguments), parts)
     return AttentionOutput(output.to(query.dtype), logsumexp)
-
-
-def _array(part: Tensor) -> np.ndarray:
-    return (part.view(torch.int16) if part.dtype == torch.bfloat16 else part).numpy()
-
-
-def _budgets(first: int, stop: int, distant: int, reading: Reading, heads: int) -> np.ndarray:
-    """(Hq, n) float32: keys of pages that the queries from `first` to `stop` may read; see `Reading.choose`."""
-    border = reading.border(first)
-    already = np.arange(first, stop, dtype=np.float32) - (reading.window + border)
-    np.maximum(already, 0, out=already)
-    already += min(border, reading.sink_tokens)
-    beyond = np.float32(distant) + already
-    return share_at(beyond, reading.shares(heads).numpy()[..., None], reading.shares_at) * beyond - already
 
 
 def attend_masked(

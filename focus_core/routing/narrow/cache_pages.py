@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -13,8 +14,8 @@ from focus_core.routing.narrow.summaries import key_spread
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-SPARE = 16
-"""Buffers grow by at least this many places, and by 1 / `SPARE` of their length, so that few growths copy them."""
+SPARE, GROWTH = 16, 64
+"""Buffers grow by at least `SPARE` places, and by 1 / `GROWTH` of their length, so that few growths copy them."""
 
 
 class PageStore:
@@ -57,6 +58,7 @@ class PageStore:
         # The newest page of each group, -1 without one.
         self._open = torch.full_like(self._members, -1)
         self._pages = torch.zeros(heads, 1, dtype=torch.long, device=key.device)
+        self._arrays: tuple[np.ndarray, ...] | None = None
 
     def add(self, groups: Int[Tensor, "H n"], key: Float[Tensor, "H n D"], value: Float[Tensor, "H n Dv"]) -> None:
         """Store the next keys, each in the open page of its group."""
@@ -118,11 +120,22 @@ class PageStore:
         self._open.fill_(-1).scatter_reduce_(1, self.groups[:, : self.used].long(), numbers, "amax")
         return left
 
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """Keys, values, counts, sums of keys and of values, spread and groups on a CPU, as `as_array` has them.
+
+        Remembered until buffers grow, since every decoded token asks in every layer.
+        """
+        if self._arrays is None:
+            stored = self.keys, self.values, self.counts, self.key_sums, self.value_sums, self.spread, self.groups
+            self._arrays = tuple(map(as_array, stored))
+        return self._arrays
+
     def copy(self) -> PageStore:
         """The same pages in buffers of their own."""
         other = object.__new__(PageStore)
         for name, part in vars(self).items():
             setattr(other, name, part.clone() if isinstance(part, Tensor) else part)
+        other._arrays = None
         return other
 
     def _spread_anew(self, page: Int[Tensor, "H n"]) -> None:
@@ -135,11 +148,17 @@ class PageStore:
     def _grow(self, pages: int, length: int) -> None:
         self.used = pages
         if pages > self.keys.shape[1]:
-            more = pages + max(SPARE, pages // SPARE) - self.keys.shape[1]
+            more = pages + max(SPARE, pages // GROWTH) - self.keys.shape[1]
+            self._arrays = None
             for name in ("keys", "values", "counts", "key_sums", "value_sums", "key_squares", "spread", "groups"):
                 setattr(self, name, _longer(getattr(self, name), more))
         if length > self.slots.shape[1]:
-            self.slots = _longer(self.slots, length + max(SPARE, length // SPARE) - self.slots.shape[1])
+            self.slots = _longer(self.slots, length + max(SPARE, length // GROWTH) - self.slots.shape[1])
+
+
+def as_array(part: Tensor) -> np.ndarray:
+    """A tensor on a CPU for compiled code, without a copy; bfloat16 as the int16 of its bits."""
+    return (part.view(torch.int16) if part.dtype == torch.bfloat16 else part).numpy()
 
 
 def _longer(buffer: Tensor, more: int) -> Tensor:

@@ -115,7 +115,7 @@ class Reading:
         Args:
             rows: a multiple of the heads.
         """
-        return self._shares.repeat(1, rows // self.num_heads)
+        return self._shares if rows == self.num_heads else self._shares.repeat(1, rows // self.num_heads)
 
     @cached_property
     def _shares(self) -> Tensor:
@@ -125,7 +125,7 @@ class Reading:
 
     def spread_weights(self, rows: int) -> Tensor:
         """(rows,) float32: the weight of spread of every query head, as `shares`; 0 without one."""
-        return self._spread.repeat(rows // len(self._spread))
+        return self._spread if rows == len(self._spread) else self._spread.repeat(rows // len(self._spread))
 
     @cached_property
     def _spread(self) -> Tensor:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -36,8 +36,9 @@ class Shares(NamedTuple):
     steps: np.ndarray
 
 
-def shares_between(places: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Places and steps of `Shares`."""
+@lru_cache(maxsize=64)
+def shares_between(places: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Places and steps of `Shares`; remembered, since every decoded token asks in every layer."""
     found = np.array(places, np.float32)
     return found[:-1], np.array([1 / (last - first) for first, last in pairwise(places)], np.float32)
 
@@ -50,6 +51,20 @@ def share_of(shares: Shares, member: int, beyond: np.float32) -> float:
         along = min(max((beyond - shares.places[place]) * shares.steps[place], np.float32(0)), np.float32(1))
         found += along * (shares.tables[place + 1, member] - shares.tables[place, member])
     return found
+
+
+@njit(nogil=True, cache=True)
+def budget_of(shares: Shares, member: int, distant: int, already: int) -> float:
+    """Keys of pages that a query may read, as in `Reading.choose`: float32.
+
+    Args:
+        shares: see `Shares`.
+        member: query head.
+        distant: keys in pages.
+        already: keys beyond the window that the query attends exactly in any case.
+    """
+    beyond: Any = np.float32(distant + already)
+    return share_of(shares, member, beyond) * beyond - np.float32(already)
 
 
 @njit(nogil=True, cache=True)

@@ -15,7 +15,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from focus_core.attention.cpu.rows import ROWS, exponential_parts
-from focus_core.routing.narrow.compiled.choice import FEW, choose_pages
+from focus_core.routing.narrow.compiled.choice import FEW, Shares, budget_of, choose_pages
 from focus_core.routing.narrow.compiled.vectors import LANES
 
 
@@ -153,6 +153,37 @@ def _describe(
 
 
 @njit(nogil=True, cache=True)
+def _softmax(
+    logits: np.ndarray,
+    summaries: np.ndarray,
+    read: np.ndarray,
+    sizes: np.ndarray,
+    powers: np.ndarray,
+    factors: np.ndarray,
+) -> tuple[np.float32, np.float32]:
+    """Turn logits into weights in place; their largest, and the sum of the weights.
+
+    Args:
+        logits: (n,) float32.
+        summaries: the last ones of them, (R,), of pages. Weights of means become weights of sums.
+        read: pages without a summary; their weights are 0.
+        sizes: (R,) float32 keys of each page.
+        powers: (n,) int32 or more, scratch.
+        factors: the memory of `powers` as float32.
+    """
+    for page in read:
+        summaries[page] = np.float32(-1e30)
+    largest = _largest(logits)
+    _exponentials(logits, largest, powers[: len(logits)], factors)
+    for page in read:
+        summaries[page] = np.float32(0)
+    total = _sum(logits)
+    for page in range(len(sizes)):
+        summaries[page] /= sizes[page]
+    return largest, total
+
+
+@njit(nogil=True, cache=True)
 def attend_pages(
     begin_row: int,
     end_row: int,
@@ -169,7 +200,13 @@ def attend_pages(
     sinks: int,
     first: int,
     stop: int,
-    budgets: np.ndarray,
+    token: int,
+    window: int,
+    border: int,
+    distant: int,
+    tables: np.ndarray,
+    places: np.ndarray,
+    steps: np.ndarray,
     spread_weights: np.ndarray,
     count_weight: np.float32,
     scale: np.float32,
@@ -194,7 +231,13 @@ def attend_pages(
         sinks: number of sinks.
         first: place of the first key of the window.
         stop: place after the key of the last query.
-        budgets: (Hq, n) float32 keys that each query may read.
+        token: place of the first query in the text.
+        window: w.
+        border: of these queries, see `Reading.border`.
+        distant: keys in pages.
+        tables: (A, Hq), see `Shares`; so are places and steps.
+        places: (A - 1,).
+        steps: (A - 1,).
         spread_weights: (Hq,) float32, of the spread of keys in the logit of a summary; 0 for none.
         count_weight: weight of the log of a page's size in its score.
         scale: factor of the dot products.
@@ -203,6 +246,7 @@ def attend_pages(
     """
     repeats, num_queries = len(query) // len(page_keys), query.shape[1]
     most, size = page_keys.shape[1:3]
+    shares = Shares(tables, places, steps)
     log_of = np.log(np.arange(size + 1).astype(np.float32))
     mean_logits, logs = np.empty(most, np.float32), np.empty(most, np.float32)
     # In whole tiles, for `choose_pages`.
@@ -223,7 +267,9 @@ def attend_pages(
             _dots(scaled, sums, mean_logits)
             spread_weight = spread_weights[row] * _square(scaled)
             _scores(mean_logits, sizes, logs, spread[head], count_weight, spread_weight, scores)
-            read = choose_pages(scores, all_sizes, order, used, float(FEW * size), float(budgets[row, place]), chosen)
+            already = min(border, sinks) + max(0, token + place - window - border)
+            budget = budget_of(shares, row, distant, already)
+            read = choose_pages(scores, all_sizes, order, used, float(FEW * size), float(budget), chosen)
             own = stop - num_queries + place + 1
             # Logits: sinks, window, pages that are read, summaries.
             begin = min(sinks, own)
@@ -237,16 +283,7 @@ def attend_pages(
             for page in range(used):
                 weights[end + page] = mean_logits[page] + logs[page]
             summaries = weights[end : end + used]
-            for page in chosen[:read]:
-                summaries[page] = np.float32(-1e30)
-            logits = weights[: end + used]
-            largest = _largest(logits)
-            _exponentials(logits, largest, powers[: len(logits)], factors[: len(logits)])
-            for page in chosen[:read]:
-                summaries[page] = np.float32(0)
-            total = _sum(logits)
-            for page in range(used):
-                summaries[page] /= sizes[page]
+            largest, total = _softmax(weights[: end + used], summaries, chosen[:read], sizes, powers, factors)
 
             found = output[row, place]
             found[:] = np.float32(0)

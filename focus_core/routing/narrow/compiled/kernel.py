@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from focus_core.routing.narrow.compiled.choice import Shares, choose_pages, share_of
+from focus_core.routing.narrow.compiled.choice import Shares, budget_of, choose_pages
 from focus_core.routing.narrow.compiled.layout import Head
 from focus_core.routing.narrow.compiled.sums import Sums, no_sums, square, sum_up
 from focus_core.routing.narrow.compiled.vectors import (
@@ -297,8 +297,7 @@ def _attend_far(
         weight = spread_weights[member] * square(rows.query[row])
         score_pages(own, scores, spread, logs, tiles, weight, np.float32(settings.count_weight))
         already = min(border, settings.sink_tokens) + max(0, token - settings.window - border)
-        beyond: Any = np.float32(distant + already)
-        budget = share_of(shares, member, beyond) * beyond - np.float32(already)
+        budget = budget_of(shares, member, distant, already)
         number = choose_pages(choice.scores, sums.sizes, head.order, pages, few, budget, chosen)
         keys_read = 0
         for place in range(number):

@@ -26,6 +26,7 @@ from transformers import (
 
 from focus_core import FocusConfig, FocusError, retrofit
 from focus_core.routing.narrow.cache import NarrowLayer
+from focus_core.routing.narrow.cache_pages import PageStore
 from focus_core.routing.narrow.cache_text import CachedText
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.reference import narrow_reference
@@ -295,3 +296,26 @@ def test_observers_see_the_new_tokens():
     with focus.observe(lambda routing: seen.append(routing.key_weights.shape)):
         grown(focus, ids, cache, (40, 41))
     assert seen == [(2, new, 5) for new in (40, 40, 1, 1, 19, 19)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiled_code_reads_the_buffers_in_use_after_growth_and_in_a_copy(dtype):
+    key, value, groups = torch.randn(2, 90, 8), torch.randn(2, 90, 4), torch.randint(0, 3, (2, 90))
+    key, value = key.to(dtype), value.to(dtype)
+    pages = PageStore(key, value, 3, 4)
+    for new in (slice(0, 10), slice(10, 90)):
+        pages.add(groups[:, new], key[:, new], value[:, new])
+        pages.arrays()
+        for store in (pages, pages.copy()):
+            stored = (
+                store.keys,
+                store.values,
+                store.counts,
+                store.key_sums,
+                store.value_sums,
+                store.spread,
+                store.groups,
+            )
+            places = [array.__array_interface__["data"][0] for array in store.arrays()]
+            assert places == [tensor.data_ptr() for tensor in stored]
+            assert [array.shape for array in store.arrays()] == [tuple(tensor.shape) for tensor in stored]

@@ -155,7 +155,7 @@ def test_a_share_lies_on_the_line_between_two_numbers_of_keys(places, data):
     assert found.dtype == np.float32 and np.allclose(found, expected, atol=1e-5)
     torch_too = share_at(torch.from_numpy(beyond), torch.from_numpy(shares[..., None]), places)
     assert np.array_equal(torch_too.numpy(), found)
-    compiled = Shares(shares, *shares_between(places))
+    compiled = Shares(shares, *shares_between(tuple(places)))
     own = [[share_of(compiled, head, keys) for keys in beyond] for head in range(3)]
     assert np.array_equal(own, np.broadcast_to(found, (3, 5)))  # bit for bit: an ulp can move a page
 
