@@ -12,7 +12,7 @@ from focus_core.attention import AttentionOutput
 from focus_core.attention.cpu.kernel import FAR, folded
 from focus_core.attention.cpu.threads import in_threads
 from focus_core.attention.reference import attention_logits
-from focus_core.routing.narrow.cache_pages import PageStore, as_array
+from focus_core.routing.narrow.cache_pages import COMPILED, PageStore, as_array
 from focus_core.routing.narrow.compiled.choice import shares_between
 from focus_core.routing.narrow.compiled.decode import attend_pages
 from focus_core.routing.narrow.reading import Reading
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
 
-_COMPILED = (torch.float32, torch.bfloat16)
 _ALONE = 2048
 """Keys times queries for which one thread takes less time than sharing the work."""
 
@@ -78,7 +77,7 @@ def attend_stored(
     Computes in float32 (float64 for float64 inputs): compiled where it can be, else over all stored keys under a mask.
     """
     by_pages = reading.share is not None and reading.page_size is not None
-    fast = softcap is None and query.device.type == "cpu" and query.dtype in _COMPILED
+    fast = softcap is None and query.device.type == "cpu" and query.dtype in COMPILED
     if fast and not pages.length and query.shape[-1] == near.values.shape[-1] and near.first == near.sinks:
         return _all_near(query, near, scale)
     if by_pages and fast:

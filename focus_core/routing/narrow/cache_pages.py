@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from focus_core.routing.narrow.compiled.storing import Stored, add_keys, pages_opened
 from focus_core.routing.narrow.summaries import key_spread
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 SPARE, GROWTH = 16, 64
 """Buffers grow by at least `SPARE` places, and by 1 / `GROWTH` of their length, so that few growths copy them."""
+
+COMPILED = (torch.float32, torch.bfloat16)
+"""Dtypes of keys that compiled code stores and reads."""
 
 
 class PageStore:
@@ -63,6 +67,23 @@ class PageStore:
     def add(self, groups: Int[Tensor, "H n"], key: Float[Tensor, "H n D"], value: Float[Tensor, "H n Dv"]) -> None:
         """Store the next keys, each in the open page of its group."""
         groups = groups.long()
+        if key.device.type == "cpu" and key.dtype in COMPILED:
+            self._add_compiled(groups, key, value)
+        else:
+            self._add(groups, key, value)
+
+    def _add_compiled(self, groups: Tensor, key: Tensor, value: Tensor) -> None:
+        """`add` in one pass over the keys."""
+        new, key, value = (as_array(part.contiguous()) for part in (groups, key, value))
+        members, newest, pages = self._members.numpy(), self._open.numpy(), self._pages.numpy()
+        most = int((pages[:, 0] + pages_opened(new, members, self.size)).max())
+        self._grow(most, self.length + new.shape[1])
+        buffers = self.key_squares.numpy(), self.slots.numpy()
+        add_keys(new, key, value, Stored(*self.arrays()), *buffers, self.length, members, newest, pages)
+        self.length += new.shape[1]
+
+    def _add(self, groups: Tensor, key: Tensor, value: Tensor) -> None:
+        """`add` on any device, in any dtype."""
         order = groups.argsort(dim=-1, stable=True)
         arriving = torch.zeros_like(self._members).scatter_add_(1, groups, torch.ones_like(groups))
         starts = arriving.cumsum(1) - arriving

@@ -6,32 +6,13 @@ Loops run along rows, which Numba turns into vector instructions; exponentials a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 
 from focus_core.attention.cpu.rows import ROWS, exponential_parts
 from focus_core.routing.narrow.compiled.choice import FEW, Shares, budget_of, choose_pages
 from focus_core.routing.narrow.compiled.vectors import LANES
-
-
-def _widened(typing: Any, number: Any):
-    """A float32 as it is, or the one that an int16 holds the upper half of: a bfloat16."""
-
-    def widen(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
-        if number == types.float32:
-            return args[0]
-        bits = builder.shl(builder.zext(args[0], ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
-        return builder.bitcast(bits, ir.FloatType())
-
-    return types.float32(number), widen
-
-
-_wide: Any = intrinsic(_widened)
+from focus_core.routing.narrow.compiled.widening import wide
 
 
 @njit(**ROWS)
@@ -43,16 +24,16 @@ def _dots(query: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
         row0, row1, row2, row3 = rows[place], rows[place + 1], rows[place + 2], rows[place + 3]
         sum0 = sum1 = sum2 = sum3 = np.float32(0)
         for x in range(width):
-            sum0 += query[x] * _wide(row0[x])
-            sum1 += query[x] * _wide(row1[x])
-            sum2 += query[x] * _wide(row2[x])
-            sum3 += query[x] * _wide(row3[x])
+            sum0 += query[x] * wide(row0[x])
+            sum1 += query[x] * wide(row1[x])
+            sum2 += query[x] * wide(row2[x])
+            sum3 += query[x] * wide(row3[x])
         out[place], out[place + 1], out[place + 2], out[place + 3] = sum0, sum1, sum2, sum3
         place += 4
     for last in range(place, count):
         row, total = rows[last], np.float32(0)
         for x in range(width):
-            total += query[x] * _wide(row[x])
+            total += query[x] * wide(row[x])
         out[last] = total
 
 
@@ -65,12 +46,12 @@ def _add_rows(weights: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
         row0, row1, row2, row3 = rows[place], rows[place + 1], rows[place + 2], rows[place + 3]
         w0, w1, w2, w3 = weights[place], weights[place + 1], weights[place + 2], weights[place + 3]
         for x in range(width):
-            out[x] += w0 * _wide(row0[x]) + w1 * _wide(row1[x]) + w2 * _wide(row2[x]) + w3 * _wide(row3[x])
+            out[x] += w0 * wide(row0[x]) + w1 * wide(row1[x]) + w2 * wide(row2[x]) + w3 * wide(row3[x])
         place += 4
     for last in range(place, count):
         row, weight = rows[last], weights[last]
         for x in range(width):
-            out[x] += weight * _wide(row[x])
+            out[x] += weight * wide(row[x])
 
 
 @njit(**ROWS)

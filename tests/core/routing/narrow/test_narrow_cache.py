@@ -319,3 +319,31 @@ def test_compiled_code_reads_the_buffers_in_use_after_growth_and_in_a_copy(dtype
             places = [array.__array_interface__["data"][0] for array in store.arrays()]
             assert places == [tensor.data_ptr() for tensor in stored]
             assert [array.shape for array in store.arrays()] == [tuple(tensor.shape) for tensor in stored]
+
+
+@st.composite
+def changes_of_pages(draw):
+    """Keys that come, each with its group, and lengths to go back to."""
+    pieces = draw(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20)), min_size=1, max_size=5))
+    return draw(st.integers(1, 5)), draw(st.integers(1, 8)), pieces, draw(st.integers(0, 99))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@settings(deadline=None)
+@given(changes=changes_of_pages())
+def test_compiled_pages_are_those_of_pytorch(dtype, changes):
+    num_groups, size, pieces, seed = changes
+    torch.manual_seed(seed)
+    empty = torch.zeros(2, 0, 6, dtype=dtype), torch.zeros(2, 0, 5, dtype=dtype)
+    compiled, plain = (PageStore(*empty, num_groups, size) for _ in range(2))
+    for new, back in pieces:
+        groups = torch.randint(0, num_groups, (2, new))
+        key, value = torch.randn(2, new, 6).to(dtype), torch.randn(2, new, 5).to(dtype)
+        compiled.add(groups, key, value)
+        plain._add(groups, key, value)
+        for store in (compiled, plain):
+            store.take_back(max(0, store.length - back))
+        assert (compiled.length, compiled.used) == (plain.length, plain.used)
+        for name, part in vars(plain).items():
+            if isinstance(part, torch.Tensor):
+                torch.testing.assert_close(getattr(compiled, name), part, rtol=1e-5, atol=1e-5, msg=name)

@@ -1,0 +1,26 @@
+"""Stored numbers of half the size, as compiled code reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+
+def _widened(typing: Any, number: Any):
+    """A float32 as it is, or the one that an int16 holds the upper half of: a bfloat16."""
+
+    def widen(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+        if number == types.float32:
+            return args[0]
+        bits = builder.shl(builder.zext(args[0], ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
+        return builder.bitcast(bits, ir.FloatType())
+
+    return types.float32(number), widen
+
+
+wide: Any = intrinsic(_widened)
+"""In compiled code: a float32 as it is, an int16 as the bfloat16 of its bits."""
