@@ -181,20 +181,30 @@ def eight_blocks() -> str:
 
 
 def adaptation() -> str:
-    """How far adapters alone lower perplexity, with full attention."""
-    record = read("reproduce-lora.json")
+    """How far adapters and routers of one size move perplexity, and what sparse attention costs the adapted model."""
+    record = read("reproduce-adapted.json")
     scale, rows = record["settings"]["scale"], record["results"]
     untouched = next(row["perplexity"] for row in rows if row["cell"] == "untouched")
-    best = min((row for row in rows if row["cell"].startswith("LoRA")), key=lambda row: row["perplexity"])
-    rank = best["cell"].split()[1].removeprefix("r")
-    grid = (
-        f"Its learning rate is {best['learning_rate']:g}, {best['rate_grid']}."
-        if "rate_grid" in best
-        else "Its learning-rate grid stops at 1e-4, where perplexity was still falling."
-    )
+    adapter = next(row for row in rows if row["cell"] == "LoRA, full attention")
+    told = {
+        name: next(row for row in rows if row["cell"] == cell)  # k = 1 comes first
+        for name, cell in (
+            ("routers", "routers"),
+            ("narrow groups", "narrow groups on LoRA"),
+            ("SparQ", "baseline sparq"),
+            ("those routers", "routers on LoRA"),
+            ("the window", "baseline streaming"),
+        )
+    }
+    routers = told.pop("routers")
+    distances = [f"{name} {row['kl_from_full']:.4f} ({row['kept_share']:.0%} kept)" for name, row in told.items()]
     return (
-        f"Full attention with LoRA adapters (rank {rank}, {scale['steps']} steps on the same seven books) is at "
-        f"{best['perplexity'] / untouched - 1:+.1%}, on other blocks with T = {scale['length']}. {grid}"
+        f"Full attention with LoRA adapters (rank {adapter['rank']}, {scale['steps']} steps on the same seven books, "
+        f"learning rate {adapter['learning_rate']:g}, {adapter['rate_grid']}) is at "
+        f"{adapter['perplexity'] / untouched - 1:+.1%}, over {scale['blocks']} blocks of {scale['length']} tokens of "
+        f"three other books. As many parameters of routers, trained alike, are at "
+        f"{routers['perplexity'] / untouched - 1:+.1%}.\n\nKL from the adapted model's own full attention, on these "
+        f"blocks: {', '.join(distances)}."
     )
 
 

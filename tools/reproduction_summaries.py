@@ -90,7 +90,7 @@ def adapted(found: Found) -> str:
         return "not run here"
     ours, full = hard(found, "routers", 1), row_of(found, cell="LoRA, full attention")
     both, narrow = hard(found, "routers on LoRA", 1), row_of(found, cell="narrow groups on LoRA")
-    baselines = [row for row in found[0]["results"] if row["cell"].startswith("baseline")]
+    baselines = [row for record in found for row in record["results"] if row["cell"].startswith("baseline")]
     best = min(baselines, key=lambda row: row["kl_from_full"])
     return (
         f"perplexity: routers at k = 1 {change(ours)}, LoRA with full attention {change(full)}; KL to full attention "
