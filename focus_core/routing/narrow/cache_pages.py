@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import copy
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -151,13 +152,13 @@ class PageStore:
             self._arrays = tuple(map(as_array, stored))
         return self._arrays
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Of `copy.deepcopy`, which users of a cached prompt call: arrays of a copy are those of its own buffers."""
+        return {**vars(self), "_arrays": None}
+
     def copy(self) -> PageStore:
         """The same pages in buffers of their own."""
-        other = object.__new__(PageStore)
-        for name, part in vars(self).items():
-            setattr(other, name, part.clone() if isinstance(part, Tensor) else part)
-        other._arrays = None
-        return other
+        return copy.deepcopy(self)
 
     def _spread_anew(self, page: Int[Tensor, "H n"]) -> None:
         """Take the spread of some pages from their sums."""

@@ -306,7 +306,7 @@ def test_compiled_code_reads_the_buffers_in_use_after_growth_and_in_a_copy(dtype
     for new in (slice(0, 10), slice(10, 90)):
         pages.add(groups[:, new], key[:, new], value[:, new])
         pages.arrays()
-        for store in (pages, pages.copy()):
+        for store in (pages, pages.copy(), copy.deepcopy(pages)):
             stored = (
                 store.keys,
                 store.values,
