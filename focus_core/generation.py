@@ -228,6 +228,7 @@ def generate_text(
     temperature: float = 0.0,
     seed: int = 0,
     full_below: int | None = None,
+    cache_bits: int | None = None,
     on_start: Callable[[Mode], None] = lambda _: None,
     on_text: Callable[[str], None] = lambda _: None,
     progress: Progress = silent,
@@ -245,6 +246,7 @@ def generate_text(
         temperature: 0 for the most likely tokens.
         seed: of sampling.
         full_below: earlier tokens attend to everything; None for the `crossover` of this machine.
+        cache_bits: 8 keeps distant keys and values in 8 bits, with narrow groups; None as they are.
         on_start: told the routing before each text.
         on_text: called with each new piece of text.
         progress: told of loading.
@@ -268,7 +270,7 @@ def generate_text(
                 temperature=temperature,
                 seed=seed,
                 on_text=on_text,
-                changes={"full_below": full_below} if mode == "hard" else None,
+                changes={"full_below": full_below, "cache_bits": cache_bits} if mode == "hard" else None,
             )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from focus_core.bench.attention import DTYPES
 from focus_core.bench.crossover import crossover
 from focus_core.bench.memory import held_bytes, working_bytes
 from focus_core.bench.reading import positions, text_ids
+from focus_core.bench.timing import timed
 from focus_core.bench.window import window_kept, window_of_share, window_rule
 from focus_core.errors import FocusError
 from focus_core.locks import claims_file
@@ -255,7 +255,7 @@ def _prefill(focus: FocusModel, ids: Tensor, settings: ModelBenchSettings, *, ch
                 if repetition == 0:
                     memory[mode] = working_bytes(read, focus.model.device.type)
                 else:
-                    seconds.append(_timed(read, focus.model.device))
+                    seconds.append(timed(read, focus.model.device.type))
     rows = {
         mode: _row("prefill", tokens, mode, kept[0], times[mode], tokens, times[_Mode()])
         | {"memory_bytes": memory[mode], "distant_share": kept[1]}
@@ -298,7 +298,7 @@ def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSet
                 def write(token: Tensor = token, cache: Cache = cache) -> None:
                     focus(input_ids=token, past_key_values=cache, use_cache=True)
 
-                taken = _timed(write, focus.model.device)
+                taken = timed(write, focus.model.device.type)
                 if step:
                     seconds.append(taken)
     return [
@@ -322,7 +322,7 @@ def _decode_narrow(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelB
                 focus(input_ids=new, past_key_values=cache, use_cache=True, logits_to_keep=1)
 
             with mode.of(focus):
-                taken = _timed(write, focus.model.device)
+                taken = timed(write, focus.model.device.type)
             if step == 0:
                 held[mode] = held_bytes(cache)
             if step > 1:
@@ -365,16 +365,6 @@ def _keys_kept(focus: FocusModel, found: dict[int, dict[int, KeyQuery]], top_k: 
         kept[:, -focus.config.window - 1 :] = True
         shares.append(float(kept.float().mean()))
     return sum(shares) / len(shares)
-
-
-def _timed(call: Call, device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start
 
 
 def _row(

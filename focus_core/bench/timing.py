@@ -70,6 +70,15 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
+def timed(call: Callable[[], Any], device: str) -> float:
+    """Seconds of one call, to its end on the device."""
+    synchronize(device)
+    start = time.perf_counter()
+    call()
+    synchronize(device)
+    return time.perf_counter() - start
+
+
 def spread(times: list[float]) -> dict[str, Any]:
     """Median, smallest, largest and all, in seconds."""
     return {"median": statistics.median(times), "min": min(times), "max": max(times), "runs": times}

@@ -10,29 +10,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from focus_core.commands.bench_cache import cache
 from focus_core.commands.options import (
     MAX_COUNT,
     MAX_GROUPS,
     MAX_SEED,
     MAX_TOKENS,
+    DeviceOption,
     FocusCommand,
     FullBelowOption,
     JsonOption,
     ModelOption,
     RoutersOption,
-    device_name,
+    TextOption,
+    chosen_device,
     finite,
     full_below_of,
-    print_json,
+    print_record,
     refuse_given,
-    show,
     slashed,
 )
 from focus_core.errors import FocusError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from focus_core.bench.heads import Head
 
 
@@ -59,12 +59,10 @@ bench = typer.Typer(cls=_OldSpelling, no_args_is_help=True)
 WindowOption = Annotated[int, typer.Option("--window", "-w", min=0, max=MAX_TOKENS, help="Window w.")]
 SinksOption = Annotated[int, typer.Option(min=0, max=MAX_TOKENS, help="Sink tokens.")]
 RepetitionsOption = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Timed runs of a point, after one warm-up.")]
-DeviceOption = Annotated[str, typer.Option(parser=device_name, help="cpu or cuda; auto takes a GPU if there is one.")]
 SizesOption = Annotated[
     list[int] | None, typer.Option("--size", min=1, max=MAX_TOKENS, help="Tokens; repeat for more.")
 ]
 OutOption = Annotated[Path, typer.Option("--out", "-o", help="File to write; repeat the command to resume.")]
-TextOption = Annotated[Path | None, typer.Option("--data", "-d", help="Text to read. Default: the sample story.")]
 
 
 @bench.callback()
@@ -73,6 +71,7 @@ def group() -> None:
 
     attention: one call against full attention, at many lengths.
     model: prefill and decode of a whole model with routers.
+    cache: memory and quality of caches of narrow groups, in 8 bits, too.
     baseline: published sparse attentions, executed exactly.
     scale: this machine's rates, and predictions from them against times.
 
@@ -144,7 +143,7 @@ def attention(
         sink_tokens=sinks,
         router=router,
         repetitions=repetitions,
-        device=_device(device),
+        device=chosen_device(device),
         seed=seed,
         beside_load=beside_load,
     )
@@ -157,7 +156,7 @@ def attention(
             progress(f"{name}: {speed} ({done} of {of})", done / of)
 
         record = run_bench(settings, out, show)
-    _print(record, bench_table, out, json_output)
+    print_record(record, bench_table, out, json_output)
 
 
 @bench.command(cls=FocusCommand)
@@ -207,10 +206,13 @@ def model(
     given = {"prefill": sizes, "decode": decode, "top_k": top_k, "shares": shares}
     chosen: dict[str, Any] = {name: tuple(values) for name, values in given.items() if values}
     settings = ModelBenchSettings(**chosen, repetitions=repetitions, full_below=full_below_of(full_below))
-    options: dict[str, Any] = {"data": data, "dtype": dtype, "device": _device(device), "settings": settings}
+    options: dict[str, Any] = {"data": data, "dtype": dtype, "device": chosen_device(device), "settings": settings}
     with terminal_progress() as progress:
         record = record_model_bench(model, out, routers=routers, **options, progress=progress)
-    _print(record, model_bench_table, out, json_output)
+    print_record(record, model_bench_table, out, json_output)
+
+
+bench.command(cls=FocusCommand)(cache)
 
 
 @bench.command(cls=FocusCommand)
@@ -297,7 +299,7 @@ def baseline(
         "repetitions": repetitions,
         "tuned": _settings(tuned or ()),
     }
-    settings = BaselineBenchSettings(**chosen, device=_device(device), seed=seed)
+    settings = BaselineBenchSettings(**chosen, device=chosen_device(device), seed=seed)
     if not any(METHODS[name].tunable for name in settings.baselines):
         refuse_given(context, ["shares"], "name a baseline whose share can be set")
     with terminal_progress() as progress:
@@ -328,7 +330,7 @@ def baseline(
             progress(f"{name}: {point['speedup']:.2f}x ({done} of {of})", done / of)
 
         record = run_baseline_bench(settings, out, show, heads_of)
-    _print(record, baseline_bench_table, out, json_output)
+    print_record(record, baseline_bench_table, out, json_output)
 
 
 @bench.command(cls=FocusCommand)
@@ -359,7 +361,7 @@ def scale(
     settings = ScaleSettings(**chosen, repetitions=repetitions)
     with terminal_progress() as progress:
         record = record_scale(out, model=model, routers=routers, settings=settings, progress=progress)
-    _print(record, scale_table, out, json_output)
+    print_record(record, scale_table, out, json_output)
 
 
 def _learned(names: tuple[str, ...], tokens: int | None, chosen: dict[str, Any], seed: int) -> Any:
@@ -385,16 +387,3 @@ def _settings(texts: Sequence[str]) -> dict[str, dict[str, float]]:
         except ValueError:
             raise FocusError(f"setting is {text!r}: write it as quest:page=4.") from None
     return found
-
-
-def _device(name: str) -> str:
-    import torch
-
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
-
-
-def _print(record: dict[str, Any], table: Callable[[dict[str, Any]], Table], out: Path, json_output: bool) -> None:
-    if json_output:
-        return print_json(record)
-    show(table(record))
-    print(f"Written to {out}.")

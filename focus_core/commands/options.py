@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +19,7 @@ from focus_core.schema import Wrong, number, whole
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
     from focus_core.cluster import Cluster
 
@@ -115,6 +117,8 @@ FullBelowOption = Annotated[
         help='Earlier tokens attend to everything: a number, or "measured", once on each machine. Narrow groups only.',
     ),
 ]
+DeviceOption = Annotated[str, typer.Option(parser=device_name, help="cpu or cuda; auto takes a GPU if there is one.")]
+TextOption = Annotated[Path | None, typer.Option("--data", "-d", help="Text to read. Default: the sample story.")]
 RayOption = Annotated[
     str | None,
     typer.Option(
@@ -249,3 +253,20 @@ def show(*tables: RenderableType) -> None:
     console = Console(markup=False, emoji=False)
     for table in tables:
         console.print(table)
+
+
+def chosen_device(name: str) -> str:
+    """The name of a device; for "auto" that of a GPU if there is one."""
+    import torch
+
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+
+
+def print_record(
+    record: dict[str, Any], table: Callable[[dict[str, Any]], Table], out: Path, json_output: bool
+) -> None:
+    """Print a record that was written to a file, as JSON or as a table."""
+    if json_output:
+        return print_json(record)
+    show(table(record))
+    print(f"Written to {out}.")

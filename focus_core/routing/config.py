@@ -45,9 +45,16 @@ RANGES = table(
         "shares_at": array(whole(0, MOST_TOKENS), longest=MOST_GROUPS),
         "count_spread": flag,
         "full_below": whole(0, MOST_TOKENS),
+        "cache_bits": maybe(whole(8, 8)),
     }
 )
 """The range of every setting, by its name."""
+
+OF_NARROW = (
+    ("read_share", "set top_k"),
+    *((name, "leave it out") for name in ("shares_by_need", "shares_at", "count_spread", "full_below", "cache_bits")),
+)
+"""Settings of narrow groups alone, and what to do about them with other routers."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,8 @@ class FocusConfig:
             each query head that `focus fit` found.
         full_below: with narrow groups, tokens at earlier places attend to everything. Below some length this is faster:
             `focus_core.crossover` measures it.
+        cache_bits: 8 keeps the distant keys and values of narrow groups in 8 bits in the cache, which then takes less
+            memory; tokens that follow read them so. None for as they are.
     """
 
     router: str = "layer"
@@ -115,6 +124,7 @@ class FocusConfig:
     shares_at: tuple[int, ...] = ()
     count_spread: bool = False
     full_below: int = 0
+    cache_bits: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("layers", "layer_top_k", "shares_at"):
@@ -134,18 +144,11 @@ class FocusConfig:
         wrong = [top_k for top_k in self.layer_top_k or () if top_k > self.num_groups]
         if wrong:
             raise FocusError(f"layer_top_k holds {wrong[0]}: every layer takes 0 to {self.num_groups} groups a token.")
-        if self.read_share is not None and not ROUTERS[self.router].from_keys:
-            raise FocusError(f"read_share needs router='narrow', and this is router={self.router!r}: set top_k.")
-        if self.shares_by_need and not ROUTERS[self.router].from_keys:
-            raise FocusError(f"shares_by_need needs router='narrow', and this is router={self.router!r}.")
         if list(self.shares_at) != sorted(set(self.shares_at)):
             raise FocusError(f"shares_at is {list(self.shares_at)}: give rising numbers of keys.")
-        if self.shares_at and not ROUTERS[self.router].from_keys:
-            raise FocusError(f"shares_at needs router='narrow', and this is router={self.router!r}.")
-        if self.count_spread and not ROUTERS[self.router].from_keys:
-            raise FocusError(f"count_spread needs router='narrow', and this is router={self.router!r}.")
-        if self.full_below and not ROUTERS[self.router].from_keys:
-            raise FocusError(f"full_below needs router='narrow', and this is router={self.router!r}: set it to 0.")
+        for name, remedy in () if ROUTERS[self.router].from_keys else OF_NARROW:
+            if getattr(self, name) != getattr(type(self), name):
+                raise FocusError(f"{name} needs router='narrow', and this is router={self.router!r}: {remedy}.")
 
     @classmethod
     def paper(cls, **changes: Any) -> FocusConfig:

@@ -132,7 +132,7 @@ def cache_bytes(shape: ModelShape, tokens: int, size: int, config: FocusConfig |
 
     Full attention keeps 2 Hkv D T L numbers. Narrow groups keep as many for sinks and window, and for every page, whose
     free places are stored too. For each page they keep 2 D sums and 4 numbers, all of 4 bytes, and for each distant key
-    4 bytes with its place.
+    4 bytes with its place. In 8 bits a key and its value take 2 D bytes and two scales of 4 bytes in a page.
 
     Buffers of the narrow cache have 1/64 more room than they use, and at least 16 pages of it.
 
@@ -147,7 +147,8 @@ def cache_bytes(shape: ModelShape, tokens: int, size: int, config: FocusConfig |
     if config is None:
         return heads * tokens * pair
     found = attended(tokens, tokens + 1, config)
-    page = (config.page_size or 1) * pair + 4 * (2 * shape.head_dim + 4)
+    stored = pair if config.cache_bits is None else 2 * shape.head_dim + 8
+    page = (config.page_size or 1) * stored + 4 * (2 * shape.head_dim + 4)
     near = tokens - found.distant
     held = found.pages_held + max(SPARE, found.pages_held / GROWTH) * (found.pages_held > 0)
     return heads * ((near + config.chunk + SPARE_NEAR) * pair + held * page + (1 + 1 / GROWTH) * 4 * found.distant)

@@ -68,6 +68,20 @@ def test_settings_of_a_checkpoint_change_nothing_and_broken_ones_are_one_sentenc
 
 
 @real_model
+def test_the_distant_text_is_kept_in_8_bits_where_groups_are_narrow(loaded):
+    given = {"model": loaded, "full_below": 0, "max_new_tokens": 4}
+    with attached(loaded) as (_, focus):
+        seen = []
+        handle = focus.model.register_forward_hook(lambda model, args, found: seen.append(found.past_key_values))
+        (found,) = generate_text(PROMPT * 60, routers=focus, cache_bits=8, **given)
+        handle.remove()
+    assert len(found.tokens) == 4
+    assert {text.pages.keys.dtype for layer in seen[-1].layers for text in layer.texts} == {torch.int8}
+    with pytest.raises(FocusError, match="cache_bits needs router='narrow', and this is router='layer': leave it out"):
+        list(generate_text(PROMPT, routers="smollm2-135m-k8", cache_bits=8, **given))
+
+
+@real_model
 def test_sampling_follows_its_seed(loaded):
     ids = prompt_ids(loaded, PROMPT)
     with attached(loaded) as (_, focus):

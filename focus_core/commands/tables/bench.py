@@ -112,6 +112,29 @@ def model_bench_table(record: dict[str, Any]) -> Table:
     return table
 
 
+def cache_bench_table(record: dict[str, Any]) -> Table:
+    """One line per length and kind of cache.
+
+    Args:
+        record: from `focus_core.bench.cache.record_cache_bench`.
+    """
+    machine = machine_of(record)
+    title = f"{record['model']['name']}, {machine['device']}, {machine['threads']} threads"
+    table = plain_table(title, "tokens", "cache", "MiB", "tokens/s", "speed-up", "KL", "top-1 same", left=("cache",))
+    for row in record["results"]:
+        kind = "untouched" if row["routing"] == "off" else "narrow groups"
+        table.add_row(
+            f"{row['tokens']:,}",
+            kind if row["cache_bits"] is None else f"{kind}, {row['cache_bits']} bits",
+            f"{row['cache_bytes'] / 2**20:,.0f}",
+            f"{row['tokens_per_second']:,.1f}",
+            f"{row['speedup']:.2f}",
+            "" if "kl" not in row else f"{row['kl']:.5f}",
+            "" if "agreement" not in row else f"{row['agreement']:.1%}",
+        )
+    return table
+
+
 def scale_table(record: dict[str, Any]) -> Table:
     """One line per prediction.
 

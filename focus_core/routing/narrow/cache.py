@@ -6,6 +6,7 @@ others goes through `NarrowLayer.attend`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ class Layout:
     num_groups: int
     page_size: int
     sinks: int
+    bits: int | None = None
 
 
 class NarrowLayer(CacheLayerMixin):
@@ -101,7 +103,7 @@ class NarrowLayer(CacheLayerMixin):
         self._columns, self.is_initialized = key.shape[2], True
         key, value = key.detach(), value.detach()
         for row in range(len(key)):
-            text = CachedText(key[row], value[row], layout.num_groups, layout.page_size, layout.sinks)
+            text = CachedText(key[row], value[row], *dataclasses.astuple(layout))
             places = _places(real, row)
             of_keys = None if groups is None else groups[row][:, places]
             text.fill(key[row][:, places], value[row][:, places], of_keys, _rotated(rotation, row, places), reading)

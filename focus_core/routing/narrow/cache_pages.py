@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from focus_core.routing.narrow.compiled.storing import Stored, add_keys, pages_opened
+from focus_core.routing.narrow.compiled.storing import Rows, Stored, add_keys, pages_opened
 from focus_core.routing.narrow.summaries import key_spread
 
 if TYPE_CHECKING:
@@ -33,10 +33,13 @@ class PageStore:
     Attributes:
         size: P, keys of a page.
         num_groups: K.
-        keys: (H, N, P, D), N pages at most; beyond a page's count its rows have no meaning.
+        bits: 8 for keys and values that are rounded, see `rounded`; None for those that stay as they are.
+        keys: (H, N, P, D), N pages at most; beyond a page's count its rows have no meaning. int8 with 8 bits.
         values: (H, N, P, Dv).
+        key_scales: (H, N, P) float32, of rounded rows; (H, N, 0) without.
+        value_scales: (H, N, P).
         counts: (H, N) float, keys of each page; 0 from the first unused page on.
-        key_sums: (H, N, D), at least float32.
+        key_sums: (H, N, D), at least float32; of keys before they are rounded, unless some were taken back.
         value_sums: (H, N, Dv).
         key_squares: (H, N), sums of the squared lengths of keys.
         spread: (H, N), see `key_spread`.
@@ -46,12 +49,23 @@ class PageStore:
         used: pages in use, the largest over heads.
     """
 
-    def __init__(self, key: Float[Tensor, "H n D"], value: Float[Tensor, "H n Dv"], num_groups: int, size: int) -> None:
+    def __init__(
+        self,
+        key: Float[Tensor, "H n D"],
+        value: Float[Tensor, "H n Dv"],
+        num_groups: int,
+        size: int,
+        bits: int | None = None,
+    ) -> None:
         heads, compute = len(key), torch.promote_types(key.dtype, torch.float32)
-        self.size, self.num_groups = size, num_groups
+        self.size, self.num_groups, self.bits = size, num_groups, bits
         self.length = self.used = 0
-        self.keys = key.new_zeros(heads, 0, size, key.shape[-1])
-        self.values = value.new_zeros(heads, 0, size, value.shape[-1])
+        self._dtype = key.dtype
+        stored = key.dtype if bits is None else torch.int8
+        self.keys = key.new_zeros(heads, 0, size, key.shape[-1], dtype=stored)
+        self.values = value.new_zeros(heads, 0, size, value.shape[-1], dtype=stored)
+        self.key_scales = key.new_zeros(heads, 0, 0 if bits is None else size, dtype=torch.float32)
+        self.value_scales = self.key_scales.clone()
         self.counts = key.new_zeros(heads, 0, dtype=compute)
         self.key_sums = key.new_zeros(heads, 0, key.shape[-1], dtype=compute)
         self.value_sums = key.new_zeros(heads, 0, value.shape[-1], dtype=compute)
@@ -75,12 +89,13 @@ class PageStore:
 
     def _add_compiled(self, groups: Tensor, key: Tensor, value: Tensor) -> None:
         """`add` in one pass over the keys."""
-        new, key, value = (as_array(part.contiguous()) for part in (groups, key, value))
+        rows = Rows(*(as_array(part.contiguous()) for part in self._rows(key, value)))
+        new, keys, values = (as_array(part.contiguous()) for part in (groups, key, value))
         members, newest, pages = self._members.numpy(), self._open.numpy(), self._pages.numpy()
         most = int((pages[:, 0] + pages_opened(new, members, self.size)).max())
         self._grow(most, self.length + new.shape[1])
         buffers = self.key_squares.numpy(), self.slots.numpy()
-        add_keys(new, key, value, Stored(*self.arrays()), *buffers, self.length, members, newest, pages)
+        add_keys(new, keys, values, rows, Stored(*self.arrays()), *buffers, self.length, members, newest, pages)
         self.length += new.shape[1]
 
     def _add(self, groups: Tensor, key: Tensor, value: Tensor) -> None:
@@ -108,8 +123,10 @@ class PageStore:
         self.slots[:, self.length : self.length + groups.shape[1]] = slot
         self.length += groups.shape[1]
         heads = torch.arange(len(groups), device=groups.device)[:, None]
-        self.keys.flatten(1, 2)[heads, slot] = key
-        self.values.flatten(1, 2)[heads, slot] = value
+        buffers = self.keys, self.values, self.key_scales, self.value_scales
+        for buffer, rows in zip(buffers, self._rows(key, value)):
+            if rows.shape[1]:
+                buffer.flatten(1, 2)[heads, slot] = rows
         self.groups.scatter_(1, page, groups.int())
         self.counts.scatter_add_(1, page, torch.ones_like(page, dtype=self.counts.dtype))
         for sums, vectors in ((self.key_sums, key), (self.value_sums, value)):
@@ -125,12 +142,13 @@ class PageStore:
         """
         slot = self.slots[:, length : self.length].long()
         heads, page = torch.arange(len(slot), device=slot.device)[:, None], slot // self.size
-        left = self.keys.flatten(1, 2)[heads, slot], self.values.flatten(1, 2)[heads, slot], self.groups.gather(1, page)
+        keys, values = (part.to(self._dtype) for part in self.restored())
+        left = keys.flatten(1, 2)[heads, slot], values.flatten(1, 2)[heads, slot], self.groups.gather(1, page)
         self.counts.scatter_add_(1, page, torch.full_like(page, -1, dtype=self.counts.dtype))
         stays = torch.arange(self.size, device=slot.device) < self.counts.gather(1, page)[..., None]
-        for sums, rows in ((self.key_sums, self.keys), (self.value_sums, self.values)):
+        for sums, rows in ((self.key_sums, keys), (self.value_sums, values)):
             sums[heads, page] = torch.where(stays[..., None], rows[heads, page].to(sums.dtype), 0).sum(2)
-        lengths = self.keys[heads, page].to(self.key_squares.dtype).square().sum(-1)
+        lengths = keys[heads, page].to(self.key_squares.dtype).square().sum(-1)
         self.key_squares[heads, page] = torch.where(stays, lengths, 0).sum(2)
         self._spread_anew(page)
         groups = left[2].long()
@@ -143,14 +161,27 @@ class PageStore:
         return left
 
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """Keys, values, counts, sums of keys and of values, spread and groups on a CPU, as `as_array` has them.
+        """The buffers that `Stored` names, on a CPU, as `as_array` has them.
 
         Remembered until buffers grow, since every decoded token asks in every layer.
         """
         if self._arrays is None:
-            stored = self.keys, self.values, self.counts, self.key_sums, self.value_sums, self.spread, self.groups
-            self._arrays = tuple(map(as_array, stored))
+            self._arrays = tuple(as_array(getattr(self, name)) for name in Stored._fields)
         return self._arrays
+
+    def restored(self) -> tuple[Float[Tensor, "H N P D"], Float[Tensor, "H N P Dv"]]:
+        """Keys and values of all pages as numbers: float32 where they are rounded."""
+        if self.bits is None:
+            return self.keys, self.values
+        return self.keys * self.key_scales[..., None], self.values * self.value_scales[..., None]
+
+    def _rows(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """New keys and values as they are stored, with their scales (H, n); (H, 0) without."""
+        if self.bits is None:
+            none = self.key_scales.new_zeros(len(key), 0)
+            return key, value, none, none
+        (keys, key_scales), (values, value_scales) = rounded(key), rounded(value)
+        return keys, values, key_scales, value_scales
 
     def __getstate__(self) -> dict[str, Any]:
         """Of `copy.deepcopy`, which users of a cached prompt call: arrays of a copy are those of its own buffers."""
@@ -172,10 +203,21 @@ class PageStore:
         if pages > self.keys.shape[1]:
             more = pages + max(SPARE, pages // GROWTH) - self.keys.shape[1]
             self._arrays = None
-            for name in ("keys", "values", "counts", "key_sums", "value_sums", "key_squares", "spread", "groups"):
+            for name in (*Stored._fields, "key_squares"):
                 setattr(self, name, _longer(getattr(self, name), more))
         if length > self.slots.shape[1]:
             self.slots = _longer(self.slots, length + max(SPARE, length // GROWTH) - self.slots.shape[1])
+
+
+def rounded(vectors: Float[Tensor, "H n D"]) -> tuple[Int[Tensor, "H n D"], Float[Tensor, "H n"]]:
+    """Vectors as int8 and the scale of each: its largest component is 127 times the scale, in float32.
+
+    A component is off by half the scale at most.
+    """
+    vectors = vectors.float()
+    scales = vectors.abs().amax(-1) / 127
+    codes = (vectors / scales.clamp(min=torch.finfo(torch.float32).tiny)[..., None]).round()
+    return codes.to(torch.int8), scales
 
 
 def as_array(part: Tensor) -> np.ndarray:

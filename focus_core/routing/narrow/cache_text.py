@@ -49,12 +49,18 @@ class CachedText:
     """
 
     def __init__(
-        self, key: Float[Tensor, "H n D"], value: Float[Tensor, "H n Dv"], num_groups: int, page_size: int, sinks: int
+        self,
+        key: Float[Tensor, "H n D"],
+        value: Float[Tensor, "H n Dv"],
+        num_groups: int,
+        page_size: int,
+        sinks: int,
+        bits: int | None = None,
     ) -> None:
         """No tokens yet; for keys and values of these widths, dtype and device."""
         self.sinks = self.border = self.first = sinks
         self.length = 0
-        self.pages = PageStore(key, value, num_groups, page_size)
+        self.pages = PageStore(key, value, num_groups, page_size, bits)
         self.near_keys, self.near_values = key.new_empty(0), value.new_empty(0)
         self._new_buffer(key[:, :0], value[:, :0], sinks)
         # Groups that are known of the first keys from the border on; the other keys have their rotations.

@@ -127,9 +127,9 @@ def test_old_spellings_are_answered_with_the_new_one(old, new):
     assert result.stderr.count("\n") == 1 and f"is now: {new}" in result.stderr
 
 
-def test_bench_is_four_commands():
+def test_bench_is_five_commands():
     bench = get_command(cli.app).commands["bench"]  # type: ignore[attr-defined]
-    assert set(bench.commands) == {"attention", "model", "baseline", "scale"}
+    assert set(bench.commands) == {"attention", "model", "baseline", "cache", "scale"}
     for name in bench.commands:
         result = CliRunner().invoke(cli.app, ["bench", name, "--help"])
         assert result.exit_code == 0 and f"bench {name}" in result.output

@@ -140,7 +140,8 @@ def test_pages_of_few_keys_are_as_many_as_keys():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("tokens", [150, 1500])
-def test_bytes_of_the_cache_are_those_of_the_real_one(dtype, tokens):
+@pytest.mark.parametrize("bits", [None, 8])
+def test_bytes_of_the_cache_are_those_of_the_real_one(bits, dtype, tokens):
     model = llama(max_position_embeddings=2048).to(dtype)
     shape, size = shape_of(model.config), dtype.itemsize
     ids = torch.randint(99, (1, tokens), generator=torch.Generator().manual_seed(0))
@@ -150,12 +151,12 @@ def test_bytes_of_the_cache_are_those_of_the_real_one(dtype, tokens):
     assert cache_bytes(shape, tokens, size, None) == held
 
     focus, narrow = retrofit(model, NARROW.replace(page_size=16)), DynamicCache(config=model.config)
-    with torch.inference_mode(), focus.routing("hard"):
+    with torch.inference_mode(), focus.routing("hard", cache_bits=bits):
         focus(input_ids=ids, past_key_values=narrow)
     layers = narrow.layers
     assert all(isinstance(layer, NarrowLayer) for layer in layers)
     held = sum(_bytes(text) + _bytes(text.pages) for layer in layers for text in layer.texts)
-    assert cache_bytes(shape, tokens, size, NARROW) == pytest.approx(held, rel=0.25)
+    assert cache_bytes(shape, tokens, size, NARROW.replace(cache_bits=bits)) == pytest.approx(held, rel=0.25)
 
 
 def _bytes(part) -> int:

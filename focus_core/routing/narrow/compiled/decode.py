@@ -112,6 +112,22 @@ def _scores(
         scores[page] = logits[page] + weight * logs[page]
 
 
+@njit(**ROWS)
+def _page_logits(query: np.ndarray, rows: np.ndarray, scales: np.ndarray, out: np.ndarray) -> None:
+    """Dot products with the keys of a page, times the scales of these rows, where they have some."""
+    _dots(query, rows, out)
+    for row in range(len(scales)):
+        out[row] *= scales[row]
+
+
+@njit(**ROWS)
+def _add_page(weights: np.ndarray, rows: np.ndarray, scales: np.ndarray, out: np.ndarray) -> None:
+    """Add the weighted values of a page to `out`; weights are multiplied by the scales of these rows, in place."""
+    for row in range(len(scales)):
+        weights[row] *= scales[row]
+    _add_rows(weights, rows, out)
+
+
 @njit(nogil=True, cache=True)
 def _used(counts: np.ndarray) -> int:
     """Pages in use, which come first."""
@@ -176,6 +192,8 @@ def attend_pages(
     value_sums: np.ndarray,
     spread: np.ndarray,
     groups: np.ndarray,
+    key_scales: np.ndarray,
+    value_scales: np.ndarray,
     near_keys: np.ndarray,
     near_values: np.ndarray,
     sinks: int,
@@ -200,13 +218,15 @@ def attend_pages(
         begin_row: first query head to compute; threads share the others.
         end_row: after the last one.
         query: (Hq, n, D); query heads that share a key/value head are side by side.
-        page_keys: (H, N, P, D) float32, or int16 for the bits of bfloat16; so are all keys and values.
+        page_keys: (H, N, P, D) float32, or int16 for the bits of bfloat16, as all keys and values; or int8.
         page_values: (H, N, P, Dv).
         counts: (H, N) float32, 0 from the first unused page on.
         key_sums: (H, N, D).
         value_sums: (H, N, Dv).
         spread: (H, N) float32, the variance of a page's keys.
         groups: (H, N) int32.
+        key_scales: (H, N, P) float32, of the rows of int8 keys; (H, N, 0) without.
+        value_scales: (H, N, P) float32.
         near_keys: (H, M, D), sinks first.
         near_values: (H, M, Dv).
         sinks: number of sinks.
@@ -259,7 +279,7 @@ def attend_pages(
             _dots(scaled, near_keys[head, first:own], weights[begin:])
             for page in chosen[:read]:
                 members = int(sizes[page])
-                _dots(scaled, page_keys[head, page, :members], weights[end:])
+                _page_logits(scaled, page_keys[head, page, :members], key_scales[head, page, :members], weights[end:])
                 end += members
             for page in range(used):
                 weights[end + page] = mean_logits[page] + logs[page]
@@ -273,7 +293,7 @@ def attend_pages(
             end = begin + max(0, own - first)
             for page in chosen[:read]:
                 members = int(sizes[page])
-                _add_rows(weights[end:], page_values[head, page, :members], found)
+                _add_page(weights[end:], page_values[head, page, :members], value_scales[head, page, :members], found)
                 end += members
             _add_rows(summaries, value_sums[head, :used], found)
             found /= total

@@ -12,7 +12,9 @@ from focus_core.routing.narrow.compiled.widening import wide
 
 
 class Stored(NamedTuple):
-    """The buffers of a `PageStore`, by their names there; keys and values are float32, or int16 for bfloat16.
+    """The buffers of a `PageStore`, by their names there.
+
+    Keys and values are float32, int16 for bfloat16, or int8 with the scales of rows; without these P is 0 in scales.
 
     Attributes:
         keys: (H, N, P, D).
@@ -22,6 +24,8 @@ class Stored(NamedTuple):
         value_sums: (H, N, Dv) float32.
         spread: (H, N) float32.
         groups: (H, N) int32.
+        key_scales: (H, N, P) float32.
+        value_scales: (H, N, P) float32.
     """
 
     keys: np.ndarray
@@ -31,6 +35,24 @@ class Stored(NamedTuple):
     value_sums: np.ndarray
     spread: np.ndarray
     groups: np.ndarray
+    key_scales: np.ndarray
+    value_scales: np.ndarray
+
+
+class Rows(NamedTuple):
+    """New keys and values as they are stored.
+
+    Attributes:
+        keys: (H, n, D), of the dtype of the buffers.
+        values: (H, n, Dv).
+        key_scales: (H, n) float32; (H, 0) without scales.
+        value_scales: (H, n) float32.
+    """
+
+    keys: np.ndarray
+    values: np.ndarray
+    key_scales: np.ndarray
+    value_scales: np.ndarray
 
 
 @njit(nogil=True, cache=True)
@@ -57,6 +79,7 @@ def add_keys(
     groups: np.ndarray,
     key: np.ndarray,
     value: np.ndarray,
+    rows: Any,
     stored: Any,
     squares: np.ndarray,
     slots: np.ndarray,
@@ -69,8 +92,9 @@ def add_keys(
 
     Args:
         groups: (H, n) int64, of the new keys.
-        key: (H, n, D), as they are stored.
+        key: (H, n, D), float32 or int16 for bfloat16, of which sums are taken.
         value: (H, n, Dv).
+        rows: see `Rows`.
         stored: see `Stored`, written; so are all others.
         squares: (H, N) float32, sums of the squared lengths of keys.
         slots: (H, S) int32, of all keys.
@@ -94,8 +118,11 @@ def add_keys(
             page = newest[head, group]
             members[head, group] += 1
             slots[head, first + place] = page * size + row
-            stored.keys[head, page, row] = key[head, place]
-            stored.values[head, page, row] = value[head, place]
+            stored.keys[head, page, row] = rows.keys[head, place]
+            stored.values[head, page, row] = rows.values[head, place]
+            if rows.key_scales.shape[1]:
+                stored.key_scales[head, page, row] = rows.key_scales[head, place]
+                stored.value_scales[head, page, row] = rows.value_scales[head, place]
             counts[page] += 1
             squares[head, page] += _added(key[head, place], key_sums[page])
             _added(value[head, place], stored.value_sums[head, page])

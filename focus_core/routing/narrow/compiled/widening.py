@@ -1,4 +1,4 @@
-"""Stored numbers of half the size, as compiled code reads them."""
+"""Stored numbers of half the size or a quarter of it, as compiled code reads them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from numba.extending import intrinsic
 
 
 def _widened(typing: Any, number: Any):
-    """A float32 as it is, or the one that an int16 holds the upper half of: a bfloat16."""
+    """A float32 as it is, the one that an int16 holds the upper half of (a bfloat16), or that of an int8."""
 
     def widen(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
         if number == types.float32:
             return args[0]
+        if number == types.int8:
+            return builder.sitofp(args[0], ir.FloatType())
         bits = builder.shl(builder.zext(args[0], ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
         return builder.bitcast(bits, ir.FloatType())
 
@@ -23,4 +25,4 @@ def _widened(typing: Any, number: Any):
 
 
 wide: Any = intrinsic(_widened)
-"""In compiled code: a float32 as it is, an int16 as the bfloat16 of its bits."""
+"""In compiled code: a float32 as it is, an int16 as the bfloat16 of its bits, an int8 as a number."""

@@ -1,0 +1,86 @@
+"""The stored pages of a cache: compiled against PyTorch, copies, and keys and values in 8 bits."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from focus_core.routing.narrow.cache_attention import Near, attend_masked, attend_stored
+from focus_core.routing.narrow.cache_pages import PageStore, rounded
+from focus_core.routing.narrow.compiled.storing import Stored
+from focus_core.routing.narrow.reading import Reading
+
+
+@pytest.mark.parametrize("bits", [None, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiled_code_reads_the_buffers_in_use_after_growth_and_in_a_copy(dtype, bits):
+    key, value, groups = torch.randn(2, 90, 8), torch.randn(2, 90, 4), torch.randint(0, 3, (2, 90))
+    key, value = key.to(dtype), value.to(dtype)
+    pages = PageStore(key, value, 3, 4, bits)
+    for new in (slice(0, 10), slice(10, 90)):
+        pages.add(groups[:, new], key[:, new], value[:, new])
+        pages.arrays()
+        for store in (pages, pages.copy(), copy.deepcopy(pages)):
+            stored = [getattr(store, name) for name in Stored._fields]
+            assert [array.shape for array in store.arrays()] == [tuple(tensor.shape) for tensor in stored]
+            held = [pair for pair in zip(store.arrays(), stored) if pair[1].numel()]
+            assert all(array.__array_interface__["data"][0] == tensor.data_ptr() for array, tensor in held)
+            assert len(held) == (7 if bits is None else 9)
+
+
+@st.composite
+def changes_of_pages(draw):
+    """Keys that come, each with its group, and lengths to go back to."""
+    pieces = draw(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20)), min_size=1, max_size=5))
+    return draw(st.integers(1, 5)), draw(st.integers(1, 8)), pieces, draw(st.integers(0, 99))
+
+
+@pytest.mark.parametrize("bits", [None, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@settings(deadline=None)
+@given(changes=changes_of_pages())
+def test_compiled_pages_are_those_of_pytorch(dtype, bits, changes):
+    num_groups, size, pieces, seed = changes
+    torch.manual_seed(seed)
+    empty = torch.zeros(2, 0, 6, dtype=dtype), torch.zeros(2, 0, 5, dtype=dtype)
+    compiled, plain = (PageStore(*empty, num_groups, size, bits) for _ in range(2))
+    for new, back in pieces:
+        groups = torch.randint(0, num_groups, (2, new))
+        key, value = torch.randn(2, new, 6).to(dtype), torch.randn(2, new, 5).to(dtype)
+        compiled.add(groups, key, value)
+        plain._add(groups, key, value)
+        for store in (compiled, plain):
+            store.take_back(max(0, store.length - back))
+        assert (compiled.length, compiled.used) == (plain.length, plain.used)
+        for name, part in vars(plain).items():
+            if isinstance(part, torch.Tensor):
+                torch.testing.assert_close(getattr(compiled, name), part, rtol=1e-5, atol=1e-5, msg=name)
+
+
+@given(scale=st.floats(1e-30, 1e30), seed=st.integers(0, 99))
+def test_a_rounded_vector_is_off_by_half_its_scale_at_most(scale, seed):
+    vectors = scale * torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(seed))
+    vectors[0, 0] = 0
+    codes, scales = rounded(vectors)
+    assert codes.dtype == torch.int8 and torch.allclose(scales, vectors.abs().amax(-1) / 127)
+    assert ((codes * scales[..., None] - vectors).abs() <= 0.5001 * scales[..., None]).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiled_attention_over_rounded_pages_is_that_under_a_mask(dtype):
+    torch.manual_seed(0)
+    reading = Reading(window=6, sink_tokens=2, chunk=4, share=0.3, page_size=3, spread=(0.5,) * 4)
+    key, value, groups = torch.randn(2, 90, 8), torch.randn(2, 90, 16), torch.randint(0, 5, (2, 90))
+    key, value, query = key.to(dtype), value.to(dtype), torch.randn(4, 3, 8).to(dtype)
+    border = reading.border(87)
+    pages = PageStore(key, value, 5, 3, 8)
+    pages.add(groups[:, 2:border], key[:, 2:border], value[:, 2:border])
+    near = [torch.cat([part[:, :2], part[:, border:]], 1) for part in (key, value)]
+    call = query, pages, Near(*near, first=2, length=90, border=border, sinks=2), reading, 0.3, None
+    found, expected = attend_stored(*call), attend_masked(*call)
+    torch.testing.assert_close(found.logsumexp, expected.logsumexp, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.output, expected.output, rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-5)
