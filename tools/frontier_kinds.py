@@ -96,16 +96,22 @@ def _nearest(record: Record, length: int) -> str:
 def _established(rows: list[MeanRow], blocks: int) -> str:
     if blocks < MIN_BLOCKS:
         return f"Over fewer than {MIN_BLOCKS} blocks no difference is established."
-    closer, farther = (
-        sum(row.established and row.against is not None and row.against.difference * sign > 0 for row in rows)
-        for sign in (1, -1)
-    )
+    closer, farther = told_apart(rows)
     if len(rows) == 1:
         return f"The difference is {'significant' if closer + farther else 'not significant'}."
     return (
         f"{closer or 'None'} of these {len(rows)} {'is' if closer < 2 else 'are'} significantly closer than the "
         f"default, and {farther or 'none'} {'is' if farther < 2 else 'are'} significantly farther."
     )
+
+
+def told_apart(rows: list[MeanRow]) -> tuple[int, int]:
+    """How many baselines are significantly closer to the untouched model than ours, and how many farther."""
+    closer, farther = (
+        sum(row.established and row.against is not None and row.against.difference * sign > 0 for row in rows)
+        for sign in (1, -1)
+    )
+    return closer, farther
 
 
 def _name(row: MeanRow) -> str:

@@ -8,13 +8,8 @@ from cards import table
 from speed_tables import PAST, length, setting
 
 from focus_core.results import machine_of
-from focus_core.routing.config import FocusConfig
-from focus_core.scale.shapes import find_shape
-from focus_core.scale.work import cache_bytes
 
 DTYPES = ("float32", "bfloat16")
-SIZES = {"float32": 4, "bfloat16": 2}
-"""Bytes of a number."""
 
 
 def answer(kernel: dict[str, Any], model: dict[str, Any]) -> str:
@@ -52,7 +47,7 @@ def switch(model: dict[str, Any]) -> str:
     )
 
 
-def missed(kernel: dict[str, Any], model: dict[str, Any]) -> str:
+def missed(kernel: dict[str, Any], model: dict[str, Any], cache: dict[str, Any]) -> str:
     """What the speeds of the default fall short of, as a list."""
     points = {point["tokens"]: point for point in _float32(kernel)}
     prefill, window = by_tokens(model, "prefill"), by_tokens(model, "prefill", "window")
@@ -69,37 +64,47 @@ def missed(kernel: dict[str, Any], model: dict[str, Any]) -> str:
             "pairs, and loses more ([frontier](frontier.md)).",
             f"- **Short texts.** The smallest speed-up of prefill is {min(prefill.values()):.2f}, at "
             f"{min(prefill, key=lambda tokens: prefill[tokens]):,} tokens.",
-            f"- **Memory of the cache.** {cache_size(model)}",
+            f"- **Memory of the cache.** {cache_size(cache)}",
             f"- **Memory of prefill.** At {longest:,} tokens it takes {memory['hard']:,.0f} MiB beyond what was held "
             f"before, cache included. The untouched model takes {memory['off']:,.0f} MiB.",
         )
     )
 
 
-def cache_size(model: dict[str, Any]) -> str:
-    """How much larger the cache of narrow groups is, and how that is known."""
-    counted, tokens, ratio = cache_ratio(model)
-    text = f"After {tokens:,} tokens the cache holds {ratio:.2f} times the untouched one's bytes."
-    if counted:
-        return text
-    size = SIZES[model["settings"]["dtype"]]
-    return f"{text} That is on paper, as `focus scale --model 135m --tokens {tokens} --bytes {size}` counts them."
+def cache_size(record: dict[str, Any]) -> str:
+    """How much larger the longest cache of narrow groups is, as it is and in 8 bits."""
+    longest = max(row["tokens"] for row in record["results"])
+    rows = {(row["routing"], row["cache_bits"]): row for row in record["results"] if row["tokens"] == longest}
+    plain, small = rows["hard", None], rows["hard", 8]
+    larger, smaller = (row["cache_bytes"] / rows["off", None]["cache_bytes"] for row in (plain, small))
+    return f"After {longest:,} tokens the cache is {larger:.2f} times as large, {smaller:.2f} with `cache_bits=8`."
 
 
-def cache_ratio(model: dict[str, Any]) -> tuple[bool, int, float]:
-    """Whether the record counted the bytes of caches, after how many tokens, and those of narrow groups over full ones.
-
-    Older records did not count them; then the ratio is that of `focus_core.scale`, on paper.
-    """
-    rows = [row for row in model["results"] if row["task"] == "decode" and "cache_bytes" in row]
-    if rows:
-        longest = max(row["tokens"] for row in rows)
-        held = {row["routing"]: row["cache_bytes"] for row in rows if row["tokens"] == longest}
-        return True, longest, held["hard"] / held["off"]
-    settings, tokens = model["settings"], max(by_tokens(model, "prefill"))
-    shape, size = find_shape("135m"), SIZES[settings["dtype"]]
-    full, narrow = (cache_bytes(shape, tokens, size, each) for each in (None, FocusConfig(**settings["config"])))
-    return False, tokens, narrow / full
+def cache_table(record: dict[str, Any]) -> str:
+    """Caches of `focus bench cache`: bytes, speed, and what the tokens after them predict."""
+    rows, full = [], {}
+    for row in record["results"]:
+        tokens = row["tokens"]
+        full.setdefault(tokens, row["cache_bytes"])
+        kind = "untouched" if row["routing"] == "off" else "narrow groups"
+        far = (
+            (f"{row['kl']:.5f} ({row['kl_low']:.5f} to {row['kl_high']:.5f})", f"{row['agreement']:.1%}")
+            if "kl" in row
+            else ("", "")
+        )
+        speed = f"{row['tokens_per_second']:.1f}", f"{row['speedup']:.2f}"
+        name = kind if row["cache_bits"] is None else f"{kind}, {row['cache_bits']} bits"
+        rows.append((f"{tokens:,}", name, f"{row['cache_bytes'] / full[tokens]:.2f}", *speed, *far))
+    machine, measured = machine_of(record), record["settings"]["measured"]
+    columns = ("tokens", "cache", "bytes", "tokens/s", "speed-up", "KL", "top-1 same")
+    return (
+        f"{table(columns, rows)}\n\nBytes are over the untouched cache's. KL and top-1 are of the {measured['after']} "
+        f"tokens after the cache, to the untouched model's predictions, over {measured['blocks']} texts (95%, "
+        f"Student's t). Speeds are of the {measured['steps']} tokens after those, for one text. "
+        f"{record['settings']['routers']}, "
+        f"{record['settings']['dtype']}, {machine['device']}, {machine['threads']} threads, "
+        f"{record['made']['date'][:10]}; text: {record['data'][0]['name']}."
+    )
 
 
 def _memory(model: dict[str, Any], tokens: int) -> dict[str, float]:

@@ -15,7 +15,19 @@ import narrow_speeds
 import numpy as np
 from benchmark_card import RETRIEVAL
 from cards import ROOT, Pages, Record, item, read, read_if_there, table
-from frontier_kinds import FRESH, HEADS, LESS, LONG, RECORD, at_the_edge, blocks_at, divergence, row_of, there
+from frontier_kinds import (
+    FRESH,
+    HEADS,
+    LESS,
+    LONG,
+    RECORD,
+    at_the_edge,
+    blocks_at,
+    divergence,
+    row_of,
+    there,
+    told_apart,
+)
 
 from focus_core.evaluation.compare import MIN_BLOCKS
 from focus_core.frontier.kinds.means import blocks_of, kinds_at, lengths_of, mean_rows
@@ -43,10 +55,7 @@ def answer(record: Record) -> str:
     ours = row_of(record, length)
     if ours is None or ours.kl is None:
         return f"At {length:,} tokens the default is not measured yet."
-    closer, farther = (
-        sum(row.established and row.against is not None and row.against.difference * sign > 0 for row in rows)
-        for sign in (1, -1)
-    )
+    closer, farther = told_apart(rows)
     late = {name: row.kl_last_quarter for name in BESIDE if (row := row_of(record, length, name)) is not None}
     beside = " and ".join(f"that of {BESIDE[name]} {value:.4f}" for name, value in late.items())
     return (
@@ -127,7 +136,13 @@ def less(record: Record | None) -> str:
 
 
 def limits(
-    record: Record, long: Record | None, fresh: Record | None, model: Record, other: Record, retrieval: Record
+    record: Record,
+    long: Record | None,
+    fresh: Record | None,
+    model: Record,
+    other: Record,
+    retrieval: Record,
+    cache: Record,
 ) -> str:
     """What does not hold, as a list."""
     adaptation = "Training on next tokens adapts to the text ([why it is no win](docs/frontier.md))."
@@ -143,7 +158,7 @@ def limits(
             ("Equal terms", terms(record)),
             ("Untouched texts", texts(fresh)),
             ("Many blocks", blocks(record)),
-            ("Less memory", memory(model)),
+            ("Less memory", narrow_speeds.cache_size(cache)),
             ("Other machines", elsewhere),
         )
     )
@@ -238,13 +253,12 @@ def texts(fresh: Record | None) -> str:
     names = {"sparq": "SparQ", "streaming": "the window"}
     beside = [f"{names[name]} at {kl:.4f}" for name, kl in others.items() if kl is not None]
     told = "".join(f", {each}" for each in beside)
-    return f"{start} On [others]({place}) it is at a KL of {ours:.4f}{told} (T = {length:,})."
-
-
-def memory(model: Record) -> str:
-    """The cache of narrow groups beside the untouched one."""
-    counted, tokens, ratio = narrow_speeds.cache_ratio(model)
-    return f"After {tokens:,} tokens the cache is {ratio:.2f} times as large{'' if counted else ', on paper'}."
+    rows = [row for row in mean_rows(fresh, length) if row.against is not None]
+    closer, _ = told_apart(rows)
+    return (
+        f"{start} On [others]({place}) it is at a KL of {ours:.4f}{told} (T = {length:,}). Of {len(rows)} methods "
+        f"{closer or 'none'} {'is' if closer < 2 else 'are'} significantly closer."
+    )
 
 
 def blocks(record: Record) -> str:
@@ -272,7 +286,7 @@ def pages() -> Pages:
         made,
         readme,
         "limits",
-        limits(record, long, read_if_there(FRESH), model, read(OTHER), read(RETRIEVAL)),
+        limits(record, long, read_if_there(FRESH), model, read(OTHER), read(RETRIEVAL), read("bench-cache.json")),
     )
     return made
 

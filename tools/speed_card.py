@@ -305,14 +305,15 @@ another share than it is asked for."""
 def pages() -> Pages:
     """Everything that this tool makes."""
     kernel, heads, model = read("bench-cpu.json"), read("bench-heads-cpu.json"), read("bench-model-cpu.json")
-    narrow, whole = read("bench-narrow.json"), read("bench-model-narrow.json")
+    narrow, whole, cache = (read(f"bench-{name}.json") for name in ("narrow", "model-narrow", "cache"))
     made = tables()
     doc = ROOT / "docs" / "speed.md"
     cards.fill(made, doc, "answer", narrow_speeds.answer(narrow, whole))
     cards.fill(made, doc, "narrow", narrow_speeds.attention_table(narrow))
     cards.fill(made, doc, "narrow-model", narrow_speeds.model_table(whole))
     cards.fill(made, doc, "switch", narrow_speeds.switch(whole))
-    cards.fill(made, doc, "missed", narrow_speeds.missed(narrow, whole))
+    cards.fill(made, doc, "missed", narrow_speeds.missed(narrow, whole, cache))
+    cards.fill(made, doc, "cache", narrow_speeds.cache_table(cache))
     cards.fill(made, doc, "folded", folded_table(narrow))
     cards.fill(made, doc, "other-cpu", narrow_speeds.elsewhere(read("bench-narrow-xeon.json")))
     cards.fill(made, doc, "attention", lengths_table(kernel))

@@ -121,17 +121,14 @@ def test_cells_that_stalled_and_time_of_tuning_are_told(kinds, record):
     assert f"took {len(record['tuning']) + 1} minutes more" in told  # learned baselines share their time
 
 
-def test_the_cache_is_counted_where_the_record_counts_it(load):
-    speeds = load("narrow_speeds")
-    model = json.loads((ROOT / "data" / "results" / "bench-model-narrow.json").read_text(encoding="utf-8"))
-    for row in model["results"]:
-        row.pop("cache_bytes", None)
-    counted, _, ratio = speeds.cache_ratio(model)
-    assert not counted and 1 < ratio < 2 and "on paper" in speeds.cache_size(model)
-    for row in model["results"]:
-        if row["task"] == "decode":
-            row["cache_bytes"] = 300 if row["routing"] == "hard" else 200
-    assert speeds.cache_ratio(model)[::2] == (True, 1.5) and "on paper" not in speeds.cache_size(model)
+def test_the_longest_cache_is_told_beside_the_untouched_one(load):
+    rows = [
+        {"tokens": tokens, "routing": routing, "cache_bits": bits, "cache_bytes": held * tokens}
+        for tokens in (10, 1000)
+        for routing, bits, held in (("off", None, 4), ("hard", None, 5), ("hard", 8, 2))
+    ]
+    told = load("narrow_speeds").cache_size({"results": rows})
+    assert told == "After 1,000 tokens the cache is 1.25 times as large, 0.50 with `cache_bits=8`."
 
 
 def test_cards_say_how_far_routers_are_where_that_was_measured(load):
