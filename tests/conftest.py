@@ -106,7 +106,7 @@ def two_cores() -> Iterator[None]:
 @pytest.fixture
 def cluster(two_cores: None) -> Cluster:
     """That cluster, without a worker of an earlier test."""
-    _, left = psutil.wait_procs(model_workers(psutil.Process()), timeout=60)
+    _, left = psutil.wait_procs(model_workers(psutil.Process()), timeout=240)  # beside other work they end late
     assert not left
     return Cluster(workers=2)
 
