@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from focus_core.routing.narrow.compiled.storing import Rows, Stored, add_keys, pages_opened
+from focus_core.routing.narrow.compiled.storing import NewRows, Stored, add_keys, pages_opened
 from focus_core.routing.narrow.summaries import key_spread
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class PageStore:
 
     def _add_compiled(self, groups: Tensor, key: Tensor, value: Tensor) -> None:
         """`add` in one pass over the keys."""
-        rows = Rows(*(as_array(part.contiguous()) for part in self._rows(key, value)))
+        rows = NewRows(*(as_array(part.contiguous()) for part in self._rows(key, value)))
         new, keys, values = (as_array(part.contiguous()) for part in (groups, key, value))
         members, newest, pages = self._members.numpy(), self._open.numpy(), self._pages.numpy()
         most = int((pages[:, 0] + pages_opened(new, members, self.size)).max())

@@ -39,7 +39,7 @@ class Stored(NamedTuple):
     value_scales: np.ndarray
 
 
-class Rows(NamedTuple):
+class NewRows(NamedTuple):
     """New keys and values as they are stored.
 
     Attributes:
@@ -94,7 +94,7 @@ def add_keys(
         groups: (H, n) int64, of the new keys.
         key: (H, n, D), float32 or int16 for bfloat16, of which sums are taken.
         value: (H, n, Dv).
-        rows: see `Rows`.
+        rows: see `NewRows`.
         stored: see `Stored`, written; so are all others.
         squares: (H, N) float32, sums of the squared lengths of keys.
         slots: (H, S) int32, of all keys.
