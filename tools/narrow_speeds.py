@@ -7,6 +7,7 @@ from typing import Any
 from cards import table
 from speed_tables import PAST, length, setting
 
+from focus_core.evaluation.compare import few_blocks
 from focus_core.results import machine_of
 
 DTYPES = ("float32", "bfloat16")
@@ -96,11 +97,12 @@ def cache_table(record: dict[str, Any]) -> str:
         name = kind if row["cache_bits"] is None else f"{kind}, {row['cache_bits']} bits"
         rows.append((f"{tokens:,}", name, f"{row['cache_bytes'] / full[tokens]:.2f}", *speed, *far))
     machine, measured = machine_of(record), record["settings"]["measured"]
+    few = f"; {mark}" if (mark := few_blocks(measured["blocks"])) else ""
     columns = ("tokens", "cache", "bytes", "tokens/s", "speed-up", "KL", "top-1 same")
     return (
         f"{table(columns, rows)}\n\nBytes are over the untouched cache's. KL and top-1 are of the {measured['after']} "
         f"tokens after the cache, to the untouched model's predictions, over {measured['blocks']} texts (95%, "
-        f"Student's t). Speeds are of the {measured['steps']} tokens after those, for one text. "
+        f"Student's t{few}). Speeds are of the {measured['steps']} tokens after those, for one text. "
         f"{record['settings']['routers']}, "
         f"{record['settings']['dtype']}, {machine['device']}, {machine['threads']} threads, "
         f"{record['made']['date'][:10]}; text: {record['data'][0]['name']}."

@@ -100,7 +100,7 @@ def section(record: dict[str, Any]) -> list[str]:
         rate_remark(record),
         scores(record),
         measured_table(record),
-        f"Not run here: {', '.join(record['missing'])}." if record["missing"] else "",
+        f"Not in this record: {', '.join(record['missing'])}." if record["missing"] else "",
         f"```bash\n{command(name, record)}\n```",
     ]
 

@@ -149,13 +149,14 @@ def run_cache_bench(
         for number, block in enumerate(_blocks(input_ids.to(focus.model.device), tokens, settings)):
             progress(f"After {tokens:,} tokens, text {number + 1}", (place * settings.blocks + number) / runs)
             caches = {mode: DynamicCache(config=focus.model.config) for mode in MODES}
-            full = None
+            full, stop = None, tokens + settings.after
             for mode, cache in caches.items():
-                found[mode].append(_read(focus, mode, cache, block, tokens, settings, full))
-                full = found[mode][-1].logits if full is None else full
-                found[mode][-1] = found[mode][-1]._replace(logits=None)
+                held, logits = _read(focus, mode, cache, block, tokens, stop)
+                full = logits if full is None else full  # the first mode is the untouched one
+                compared = compare_logits(logits, full, block[0, tokens + 1 : stop + 1])
+                found[mode].append(_Found(held, float(compared.kl.mean()), float(compared.agrees.mean())))
             if number == 0:
-                seconds = _steps(focus, caches, block, tokens + settings.after)
+                seconds = _steps(focus, caches, block, stop)
         rows += [_row(tokens, mode, found[mode], seconds[mode], seconds[MODES[0]]) for mode in MODES]
     return rows
 
@@ -164,9 +165,8 @@ class _Found(NamedTuple):
     """What one cache gave for one text."""
 
     held: int
-    kl: float | None
-    agreement: float | None
-    logits: Tensor | None
+    kl: float
+    agreement: float
 
 
 def _blocks(ids: Tensor, tokens: int, settings: CacheBenchSettings) -> Iterator[Tensor]:
@@ -184,24 +184,14 @@ def _blocks(ids: Tensor, tokens: int, settings: CacheBenchSettings) -> Iterator[
 
 
 def _read(
-    focus: FocusModel,
-    mode: _Mode,
-    cache: DynamicCache,
-    block: Tensor,
-    tokens: int,
-    settings: CacheBenchSettings,
-    full: Tensor | None,
-) -> _Found:
-    """Fill a cache, and compare the predictions of the tokens after it with those of the untouched model."""
-    stop = tokens + settings.after
+    focus: FocusModel, mode: _Mode, cache: DynamicCache, block: Tensor, tokens: int, stop: int
+) -> tuple[int, Tensor]:
+    """Fill a cache with the first tokens: its bytes, and the (n, V) logits of the tokens after it up to `stop`."""
     with mode.of(focus):
         focus(input_ids=block[:, :tokens], past_key_values=cache, use_cache=True, logits_to_keep=1)
         held = held_bytes(cache)
         logits = focus(input_ids=block[:, tokens:stop], past_key_values=cache, use_cache=True).logits[0].float()
-    if full is None:
-        return _Found(held, None, None, logits)
-    compared = compare_logits(logits, full, block[0, tokens + 1 : stop + 1])
-    return _Found(held, float(compared.kl.mean()), float(compared.agrees.mean()), None)
+    return held, logits
 
 
 def _steps(focus: FocusModel, caches: dict[_Mode, DynamicCache], block: Tensor, start: int) -> dict[_Mode, list[float]]:
@@ -229,9 +219,8 @@ def _row(tokens: int, mode: _Mode, found: list[_Found], seconds: list[float], un
         "tokens_per_second": 1 / median,
         "speedup": statistics.median(untouched) / median,
     }
-    kl = [each.kl for each in found if each.kl is not None]
-    if kl:
-        gap = mean_difference(kl)
-        agreement = statistics.mean(each.agreement for each in found if each.agreement is not None)
+    if mode.routing != "off":
+        kl = [each.kl for each in found]
+        gap, agreement = mean_difference(kl), statistics.mean(each.agreement for each in found)
         row |= {"kl": gap.difference, "kl_low": gap.low, "kl_high": gap.high, "block_kl": kl, "agreement": agreement}
     return row

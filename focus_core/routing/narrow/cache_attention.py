@@ -162,9 +162,9 @@ def attend_masked(
     causal = torch.where(index <= places[:, None], 0.0, FAR).to(compute).expand(*reads.shape[:-1], -1)
     summaries = torch.where(reads | (parts.counts == 0), FAR, parts.counts.log() + beyond)
     bias = torch.cat([paged.flatten(-2), causal, summaries], -1)
-    page_keys, page_values = pages.restored()
+    page_keys, page_values = pages.restored((slice(None), slice(pages.used)))
     keys, values = (
-        torch.cat([stored[:, : pages.used].flatten(1, 2).to(compute), each[:, window].to(compute), means], 1)
+        torch.cat([stored.flatten(1, 2).to(compute), each[:, window].to(compute), means], 1)
         for stored, each, means in (
             (page_keys, near.keys, parts.keys),
             (page_values, near.values, parts.values),

@@ -89,8 +89,9 @@ class PageStore:
 
     def _add_compiled(self, groups: Tensor, key: Tensor, value: Tensor) -> None:
         """`add` in one pass over the keys."""
-        rows = NewRows(*(as_array(part.contiguous()) for part in self._rows(key, value)))
-        new, keys, values = (as_array(part.contiguous()) for part in (groups, key, value))
+        groups, key, value = (part.contiguous() for part in (groups, key, value))
+        rows = NewRows(*map(as_array, self._rows(key, value)))
+        new, keys, values = map(as_array, (groups, key, value))
         members, newest, pages = self._members.numpy(), self._open.numpy(), self._pages.numpy()
         most = int((pages[:, 0] + pages_opened(new, members, self.size)).max())
         self._grow(most, self.length + new.shape[1])
@@ -142,13 +143,14 @@ class PageStore:
         """
         slot = self.slots[:, length : self.length].long()
         heads, page = torch.arange(len(slot), device=slot.device)[:, None], slot // self.size
-        keys, values = (part.to(self._dtype) for part in self.restored())
-        left = keys.flatten(1, 2)[heads, slot], values.flatten(1, 2)[heads, slot], self.groups.gather(1, page)
+        keys, values = (part.to(self._dtype) for part in self.restored((heads, page)))
+        place = torch.arange(slot.shape[1], device=slot.device), slot % self.size
+        left = keys[heads, *place], values[heads, *place], self.groups.gather(1, page)
         self.counts.scatter_add_(1, page, torch.full_like(page, -1, dtype=self.counts.dtype))
         stays = torch.arange(self.size, device=slot.device) < self.counts.gather(1, page)[..., None]
         for sums, rows in ((self.key_sums, keys), (self.value_sums, values)):
-            sums[heads, page] = torch.where(stays[..., None], rows[heads, page].to(sums.dtype), 0).sum(2)
-        lengths = keys[heads, page].to(self.key_squares.dtype).square().sum(-1)
+            sums[heads, page] = torch.where(stays[..., None], rows.to(sums.dtype), 0).sum(2)
+        lengths = keys.to(self.key_squares.dtype).square().sum(-1)
         self.key_squares[heads, page] = torch.where(stays, lengths, 0).sum(2)
         self._spread_anew(page)
         groups = left[2].long()
@@ -169,11 +171,16 @@ class PageStore:
             self._arrays = tuple(as_array(getattr(self, name)) for name in Stored._fields)
         return self._arrays
 
-    def restored(self) -> tuple[Float[Tensor, "H N P D"], Float[Tensor, "H N P Dv"]]:
-        """Keys and values of all pages as numbers: float32 where they are rounded."""
+    def restored(self, pages: Any) -> tuple[Float[Tensor, "H n P D"], Float[Tensor, "H n P Dv"]]:
+        """Keys and values of some pages as numbers: float32 where they are rounded.
+
+        Args:
+            pages: index of heads and pages.
+        """
+        keys, values = self.keys[pages], self.values[pages]
         if self.bits is None:
-            return self.keys, self.values
-        return self.keys * self.key_scales[..., None], self.values * self.value_scales[..., None]
+            return keys, values
+        return keys * self.key_scales[pages][..., None], values * self.value_scales[pages][..., None]
 
     def _rows(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """New keys and values as they are stored, with their scales (H, n); (H, 0) without."""
