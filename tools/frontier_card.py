@@ -192,7 +192,7 @@ def adaptation() -> str:
             ("routers", "routers"),
             ("narrow groups", "narrow groups on LoRA"),
             ("SparQ", "baseline sparq"),
-            ("those routers", "routers on LoRA"),
+            ("these routers", "routers on LoRA"),
             ("the window", "baseline streaming"),
         )
     }
@@ -202,7 +202,7 @@ def adaptation() -> str:
         f"Full attention with LoRA adapters (rank {adapter['rank']}, {scale['steps']} steps on the same seven books, "
         f"learning rate {adapter['learning_rate']:g}, {adapter['rate_grid']}) is at "
         f"{adapter['perplexity'] / untouched - 1:+.1%}, over {scale['blocks']} blocks of {scale['length']} tokens of "
-        f"three other books. As many parameters of routers, trained alike, are at "
+        f"three other books. Routers with as many parameters, trained alike, are at "
         f"{routers['perplexity'] / untouched - 1:+.1%}.\n\nKL from the adapted model's own full attention, on these "
         f"blocks: {', '.join(distances)}."
     )

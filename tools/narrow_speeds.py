@@ -78,7 +78,8 @@ def cache_size(record: dict[str, Any]) -> str:
     rows = {(row["routing"], row["cache_bits"]): row for row in record["results"] if row["tokens"] == longest}
     plain, small = rows["hard", None], rows["hard", 8]
     larger, smaller = (row["cache_bytes"] / rows["off", None]["cache_bytes"] for row in (plain, small))
-    return f"After {longest:,} tokens the cache is {larger:.2f} times as large, {smaller:.2f} with `cache_bits=8`."
+    start = f"After {longest:,} tokens in {record['settings']['dtype']} the cache is {larger:.2f} times as large"
+    return f"{start}, {smaller:.2f} with `cache_bits=8`."
 
 
 def cache_table(record: dict[str, Any]) -> str:

@@ -127,8 +127,8 @@ def test_the_longest_cache_is_told_beside_the_untouched_one(load):
         for tokens in (10, 1000)
         for routing, bits, held in (("off", None, 4), ("hard", None, 5), ("hard", 8, 2))
     ]
-    told = load("narrow_speeds").cache_size({"results": rows})
-    assert told == "After 1,000 tokens the cache is 1.25 times as large, 0.50 with `cache_bits=8`."
+    told = load("narrow_speeds").cache_size({"results": rows, "settings": {"dtype": "bfloat16"}})
+    assert told == "After 1,000 tokens in bfloat16 the cache is 1.25 times as large, 0.50 with `cache_bits=8`."
 
 
 def test_cards_say_how_far_routers_are_where_that_was_measured(load):
