@@ -12,6 +12,7 @@ import typer
 from focus_core.commands.options import (
     MAX_COUNT,
     MAX_SEED,
+    CacheBitsOption,
     FullBelowOption,
     JsonOption,
     ModelOption,
@@ -37,10 +38,7 @@ def generate(
     ] = 0.0,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of sampling.")] = 0,
     full_below: FullBelowOption = "measured",
-    cache_bits: Annotated[
-        int | None,
-        typer.Option(min=8, max=8, help="8 keeps the distant text in less memory. Narrow groups only."),
-    ] = None,
+    cache_bits: CacheBitsOption = None,
     chat: Annotated[bool, typer.Option("--chat", help="Use the model's chat template.")] = False,
     compare: Annotated[bool, typer.Option("--compare", help="Let the untouched model write as well.")] = False,
     json_output: JsonOption = False,

@@ -117,6 +117,10 @@ FullBelowOption = Annotated[
         help='Earlier tokens attend to everything: a number, or "measured", once on each machine. Narrow groups only.',
     ),
 ]
+CacheBitsOption = Annotated[
+    int | None,
+    typer.Option("--cache-bits", min=8, max=8, help="8 keeps the distant text in less memory. Narrow groups only."),
+]
 DeviceOption = Annotated[str, typer.Option(parser=device_name, help="cpu or cuda; auto takes a GPU if there is one.")]
 TextOption = Annotated[Path | None, typer.Option("--data", "-d", help="Text to read. Default: the sample story.")]
 RayOption = Annotated[

@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from focus_core.commands.options import FullBelowOption, JsonOption, device_name, full_below_of, print_json
+from focus_core.commands.options import (
+    CacheBitsOption,
+    FullBelowOption,
+    JsonOption,
+    device_name,
+    full_below_of,
+    print_json,
+)
 
 
 def export(
@@ -16,6 +23,7 @@ def export(
     folder: Annotated[Path, typer.Argument(help="A new folder to write.")],
     copy: Annotated[bool, typer.Option("--copy", help="Copy the base model's weights instead of naming it.")] = False,
     full_below: FullBelowOption = "measured",
+    cache_bits: CacheBitsOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """Write a folder that focus serve runs: routers, tokenizer, base model.
@@ -31,7 +39,13 @@ def export(
 
     with terminal_progress() as progress:
         record = export_model(
-            model, routers, folder, copy=copy, full_below=full_below_of(full_below), progress=progress
+            model,
+            routers,
+            folder,
+            copy=copy,
+            full_below=full_below_of(full_below),
+            cache_bits=cache_bits,
+            progress=progress,
         )
     if json_output:
         print_json(record)

@@ -41,7 +41,7 @@ _EXPORT = table(
         "base": table({"model": maybe(text()), "revision": text(), "configuration": text()}),
         "files": table(values=text()),
     },
-    {"full_below": maybe(whole(0, MOST_TOKENS)), "architectures": anything},
+    {"full_below": maybe(whole(0, MOST_TOKENS)), "cache_bits": maybe(whole(8, 8)), "architectures": anything},
 )
 
 
@@ -52,6 +52,7 @@ def export_model(
     *,
     copy: bool = False,
     full_below: int | None = None,
+    cache_bits: int | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Write a folder that `focus serve` runs.
@@ -62,6 +63,7 @@ def export_model(
         folder: must be new or empty.
         copy: write the base model's weights too; otherwise its name, and the hash of its weights.
         full_below: earlier tokens attend to everything; None measures it on the machine that serves.
+        cache_bits: 8 keeps distant keys and values in 8 bits, with narrow groups; None as they are.
         progress: told of loading.
 
     Returns:
@@ -82,7 +84,9 @@ def export_model(
         rmtree(partial, ignore_errors=True)
         partial.mkdir()
         try:
-            record = _export(model, routers, partial, copy=copy, full_below=full_below, progress=progress)
+            record = _export(
+                model, routers, partial, copy=copy, full_below=full_below, cache_bits=cache_bits, progress=progress
+            )
             if folder.exists():
                 folder.rmdir()
             partial.rename(folder)
@@ -98,12 +102,13 @@ def _export(
     *,
     copy: bool,
     full_below: int | None,
+    cache_bits: int | None,
     progress: Progress,
 ) -> dict[str, Any]:
     """What `export_model` writes, in a folder of any name."""
     with attached(model, routers, progress=progress) as (loaded, focus):
-        if full_below:
-            focus.config.replace(full_below=full_below)  # refuses routers without narrow groups
+        # Refuses what routers without narrow groups do not have.
+        focus.config.replace(full_below=full_below or 0, cache_bits=cache_bits)
         name = None if copy else _reference(model, loaded)
         loaded.tokenizer.save_pretrained(folder)
         focus.save_pretrained(folder / ROUTERS)
@@ -118,6 +123,7 @@ def _export(
         "format": FORMAT,
         "base": {"model": name, "revision": revision, "configuration": "" if copy else loaded.info.configuration},
         "full_below": full_below,
+        "cache_bits": cache_bits,
         "files": _hashes(folder),
     }
     write_atomic(folder / CONFIG, to_json(record) + "\n")
@@ -154,7 +160,7 @@ def load_export(
     focus = FocusModel.from_pretrained(loaded.model, folder / ROUTERS)
     full_below = record.get("full_below")
     full_below = crossover(focus, progress=progress) if full_below is None else full_below
-    focus.attend(full_below=full_below)
+    focus.attend(full_below=full_below, cache_bits=record.get("cache_bits"))
     return loaded, focus
 
 

@@ -21,6 +21,9 @@ from focus_core.serving.folder import export_model, load_export
 from focus_core.serving.server import register, serve
 
 ROUTERS = "smollm2-135m-narrow64"
+NARROW = FocusConfig(
+    router="narrow", num_groups=5, top_k=2, window=6, sink_tokens=2, chunk=4, read_share=0.3, page_size=3
+)
 TOKENS = 6
 NOWHERE = {
     "model_type": "focus",
@@ -127,6 +130,35 @@ def test_a_copy_needs_no_base_model_elsewhere_and_changed_weights_are_refused(ti
     tiny_llama.model.save_pretrained(tmp_path / "served" / "base")
     with pytest.raises(FocusError, match=r"base/.* is not the file that was exported"):
         load_export(tmp_path / "served")
+
+
+def test_a_folder_says_how_the_cache_is_kept(tiny_llama, model_folder, tmp_path):
+    """Tokens that follow are those of the same routers with the same `cache_bits`."""
+    with pytest.raises(FocusError, match="cache_bits"):
+        export_model(model_folder, model_folder / "routers", tmp_path / "refused", full_below=0, cache_bits=8)
+    assert not (tmp_path / "refused").exists()
+    routers = tmp_path / "narrow"
+    focus = retrofit(tiny_llama.model, NARROW)
+    focus.save_pretrained(routers)
+    focus.detach()
+    export_model(model_folder, routers, tmp_path / "served", full_below=0, cache_bits=8)
+    ids = torch.randint(0, 256, (1, 60), generator=torch.Generator().manual_seed(0))
+
+    def written(focus):
+        with torch.inference_mode():
+            found = focus.model.generate(
+                ids, max_new_tokens=8, do_sample=False, output_scores=True, return_dict_in_generate=True
+            )
+        return torch.stack(found.scores)
+
+    focus = load_export(tmp_path / "served")[1]
+    as_exported = written(focus)
+    with focus.routing("hard", cache_bits=8):
+        rounded = written(focus)
+    with focus.routing("hard", cache_bits=None):
+        exact = written(focus)
+    assert torch.equal(as_exported, rounded)
+    assert not torch.equal(rounded, exact)
 
 
 @pytest.mark.parametrize(
