@@ -219,7 +219,14 @@ def pages() -> Pages:
         made[RESULTS / f"{stem}.svg"] = kinds_figure(record) + "\n"
         image = f"![KL against kept pairs](../../data/results/{stem}.svg)"
         lines.append((f"[{kinds_title(record)}](tables/{stem}.md)", "", f"{len(record['points'])}"))
-        cards.page(made, f"{stem}.md", TOOL, kinds_title(record), image, kinds_markdown(record, recorded_speeds()))
+        cards.page(
+            made,
+            f"{stem}.md",
+            TOOL,
+            kinds_title(record),
+            image,
+            kinds_markdown(record, recorded_speeds(record["model"]["name"])),
+        )
     found = sorted(
         ((name, record) for name, record in every.items() if name not in kinds),
         key=lambda pair: (

@@ -123,8 +123,9 @@ def summary(name: str, record: Record) -> str:
     """A sentence and the routers beside the baselines at each length, and the time that it took."""
     stem = name.removesuffix(".json")
     parts = [f"[{kinds_title(record)}](tables/{stem}.md), {record['model']['name']}:"]
+    speeds = recorded_speeds(record["model"]["name"])
     for length in lengths_of(record):
-        rows = [cells(row, recorded_speeds()) for row in mean_rows(record, length)]
+        rows = [cells(row, speeds) for row in mean_rows(record, length)]
         parts += [f"### T = {length:,}", verdict(record, length), table(COLUMNS, rows)]
     parts.append(f"![KL against the share of distant pairs kept](../data/results/{stem}.svg)")
     parts.append(duration(record))

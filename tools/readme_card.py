@@ -95,7 +95,10 @@ def kinds_table(*found: Record) -> str:
             kls = ["" if point is None else f"{np.mean(point['block_kl']):.4f}" for point in points]
             losses = ["" if point is None else _change(point, full.points[kind]) for point in points]
             lines.append((kind, f"{length:,}", kept, *kls, *losses, "", ""))
-        means = [None if row is None else dict(zip(ALL, cells(row, recorded_speeds()))) for row in (ours, *others)]
+        means = [
+            None if row is None else dict(zip(ALL, cells(row, recorded_speeds(record["model"]["name"]))))
+            for row in (ours, *others)
+        ]
         kls, losses = ([each[name] if each else "" for each in means] for name in ("KL", "perplexity"))
         kls[1:] = [kl + " *" * (row is not None and row.established) for kl, row in zip(kls[1:], others)]
         own = means[0] or {}

@@ -125,7 +125,7 @@ def frontier(
     Example: focus frontier --kinds held-out/ --train books/ --out f.json
     """
     from focus_core.errors import FocusError
-    from focus_core.frontier.speeds import read_speeds, recorded_speeds
+    from focus_core.frontier.speeds import read_speeds
 
     if (data is None) == (kinds is None):
         raise FocusError("Give held-out text of one kind with --data, or a folder of several kinds with --kinds.")
@@ -142,7 +142,7 @@ def frontier(
     sizes |= {} if share is None else {"shares": tuple(share)}
     sizes |= {} if baseline is None else {"baselines": () if baseline == ["none"] else tuple(baseline)}
     how: dict[str, Any] = {"model": model, "cluster": cluster_of(ray, workers)}
-    how["speeds"] = recorded_speeds() if speeds is None else read_speeds(speeds, named=True)
+    how["speeds"] = None if speeds is None else read_speeds(speeds, named=True)
     if kinds is not None:
         sizes |= {} if length is None else {"lengths": tuple(length)}
         sizes |= {} if learned_tokens is None else {"learned_tokens": learned_tokens}
@@ -162,6 +162,7 @@ def _single(
 ) -> dict[str, Any]:
     from focus_core.commands.tables.frontier import frontier_table
     from focus_core.frontier.run import FrontierSettings, measure_frontier
+    from focus_core.frontier.speeds import recorded_speeds
     from focus_core.frontier.stores import on_this_machine
     from focus_core.frontier.table import frontier_rows, worth
     from focus_core.progress import terminal_progress
@@ -176,7 +177,8 @@ def _single(
     if not quiet:
         used = record["settings"]
         title = f"{record['model']['name']}, T={used['length']}, w={used['window']}, {used['sink_tokens']} sinks"
-        show(frontier_table(frontier_rows(record, how["speeds"]), title))
+        speeds = how["speeds"] or recorded_speeds(record["model"]["name"])
+        show(frontier_table(frontier_rows(record, speeds), title))
         print(worth(used["blocks"], record["documents"]))
     return record
 

@@ -107,9 +107,9 @@ def measure_frontier(
     """
     check_beside(out)
     settings = settings or FrontierSettings()
-    speeds = recorded_speeds() if speeds is None else speeds
     held_files, train_files = find_texts(data), find_texts(train)
     loaded, length = load_model(model, progress=progress), settings.length
+    speeds = recorded_speeds(loaded.info.name) if speeds is None else speeds
     check_positions(loaded, length)
     check_exposed(length, FocusConfig(window=settings.window))
     sample = cut(loaded.tokenizer, held_files, length, settings.blocks)

@@ -1,9 +1,9 @@
 """Measured speeds for the rows of a frontier, from records of `focus bench`.
 
-`recorded_speeds()` reads the shipped records and `read_speeds(files)` any others. `Speeds.at` answers for one method,
-one length and one share: attention alone, attention with the choice of its pairs, and the whole model. It answers None
-where that length was not measured: no speed is taken from another length. All speeds are of one CPU, that of the latest
-record.
+`recorded_speeds(model)` reads the shipped records of a model, and `read_speeds(files)` any others. `Speeds.at` answers
+for one method, one length and one share: attention alone, attention with the choice of its pairs, and the whole model.
+It answers None where that length was not measured: no speed is taken from another length. All speeds are of one CPU,
+that of the latest record.
 
 For routers, random groups keep about the same share of distant pairs. Baselines are executed exactly. Content-based
 baselines count only if timed on heads of a model with a text as input: on normal tensors, neighbouring queries select
@@ -29,6 +29,7 @@ from focus_core.bench.baselines import UNFOLDED
 from focus_core.bench.model import SCHEMA as MODEL
 from focus_core.bench.routing import choosing_seconds
 from focus_core.errors import FocusError
+from focus_core.models.default_model import NAME
 from focus_core.reading import read_json
 from focus_core.resources import data_dir
 from focus_core.results import machine_of, made_of
@@ -206,7 +207,7 @@ class _Machine:
     models: list[ModelSpeed] = field(default_factory=list)
 
 
-def read_speeds(files: Iterable[Path], *, named: bool = False) -> Speeds:
+def read_speeds(files: Iterable[Path], *, named: bool = False, model: str | None = None) -> Speeds:
     """The points of the records of `focus bench` among files.
 
     Speeds of different CPUs are not comparable: those of the CPU of the latest record are taken. Where it has folded
@@ -215,6 +216,7 @@ def read_speeds(files: Iterable[Path], *, named: bool = False) -> Speeds:
     Args:
         files: to read.
         named: whether a user named them; other files are then refused, and ignored otherwise.
+        model: name of the model whose speeds are wanted, and those of attention calls of its shape; None for any.
 
     Raises:
         FocusError: a record of `focus bench` is damaged.
@@ -234,6 +236,8 @@ def read_speeds(files: Iterable[Path], *, named: bool = False) -> Speeds:
             continue
         try:
             _CHECKS[schema](record, "")
+            if model is not None and _model_of(record) != model:
+                continue
             name, date = _made(record)
             machine = machines[name]
             machine.date = max(machine.date, date)
@@ -255,6 +259,12 @@ def read_speeds(files: Iterable[Path], *, named: bool = False) -> Speeds:
     return Speeds(tuple(points), tuple(machine.models), name)
 
 
+def _model_of(record: dict[str, Any]) -> str:
+    """Name of the model that was timed; attention calls have the shape of the default model's."""
+    read = record["settings"].get("source", {}) if "settings" in record else {}
+    return (record.get("model") or read.get("model") or {}).get("name", NAME)
+
+
 def _made(record: dict[str, Any]) -> tuple[str, str]:
     """The CPU or GPU of a record, and its date; empty where it does not name them."""
     if "made" not in record and "machine" not in record:
@@ -263,19 +273,19 @@ def _made(record: dict[str, Any]) -> tuple[str, str]:
     return str(machine_of(record).get("device", "")), max([made_of(record).get("date", "")[:10], *dates])
 
 
-def recorded_speeds() -> Speeds:
-    """The speeds that are shipped with the project, read again when a file changes.
+def recorded_speeds(model: str = NAME) -> Speeds:
+    """The speeds of a model that are shipped with the project, read again when a file changes.
 
     Raises:
         FocusError: one of them is damaged.
     """
     files = sorted((data_dir() / "results").glob("bench-*.json"))
-    return _read_once(tuple((file, file.stat().st_mtime_ns) for file in files))
+    return _read_once(tuple((file, file.stat().st_mtime_ns) for file in files), model)
 
 
-@lru_cache(maxsize=1)
-def _read_once(files: tuple[tuple[Path, int], ...]) -> Speeds:
-    return read_speeds(file for file, _ in files)
+@lru_cache(maxsize=4)
+def _read_once(files: tuple[tuple[Path, int], ...], model: str) -> Speeds:
+    return read_speeds((file for file, _ in files), model=model)
 
 
 def with_choice(point: dict[str, Any]) -> float | None:

@@ -152,9 +152,9 @@ def measure_protocol(
     """
     check_beside(out)
     settings = settings or ProtocolSettings()
-    speeds = recorded_speeds() if speeds is None else speeds
     texts, train_files = find_kinds(kinds), find_texts(train)
     loaded = model if isinstance(model, LoadedModel) else load_model(model, progress=progress)
+    speeds = recorded_speeds(loaded.info.name) if speeds is None else speeds
     lengths = wanted_lengths(loaded, settings.lengths)
     for length in lengths:
         check_exposed(length, FocusConfig(window=settings.window))

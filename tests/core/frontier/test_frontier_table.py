@@ -277,6 +277,23 @@ def test_both_are_written_beside_the_record(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f.md", "f.svg"]
 
 
+def test_speeds_of_a_model_are_none_of_another(tmp_path):
+    """Attention calls have the shape of the default model's; records of whole models name theirs."""
+    results = data_dir() / "results"
+    files = [results / "bench-narrow.json", results / "bench-baselines-epyc.json"]
+    record = json.loads((results / "bench-model-narrow.json").read_text())
+    files += [results / "bench-model-narrow.json", tmp_path / "other.json"]
+    record["model"]["name"] = "another"
+    for row in record["results"]:
+        row["speedup"] *= 3
+    files[-1].write_text(json.dumps(record))
+    default, other = (read_speeds(files, model=name) for name in (record["settings"]["routers"], "another"))
+    assert not default.points and not default.models  # a model of the routers' name has no record
+    default = read_speeds(files, model="SmolLM2-135M-Instruct")
+    assert default.points and not other.points
+    assert [3 * row.speedup for row in default.models] == [row.speedup for row in other.models]
+
+
 def test_recorded_speeds_cover_routers_and_baselines():
     # Those of the CPU that was measured last, and no other.
     kinds = {kind[0] for kind, *_ in recorded_speeds().points}

@@ -37,7 +37,7 @@ def kinds_table(content: dict[str, Any]) -> pd.DataFrame:
     Args:
         content: of a record of `focus frontier --kinds`.
     """
-    speeds = recorded_speeds()
+    speeds = recorded_speeds(content["model"]["name"])
     rows = []
     for row in [row for length in lengths_of(content) for row in mean_rows(content, length)]:
         kl = (math.nan,) * 3 if row.kl is None else (row.kl.difference, _number(row.kl.low), _number(row.kl.high))

@@ -189,7 +189,7 @@ def frontier(content: dict[str, Any]) -> pd.DataFrame:
         | {"distant kept": _number(row.kept_share), "largest group": _number(row.largest_group_share)}
         | {name: row.speedups.get(size, math.nan) if size == length else math.nan for name, size in SPEEDS.items()}
         | {"source": row.source}
-        for row in frontier_rows(content, recorded_speeds())
+        for row in frontier_rows(content, recorded_speeds(content["model"]["name"]))
         if row.kind != "untouched"
     ]
     return pd.DataFrame(rows)
