@@ -35,8 +35,8 @@ from workbench.widgets.markup import plain
 
 QUESTION = (
     "Attention over fewer pairs is less work, but gathering the pairs takes time. This page shows measured times of "
-    "one attention call, sparse and full, selection time excluded. Beside each stands the largest speed-up that the "
-    "kept share allows."
+    "one attention call, sparse and full, with the time of choosing the pairs where that was measured. Beside each "
+    "stands the largest speed-up that the kept share allows."
 )
 UPLOAD = "upload"
 BENCH_FILE = "bench.json"
@@ -52,6 +52,8 @@ COLUMNS = {
     "routing s": TIME,
     **{name: RATIO for name in ("speedup", "bound", "attention only", "choosing included")},
     **{name: RATIO for name in ("best speed-up", "bound there")},
+    "k": st.column_config.NumberColumn(format="%d"),
+    "routed": None,
     **{name: TIME for name in ("attention s", "choosing s")},
     **{name: PERCENT for name in ("share of bound", "kept share")},
     **{name: ERROR for name in ("error output", "error logsumexp", "largest error", "largest logit error")},
@@ -252,8 +254,9 @@ def _draw_attention(record: SpeedRecord) -> None:
     st.markdown("##### Lengths at which it is faster, and numerical errors")
     st.dataframe(summary, hide_index=True, placeholder="–", column_config=ATTENTION_COLUMNS, key="crossovers")
     st.caption(
-        "“faster from”: the shortest measured length from which every longer one is faster. “with routing”: selection "
-        "time included, which is projection, calibrated softmax, top-k and sorting. “largest error”: deviation from "
+        "“faster from”: the shortest measured length from which every longer one is faster. “choosing included”: with "
+        "projection, calibrated softmax, top-k and sorting; of narrow groups, with the assignment of keys, since the "
+        "choice of pages is always in their time. “largest error”: deviation from "
         "the float32 definition over a sample of queries. Speed at some length says nothing about quality there. "
         f"Past {POSITIONS:,} tokens, the positions of the default model, this is the attention kernel alone."
     )

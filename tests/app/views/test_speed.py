@@ -17,6 +17,7 @@ from focus_core import FocusConfig, retrofit
 from focus_core.bench.attention import BenchSettings, run_bench
 from focus_core.bench.model import ModelBenchSettings, run_model_bench
 from focus_core.errors import FocusError
+from focus_core.resources import data_dir
 from focus_core.results import stamp
 from workbench.runs import jobs
 from workbench.views.speed.baselines import read_baseline_speed, shipped_baselines
@@ -134,6 +135,29 @@ def test_unequal_groups_are_a_series_of_their_own(measured):
     assert len(alone) == 1 and not len(none)
 
 
+def test_narrow_groups_have_a_share_and_no_k_and_their_choice_is_timed():
+    content = (data_dir() / "results" / "bench-narrow.json").read_bytes()
+    points = read_speed(content, "narrow").points
+    assert set(points["series"]) == {
+        f"narrow groups, 15% of the distant pairs, {dtype}" for dtype in ("float32", "bfloat16")
+    }
+    raw = [(point["tokens"], point["dtype"], point["speedup_with_choice"]) for point in json.loads(content)["points"]]
+    shown = zip(points["tokens"], points["dtype"], points["speedup with routing"])
+    assert sorted(shown) == [(*where, pytest.approx(value)) for *where, value in sorted(raw)]
+    assert not points["unequal"].any()
+    assert crossovers(points)["choosing included, from"].notna().all()
+
+
+def test_the_default_routers_are_named_in_the_speed_of_the_whole_model():
+    content = (data_dir() / "results" / "bench-model-narrow.json").read_bytes()
+    points = read_model_speed(content, "model").points
+    best = max(row["speedup"] for row in json.loads(content)["results"] if row["routing"] in ("hard", "switched"))
+    verdict = model_speed_verdict(points.loc[points["task"] == "prefill"], "m")
+    rows = points.loc[(points["task"] == "prefill") & points["routed"]]
+    assert f"prefill is at best {rows['speedup'].max():.2f}x" in verdict and rows["speedup"].max() <= best
+    assert "narrow groups" in verdict
+
+
 def with_speedups(values, tokens=None):
     tokens = tokens or [2**n for n in range(9, 9 + len(values))]
     columns = {"series": "s", "tokens": tokens, "speedup": values, "speedup with routing": np.array(values) * 0.9}
@@ -157,9 +181,12 @@ def test_the_verdict_names_losses_and_never_promises():
     assert "is not faster at any measured length" in speed_verdict(crossovers(lost), machine, lost)
     won = with_speedups([0.5, 1.5, 3.0])
     sentence = speed_verdict(crossovers(won), machine, won)
-    assert "from 1,024 tokens on" in sentence and "at best 3.0x as fast" in sentence
-    assert "allows at most 9.0x" in sentence and "Selection time excluded" in sentence
+    assert "from 1,024 tokens on" in sentence and "is 2.7x as fast at 2,048 tokens" in sentence
+    assert "allows at most 9.0x" in sentence and "Choosing included" in sentence
     assert "faster at 1 of 3 measured points" in sentence
+    untimed = won.assign(**{"speedup with routing": math.nan})
+    sentence = speed_verdict(crossovers(untimed), machine, untimed)
+    assert "is 3.0x as fast at 2,048 tokens" in sentence and "Choosing excluded" in sentence
     assert "nothing has been measured" in speed_verdict(crossovers(won[:0]), machine, won[:0])
 
 

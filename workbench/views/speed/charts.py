@@ -74,7 +74,7 @@ def speedup_curves(points: pd.DataFrame, *, dark: bool = False, published: bool 
             customdata=rows[["bound", "share of bound", "kept share", "error output", "speedup with routing"]],
             hovertemplate=(
                 "%{x:,} tokens: %{y:.2f}x<br>bound %{customdata[0]:.2f}x (%{customdata[1]:.0%} of it), "
-                "kept %{customdata[2]:.1%}<br>with routing %{customdata[4]:.2f}x<br>"
+                "kept %{customdata[2]:.1%}<br>choosing included %{customdata[4]:.2f}x<br>"
                 "largest error %{customdata[3]:.1e}<extra>" + name + "</extra>"
             ),
         )

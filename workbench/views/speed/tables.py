@@ -37,6 +37,8 @@ _MAX_POINTS = 5_000
 _MAX_WORD = 120
 _ROUTING_PARTS = ("projection", "calibrated", "top_k", "sort")
 """Parts of the time of causal routing at inference; Sinkhorn runs in training only."""
+NARROW = "narrow"
+"""The backend of narrow groups, whose time has the choice of pages in it; `select_s` is the assignment of keys."""
 
 PUBLISHED_TOKENS = (1024, 4096, 16384, 32768, 65536, 262144, 1048576)
 PUBLISHED = {4: (0.2, 0.5, 1.5, 2.2, 3.0, 4.0, 4.1), 8: (0.2, 0.6, 1.8, 3.1, 4.7, 7.6, 8.6)}
@@ -182,11 +184,11 @@ def _model_row(row: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("kept_share")
     memory, cache, error = (row.get(name) for name in ("memory_bytes", "cache_bytes", "error"))
     top_k = None if row["top_k"] is None else whole(row["top_k"])
-    routing = {"off": "untouched", "hard": "the routers' share" if top_k is None else f"k={top_k}"}.get(row["routing"])
+    routing = {"off": "untouched", "hard": "narrow groups" if top_k is None else f"k={top_k}"}.get(row["routing"])
     if row["routing"] == "window":
         routing = f"window and sinks, {_share(row['distant_share']):.0%}"
     elif row["routing"] == "switched":
-        routing = f"the routers' share, from token {whole(row['full_below']):,} on"
+        routing = f"narrow groups from token {whole(row['full_below']):,} on"
     elif routing is None:
         raise ValueError("routing")
     return {
@@ -194,6 +196,7 @@ def _model_row(row: dict[str, Any]) -> dict[str, Any]:
         "tokens": whole(row["tokens"]),
         "routing": routing,
         "k": top_k,
+        "routed": row["routing"] in ("hard", "switched"),
         "kept share": kept,
         **dict(zip(("seconds", "min s", "max s"), seconds)),
         "tokens per second": positive(row["tokens_per_second"]),
@@ -205,7 +208,12 @@ def _model_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def series_name(num_groups: int, top_k: int, dtype: str, backend: str = "", share: float | None = None) -> str:
-    """Name of the points of one routing, dtype and backend; unequal groups with their share of distant pairs."""
+    """Name of the points of one routing, dtype and backend; unequal groups with their share of distant pairs.
+
+    Narrow groups have a share and no k.
+    """
+    if backend == NARROW:
+        return f"narrow groups, {share or 0:.0%} of the distant pairs, {dtype}"
     unequal = "" if share is None else f", unequal groups ({share:.0%})"
     return f"K={num_groups}, k={top_k}{unequal}, {dtype}" + (f", {backend}" if backend else "")
 
@@ -225,9 +233,10 @@ def crossovers(points: pd.DataFrame) -> pd.DataFrame:
             {
                 "series": series,
                 "faster from": _crossover(ordered, "speedup"),
-                "with routing, from": _crossover(ordered, "speedup with routing"),
+                "choosing included, from": _crossover(ordered, "speedup with routing"),
                 "slower at": ", ".join(f"{tokens:,}" for tokens in ordered.loc[ordered["speedup"] <= 1, "tokens"]),
                 "best speed-up": best["speedup"],
+                "choosing included": best["speedup with routing"],
                 "bound there": best["bound"],
                 "at tokens": int(best["tokens"]),
                 "largest error": ordered["error output"].max(),
@@ -275,14 +284,13 @@ def _point(point: dict[str, Any]) -> dict[str, Any]:
     kept = positive(point["kept_share"])
     if kept > 1:
         raise ValueError("kept_share")
-    costs = point.get("routing_s") or {}
-    routing = sum(positive(costs[part]) for part in _ROUTING_PARTS) if costs else math.nan
+    routing = _choosing(point)
     memory = point.get("working_bytes")
     speedup = full[0] / sparse[0]
     return {
         "series": series_name(known["K"], known["k"], known["dtype"], backend, share),
         **known,
-        "unequal": share is not None,
+        "unequal": share is not None and backend != NARROW,
         "backend": backend,
         **dict(zip(("full s", "full min s", "full max s"), full)),
         **dict(zip(("sparse s", "sparse min s", "sparse max s"), sparse)),
@@ -298,6 +306,13 @@ def _point(point: dict[str, Any]) -> dict[str, Any]:
         "input bytes": not_negative(point["input_bytes"]),
         "date": _word(point.get("date", "")),
     }
+
+
+def _choosing(point: dict[str, Any]) -> float:
+    """Seconds of what comes before the attention call; NaN where it was not timed."""
+    if costs := point.get("routing_s"):
+        return sum(positive(costs[part]) for part in _ROUTING_PARTS)
+    return math.nan if point.get("select_s") is None else not_negative(point["select_s"])
 
 
 def spread(times: dict[str, Any]) -> tuple[float, float, float]:

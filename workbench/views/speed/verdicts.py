@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import pandas as pd
 
-EXCLUDED = "Selection time excluded."
+EXCLUDED = "Choosing excluded."
 """Ends every sentence on times of attention that start from given groups."""
+INCLUDED = "Choosing included."
+"""Ends those with the time of everything that decides which pairs are read."""
 
 
 def speed_verdict(crossover: pd.DataFrame, machine: dict[str, str], points: pd.DataFrame) -> str:
-    """The length from which sparse attention is faster, its best speed-up beside the bound, and where it is slower."""
+    """The length from which sparse attention is faster, its best speed-up beside the bound, and where it is slower.
+
+    With the time of choosing where every point has it.
+    """
     where = f"On {machine.get('device', 'an unnamed machine')}"
     if not len(crossover):
         return f"{where}, nothing has been measured yet."
-    winners = crossover.loc[crossover["faster from"].notna()]
-    lost = sum(value <= 1 for value in points["speedup"])
+    timed = bool(points["speedup with routing"].notna().all())
+    start, best, each, ending = (
+        ("choosing included, from", "choosing included", "speedup with routing", INCLUDED)
+        if timed
+        else ("faster from", "best speed-up", "speedup", EXCLUDED)
+    )
+    winners = crossover.loc[crossover[start].notna()]
+    lost = sum(value <= 1 for value in points[each])
     losses = f"Full attention was faster at {lost} of {len(points)} measured points."
     if not len(winners):
-        return f"{where}, routed attention is not faster at any measured length.\n\n{losses} {EXCLUDED}"
-    best = winners.loc[winners["best speed-up"].idxmax()]
+        return f"{where}, routed attention is not faster at any measured length.\n\n{losses} {ending}"
+    top = winners.loc[winners[best].idxmax()]
     never = len(crossover) - len(winners)
     more = f" {never} of {len(crossover)} series never become faster." if never else ""
     return (
-        f"{where}, routed attention is faster from {int(best['faster from']):,} tokens on, with {best['series']}.\n\n"
-        f"It is at best {best['best speed-up']:.1f}x as fast, at {int(best['at tokens']):,} tokens. Its share of pairs "
-        f"allows at most {best['bound there']:.1f}x. {losses}{more} {EXCLUDED}"
+        f"{where}, routed attention is faster from {int(top[start]):,} tokens on, with {top['series']}.\n\n"
+        f"It is {top[best]:.1f}x as fast at {int(top['at tokens']):,} tokens, where its share of pairs allows at most "
+        f"{top['bound there']:.1f}x. {losses}{more} {ending}"
     )
 
 
@@ -37,13 +48,13 @@ def model_speed_verdict(points: pd.DataFrame, model: str) -> str:
     """
     parts = []
     for task in dict.fromkeys(points["task"]):
-        rows = points.loc[(points["task"] == task) & points["k"].notna()]
+        rows = points.loc[(points["task"] == task) & points["routed"]]
         if len(rows):
             best = rows.loc[rows["speedup"].idxmax()]
             slower = sum(value <= 1 for value in rows["speedup"])
             parts.append(
-                f"{task} is at best {best['speedup']:.2f}x as fast as untouched (k = {int(best['k'])}, "
-                f"{int(best['tokens']):,} tokens, {best['kept share']:.0%} kept) and slower at {slower} of "
+                f"{task} is at best {best['speedup']:.2f}x as fast as untouched ({best['routing']}, "
+                f"{int(best['tokens']):,} tokens, {best['kept share']:.0%} of the pairs) and slower at {slower} of "
                 f"{len(rows)} measured settings."
             )
     if not parts:
