@@ -21,6 +21,7 @@ from focus_core.frontier.kinds.record import SCHEMA as KINDS
 from focus_core.frontier.kinds.table import kinds_markdown, kinds_title
 from focus_core.frontier.speeds import Speeds, recorded_speeds
 from focus_core.frontier.table import Row, frontier_rows, retention_cells, title, worth
+from focus_core.models.default_model import NAME
 
 TOOL = "frontier_card.py"
 BOOKS, WEB = "frontier-2048.json", "frontier-2048-web.json"
@@ -218,7 +219,8 @@ def pages() -> Pages:
         stem = name.removesuffix(".json")
         made[RESULTS / f"{stem}.svg"] = kinds_figure(record) + "\n"
         image = f"![KL against kept pairs](../../data/results/{stem}.svg)"
-        lines.append((f"[{kinds_title(record)}](tables/{stem}.md)", "", f"{len(record['points'])}"))
+        model = "" if record["model"]["name"] == NAME else f", {record['model']['name']}"
+        lines.append((f"[{kinds_title(record)}{model}](tables/{stem}.md)", "", f"{len(record['points'])}"))
         cards.page(
             made,
             f"{stem}.md",
@@ -259,6 +261,8 @@ def pages() -> Pages:
     less = read_if_there(frontier_kinds.LESS)
     cards.fill(made, doc, "less", frontier_kinds.fresh(less, frontier_kinds.LESS))
     cards.fill(made, doc, "long", frontier_kinds.fresh(long, frontier_kinds.LONG))
+    qwen = read_if_there(frontier_kinds.QWEN)
+    cards.fill(made, doc, "qwen", frontier_kinds.fresh(qwen, frontier_kinds.QWEN))
     cards.fill(made, doc, "limits", frontier_kinds.limits(several))
     cards.fill(made, ROOT / "docs" / "baselines.md", "grids", frontier_kinds.grids(several))
     cards.fill(made, doc, "budgets", budgets_table(books))

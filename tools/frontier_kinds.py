@@ -22,6 +22,8 @@ LESS = "frontier-fresh-6.json"
 """The same at 6% of the pairs."""
 LONG = "frontier-fresh-8192.json"
 """The same at 8,192 tokens."""
+QWEN = "frontier-qwen.json"
+"""Books and code at 8,192 tokens and more, on a model with 32,768 positions."""
 MISSING = "Not measured yet."
 HEADS = "smollm2-135m-k8-heads-lm"
 STALLED = 5

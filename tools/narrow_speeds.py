@@ -172,6 +172,21 @@ def _cell(point: dict[str, Any]) -> str:
     return f"{point['speedup']:.2f} / {point['speedup_with_choice']:.2f} (of {point['bound']:.2f})"
 
 
+def busy_table(record: dict[str, Any]) -> str:
+    """How much slower one call becomes beside another process that keeps a core busy."""
+    rows = []
+    for point in record["points"]:
+        slower = point["loaded"]["slowdown"]
+        pair = slower["full_s"], slower["sparse_s"]
+        speed = point["loaded"]["full_s"]["median"] / point["loaded"]["sparse_s"]["median"]
+        rows.append((length(point["tokens"]), point["dtype"], *(f"{each:.2f}" for each in (*pair, speed))))
+    columns = ("tokens", "dtype", "full attention", "narrow groups", "speed-up beside the load")
+    return (
+        f"{table(columns, rows)}\n\nTime of a call beside another process that never waits, over its time alone; and "
+        f"the speed-up there, the choice of pages included. {setting(record)}"
+    )
+
+
 def model_table(record: dict[str, Any]) -> str:
     """Speed-up of prefill and decode, and of a window of the same share."""
     rows = []
@@ -183,9 +198,9 @@ def model_table(record: dict[str, Any]) -> str:
                 if (other["task"], other["tokens"], other["routing"]) == (task, row["tokens"], "window")
             ]
             window = f"{beside[0]:.2f}" if beside else ""
-            switched = next(each for each in routed(record, task, "switched") if each["tokens"] == row["tokens"])
-            speeds = f"{row['tokens_per_second']:,.1f}", f"{row['speedup']:.2f}", f"{switched['speedup']:.2f}"
-            rows.append((task, f"{row['tokens']:,}", *speeds, window))
+            switched = [each for each in routed(record, task, "switched") if each["tokens"] == row["tokens"]]
+            speeds = f"{row['tokens_per_second']:,.1f}", f"{row['speedup']:.2f}"
+            rows.append((task, f"{row['tokens']:,}", *speeds, *(f"{each['speedup']:.2f}" for each in switched), window))
     machine, measured = machine_of(record), record["settings"]["measured"]
     spread = max(
         (row["seconds"]["max"] - row["seconds"]["min"]) / row["seconds"]["median"]
@@ -198,5 +213,6 @@ def model_table(record: dict[str, Any]) -> str:
         f"{measured['repetitions']} runs of prefill and of {measured['steps']} decoded tokens. Runs of one prefill "
         f"differ by up to {spread:.0%}, so differences of a few per cent mean nothing."
     )
-    columns = ("task", "tokens", "tokens/s", "speed-up", "with `full_below`", "window of the same share")
+    switch = ["with `full_below`"] if routed(record, "prefill", "switched") else []
+    columns = ("task", "tokens", "tokens/s", "speed-up", *switch, "window of the same share")
     return f"{table(columns, rows)}\n\n{text}"

@@ -12,7 +12,7 @@ from typing import Any
 
 import cards
 import narrow_speeds
-from cards import ROOT, Pages, read, records, table
+from cards import ROOT, Pages, read, read_if_there, records, table
 from speed_tables import (
     OLDER,
     PAST,
@@ -32,6 +32,7 @@ from focus_core.frontier.speeds import distant_share, joint_speedup, with_choice
 from focus_core.results import machine_of, made_of
 
 TOOL = "speed_card.py"
+MISSING = "Not measured yet."
 FOLDED = ("bench-baselines-epyc.json", "bench-baselines-xeon.json")
 """Baselines timed with query heads folded, on two CPUs."""
 
@@ -311,6 +312,10 @@ def pages() -> Pages:
     cards.fill(made, doc, "answer", narrow_speeds.answer(narrow, whole))
     cards.fill(made, doc, "narrow", narrow_speeds.attention_table(narrow))
     cards.fill(made, doc, "narrow-model", narrow_speeds.model_table(whole))
+    qwen = read_if_there("bench-model-qwen.json")
+    cards.fill(made, doc, "qwen", MISSING if qwen is None else narrow_speeds.model_table(qwen))
+    busy = read_if_there("busy-narrow.json")
+    cards.fill(made, doc, "busy", MISSING if busy is None else narrow_speeds.busy_table(busy))
     cards.fill(made, doc, "switch", narrow_speeds.switch(whole))
     cards.fill(made, doc, "missed", narrow_speeds.missed(narrow, whole, cache))
     cards.fill(made, doc, "cache", narrow_speeds.cache_table(cache))

@@ -26,9 +26,11 @@ DEFAULTS = ("bench-narrow", "bench-model-narrow")
 _TITLES = {
     "bench-narrow": "One attention call, default routers",
     "bench-model-narrow": "Whole model, default routers",
+    "busy-narrow": "One attention call beside a busy process, default routers",
     "bench-cpu": "One attention call, 8 groups",
     "bench-heads-cpu": "One attention call, 16 groups per head",
     "bench-model-cpu": "Whole model, 8 groups",
+    "bench-model-qwen": "Whole model, Qwen2.5-Coder-0.5B",
     "bench-baselines-cpu": "Other methods",
     "bench-baselines-heads-cpu": "Other methods, MagicPIG",
 }
