@@ -193,10 +193,23 @@ def _windows(
     place = torch.arange(int(starts[-1])) - torch.repeat_interleave(starts[:-1], counts)
     after_sinks = torch.repeat_interleave(borders - sinks, counts)
     index = (place + after_sinks * (place >= torch.repeat_interleave(sinks, counts))).to(query.device)
+    queries, keys, values = (
+        part.transpose(1, 2).flatten(0, 1).contiguous()
+        for part in (
+            query[:, :, int(edges[0]) : int(edges[-1])],
+            key.index_select(2, index),
+            value.index_select(2, index),
+        )
+    )
+    query_starts, key_starts = (
+        pad(each.repeat(texts).cumsum(0), (1, 0)).to(query.device, torch.int32) for each in (lengths, counts)
+    )
     packed = Packed(
-        query[:, :, int(edges[0]) : int(edges[-1])].transpose(1, 2).flatten(0, 1).contiguous(),
-        *(part.index_select(2, index).transpose(1, 2).flatten(0, 1).contiguous() for part in (key, value)),
-        *(pad(each.repeat(texts).cumsum(0), (1, 0)).to(query.device, torch.int32) for each in (lengths, counts)),
+        queries,
+        keys,
+        values,
+        query_starts,
+        key_starts,
         int(lengths.max()),
         int(counts.max()),
     )
