@@ -2,7 +2,7 @@
 
 A span of some hundred queries at a time: one causal call for windows and sinks, one call for the pages that are read,
 and matrix products for the choice and the summaries. Nothing loops over chunks or pages. The parts are merged by
-log-sum-exp. Kernels are arguments, so that all but they is tested on machines without a GPU.
+log-sum-exp. Kernels are arguments, so that everything else is tested on machines without a GPU.
 """
 
 from __future__ import annotations
