@@ -149,7 +149,7 @@ def limits(
 ) -> str:
     """What does not hold, as a list."""
     adaptation = "Training on next tokens adapts to the text ([why it is no win](docs/frontier.md))."
-    elsewhere = "Speeds are of one CPU. On GPUs narrow groups run in plain PyTorch, and nothing is timed."
+    elsewhere = "Speeds are of one CPU. On GPUs the default is plain PyTorch, and nothing is timed."
     return "\n".join(
         item(f"**{title}.** {text}")
         for title, text in (

@@ -55,7 +55,7 @@ KL is the divergence of next-token distributions from the untouched model's, in 
 ## Limits
 
 {limits()}
-- No kernel for GPUs is written: there plain PyTorch computes the same result, at a speed not measured.
+- On GPUs plain PyTorch computes the same result. Variable-length calls are written, but no GPU has run them.
 - Groups are not learned from a loss, so they say what keys are alike, and not what the model needs.
 
 ## Text that the groups are fitted on

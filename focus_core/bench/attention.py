@@ -62,7 +62,7 @@ class BenchSettings:
         dtypes: "float32", "bfloat16" or "float16".
         router: "layer", or "head" for one routing per key/value head: a key is in one group, a query reads k; "narrow"
             for narrow groups, which need a share and have no k.
-        backends: names of `focus_core.attention.BACKENDS`, or "auto".
+        backends: names of `focus_core.attention.BACKENDS`, or "auto"; narrow groups have some of them.
         heads: query heads.
         kv_heads: key/value heads.
         head_dim: size of a head.
@@ -225,13 +225,17 @@ def measure_point(
         config = narrow_config(num_groups, share or 0.0, settings.window, settings.sink_tokens)
         with torch.no_grad():
             tensors = _tensors(settings, tokens, DTYPES[dtype])
-            return point | measure_narrow(
-                *tensors,
-                config,
-                repetitions=settings.repetitions,
-                device=settings.device,
-                loaded=settings.beside_load,
-            )
+            try:
+                return point | measure_narrow(
+                    *tensors,
+                    config,
+                    repetitions=settings.repetitions,
+                    device=settings.device,
+                    loaded=settings.beside_load,
+                    backend=backend,
+                )
+            except FocusError as error:
+                return point | {"failure": str(error)}
     inputs = _problem(settings, tokens, num_groups, top_k, DTYPES[dtype], share)
     reads = None if inputs.reads_own_groups else inputs.query_membership
     window, sink_tokens = settings.window, settings.sink_tokens

@@ -45,6 +45,7 @@ def measure_narrow(
     repetitions: int,
     device: str,
     loaded: bool = False,
+    backend: str = "auto",
 ) -> dict[str, Any]:
     """Time narrow groups against full attention; the choice of pages is part of attention here.
 
@@ -58,9 +59,13 @@ def measure_narrow(
         repetitions: as in `alternate`.
         device: "cpu" or "cuda".
         loaded: measure once more while another process is busy.
+        backend: one of `focus_core.routing.narrow.attention.NARROW_BACKENDS`.
 
     Returns:
         The fields of a point of `focus_core.bench.attention.run_bench`.
+
+    Raises:
+        FocusError: the backend is none of them, or cannot run here.
     """
     kv_heads, tokens, head_dim = key.shape[1:]
     scale = head_dim**-0.5
@@ -73,9 +78,11 @@ def measure_narrow(
     def groups() -> Tensor:
         return assign(router, router(key), config).argmax(-1)[None]
 
-    def sparse(parts: tuple[Tensor, Tensor, Tensor] = (query, key, value), stop: int | None = None) -> NarrowOutput:
+    def sparse(
+        parts: tuple[Tensor, Tensor, Tensor] = (query, key, value), stop: int | None = None, by: str = backend
+    ) -> NarrowOutput:
         queries, keys, values, groups_of = (part[:, :, :stop] for part in (*parts, labels))
-        return narrow_attention(queries, keys, values, groups_of, config.num_groups, reading, scale=scale)
+        return narrow_attention(queries, keys, values, groups_of, config.num_groups, reading, scale=scale, backend=by)
 
     def full() -> Tensor:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
@@ -88,13 +95,13 @@ def measure_narrow(
     times = {name: spread(each) for name, each in runs.items()}
     full_s, sparse_s, select_s = (times[name]["median"] for name in ("full_s", "sparse_s", "select_s"))
     short = min(tokens, CHECKED_TOKENS)
-    exact = sparse((query.double(), key.double(), value.double()), short)
+    exact = sparse((query.double(), key.double(), value.double()), short, "chunked")
     ours = sparse(stop=short)
     return {
         "kept_share": kept_share,
         "bound": 1 / kept_share,
         "input_bytes": sum(tensor.nbytes for tensor in (query, key, value)),
-        "backend_used": "narrow",
+        "backend_used": "narrow" if backend == "auto" else f"narrow {backend}",
         "full_s": times["full_s"],
         "sparse_s": times["sparse_s"],
         "speedup": full_s / sparse_s,

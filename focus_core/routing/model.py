@@ -178,7 +178,9 @@ class FocusModel(nn.Module):
 
         Args:
             mode: "hard", "soft" or "off".
-            backend: attention backend of hard routing, see `focus_core.attention.BACKENDS`.
+            backend: attention backend of hard routing, see `focus_core.attention.BACKENDS`. Narrow groups have those of
+                `focus_core.routing.narrow.attention.NARROW_BACKENDS` for whole texts; tokens that follow a cache, and
+                layers with a window of their own, take the way of "auto" whatever it is.
             rule: replaces the mode's own rule (training objectives).
             changes: settings of `FocusConfig` to change: top_k (for all layers), layer_top_k, window, sink_tokens.
 

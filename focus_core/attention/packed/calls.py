@@ -27,7 +27,7 @@ BIAS_ELEMENTS = 1 << 25
 
 
 class Packed(NamedTuple):
-    """Sequences one after another, for a causal call aligned at their ends.
+    """Sequences one after another, for one call.
 
     Attributes:
         query: (Nq, H, D).
@@ -37,6 +37,8 @@ class Packed(NamedTuple):
         key_starts: (L + 1,) int32.
         longest_query: tokens of the longest sequence.
         longest_key: the same of the keys.
+        causal: query r of a sequence with q queries and n keys sees keys 0..n - q + r, so both are aligned at their
+            ends; otherwise it sees all of its sequence.
     """
 
     query: Tensor
@@ -46,17 +48,17 @@ class Packed(NamedTuple):
     key_starts: Tensor
     longest_query: int
     longest_key: int
+    causal: bool = True
 
 
-CausalKernel = Callable[[Packed, float], AttentionOutput]
-"""Packed sequences and scale to output (Nq, H, D) and log-sum-exp (Nq, H); query r of a sequence with q
-queries and n keys sees keys 0..n - q + r."""
+PackedKernel = Callable[[Packed, float], AttentionOutput]
+"""Packed sequences and scale to output (Nq, H, D) and log-sum-exp (Nq, H)."""
 
 BiasKernel = Callable[[Tensor, Tensor, Tensor, Tensor, float], AttentionOutput]
 """query (B, H, R, D), key and value (B, H, N, D), bias (B, 1, R, N) and scale to output and log-sum-exp."""
 
 
-def packed_attention(inputs: AttentionInputs, causal_kernel: CausalKernel, bias_kernel: BiasKernel) -> AttentionOutput:
+def packed_attention(inputs: AttentionInputs, causal_kernel: PackedKernel, bias_kernel: BiasKernel) -> AttentionOutput:
     """Exact attention from the two kernels; memory grows with T."""
     output = torch.zeros_like(inputs.query, memory_format=torch.contiguous_format)
     logsumexp = torch.full(inputs.query.shape[:3], float("-inf"), device=inputs.query.device)
@@ -82,7 +84,7 @@ def _add_packed(
     whole: AttentionOutput,
     tensors: tuple[Tensor, Tensor, Tensor],
     lists: MemberLists,
-    kernel: CausalKernel,
+    kernel: PackedKernel,
     *,
     num_sinks: int,
     scale: float,

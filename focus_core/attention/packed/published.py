@@ -31,11 +31,11 @@ def flash_merge(inputs: AttentionInputs) -> AttentionOutput:
     """
     if inputs.query.device.type == "cuda":
         return varlen(inputs)
-    return packed_attention(inputs, cpu_causal, cpu_bias)
+    return packed_attention(inputs, cpu_packed, cpu_bias)
 
 
-def cpu_causal(packed: Packed, scale: float) -> AttentionOutput:
-    """Packed causal attention on the CPU, a call per sequence (two where the keys go further back)."""
+def cpu_packed(packed: Packed, scale: float) -> AttentionOutput:
+    """Packed attention on the CPU, a call per sequence; under a bias where causal keys go further back."""
     group = packed.query.shape[1] // packed.key.shape[1]
     output = torch.empty_like(packed.query)
     logsumexp = torch.empty(packed.query.shape[:2])
@@ -50,11 +50,11 @@ def cpu_causal(packed: Packed, scale: float) -> AttentionOutput:
             )
             earlier = (end - begin) - (last - first)
             bias = None
-            if earlier:
+            if packed.causal and earlier:
                 bias = torch.zeros(last - first, end - begin, dtype=query.dtype)
                 later = torch.ones(bias.shape, dtype=torch.bool).triu_(earlier + 1)
                 bias = bias.masked_fill_(later, float("-inf"))[None, None]
-            part = cpu_flash(query, key, value, scale, bias=bias, causal=not earlier)
+            part = cpu_flash(query, key, value, scale, bias=bias, causal=packed.causal and not earlier)
             output[first:last] = part.output[0].transpose(0, 1)
             logsumexp[first:last] = part.logsumexp[0].transpose(0, 1)
         first, begin = last, end

@@ -11,13 +11,23 @@ from focus_core.attention.packed.calls import Packed, packed_attention
 
 def cuda_obstacle(inputs: AttentionInputs) -> str | None:
     """The reason why flash kernels on CUDA do not support these inputs; None if they do."""
-    if inputs.query.device.type != "cuda":
+    return kernel_obstacle(inputs.query, inputs.value) or packed_obstacle(inputs)
+
+
+def kernel_obstacle(query: Tensor, value: Tensor) -> str | None:
+    """The reason why flash kernels on CUDA do not take such tensors; None if they do.
+
+    Args:
+        query: (B, H, Tq, D).
+        value: (B, Hkv, T, Dv).
+    """
+    if query.device.type != "cuda":
         return "needs tensors on a CUDA device"
-    if inputs.query.dtype not in (torch.float16, torch.bfloat16):
-        return f"needs float16 or bfloat16 and got {inputs.query.dtype}"
-    if inputs.query.shape[3] > 256 or inputs.query.shape[3] % 8 or inputs.value.shape[3] != inputs.query.shape[3]:
+    if query.dtype not in (torch.float16, torch.bfloat16):
+        return f"needs float16 or bfloat16 and got {query.dtype}"
+    if query.shape[3] > 256 or query.shape[3] % 8 or value.shape[3] != query.shape[3]:
         return "needs one head size for keys and values, a multiple of 8 and at most 256"
-    return packed_obstacle(inputs)
+    return None
 
 
 def packed_obstacle(inputs: AttentionInputs) -> str | None:
@@ -41,7 +51,7 @@ MOST_GROUPS = 2
 
 def varlen(inputs: AttentionInputs) -> AttentionOutput:
     """Exact attention through `torch.nn.attention.varlen.varlen_attn`, float16 or bfloat16, no gradients."""
-    return packed_attention(inputs, _torch_varlen, efficient_attention)
+    return packed_attention(inputs, torch_varlen, efficient_attention)
 
 
 def efficient_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float) -> AttentionOutput:
@@ -55,7 +65,8 @@ def efficient_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor,
     return AttentionOutput(output, logsumexp[:, :, : query.shape[2]])
 
 
-def _torch_varlen(packed: Packed, scale: float) -> AttentionOutput:
+def torch_varlen(packed: Packed, scale: float) -> AttentionOutput:
+    """The kernel of `varlen`: packed sequences in one call, see `focus_core.attention.packed.calls.PackedKernel`."""
     from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
     output, logsumexp = varlen_attn(
@@ -68,7 +79,7 @@ def _torch_varlen(packed: Packed, scale: float) -> AttentionOutput:
         packed.longest_key,
         return_aux=AuxRequest(lse=True),
         scale=scale,
-        window_size=(-1, 0),
+        window_size=(-1, 0 if packed.causal else -1),
         enable_gqa=packed.query.shape[1] != packed.key.shape[1],
     )
     # The kernel returns (H, Nq), unlike the documentation of the function.

@@ -11,12 +11,17 @@ from torch import Tensor
 from focus_core.attention import AttentionOutput, PairCounts, focus_attention
 from focus_core.attention.cpu.kernel import FAR, cpu_flash
 from focus_core.attention.reference import attention_logits
+from focus_core.errors import FocusError
+from focus_core.routing.narrow.packed import PACKED, packed_kernel, packed_prefill
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.reads import blocks_read
 from focus_core.routing.narrow.summaries import RunningSums, Summaries
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
+
+NARROW_BACKENDS = ("auto", "chunked", *PACKED)
+"""Backends of `narrow_attention`, by name."""
 
 
 class NarrowOutput(NamedTuple):
@@ -74,10 +79,18 @@ def narrow_attention(
     *,
     scale: float,
     softcap: float | None = None,
+    backend: str = "auto",
 ) -> NarrowOutput:
     """Exact attention over window, sinks and read groups, and one pseudo-key for each group that is not read.
 
     Computes in float32 (float64 for float64 inputs). Memory grows with C * T, never with T * T.
+
+    The backends, all with the same result:
+
+    - "chunked": plain PyTorch, a chunk of queries at a time, on any device, with gradients.
+    - "varlen" and "flash": variable-length calls on CUDA, see `focus_core.routing.narrow.packed`. The keys of window,
+      sinks and read groups are attended in float16 or bfloat16, as the kernels are. Unverified on CUDA.
+    - "auto": compiled loops on a CPU where they can, else "chunked", on CUDA too.
 
     Args:
         query: position-encoded, of whole texts without padding.
@@ -88,8 +101,18 @@ def narrow_attention(
         reading: window, sinks, borders and budget.
         scale: factor of the dot products.
         softcap: logits become softcap * tanh(logits / softcap).
+        backend: one of `NARROW_BACKENDS`.
+
+    Raises:
+        FocusError: unknown backend, or one that does not support these tensors.
     """
     length = query.shape[2]
+    if backend not in NARROW_BACKENDS:
+        raise FocusError(f"backend is {backend!r}: narrow groups have {', '.join(NARROW_BACKENDS)}.")
+    if backend in PACKED:
+        kernel = packed_kernel(backend, query, key, value, softcap)
+        packed = packed_prefill(query, key, value, groups, num_groups, reading, scale=scale, kernel=kernel)
+        return NarrowOutput(packed.output, packed.logsumexp, _pair_counts(length, reading, packed.pairs_read))
     full = reading.full_until(length)
     first = _attend_all(query[:, :, :full], key[:, :, :full], value[:, :, :full], scale, softcap)
     if groups is None or full == length:
@@ -97,7 +120,7 @@ def narrow_attention(
     # It needs Numba, which takes a second to import.
     from focus_core.routing.narrow.compiled import prefill as compiled
 
-    if compiled.supported(query, key, value, reading, softcap):
+    if backend == "auto" and compiled.supported(query, key, value, reading, softcap):
         found = compiled.prefill(query, key, value, groups, num_groups, reading, scale=scale)
         pairs = _pair_counts(length, reading, found.pairs_read)
         found.logsumexp[:, :, :full] = first.logsumexp

@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 
 
 def attend_narrow(call: AttentionCall) -> AttentionOutput:
-    """Attention over narrow groups for whole texts; rows with padding one by one, as if it were not there."""
+    """Attention over narrow groups for whole texts; rows with padding one by one, as if it were not there.
+
+    The backend is that of the call, see `narrow_attention`.
+    """
     reading, geometry = call.routing.reading(), call.geometry
-    settings = {"scale": geometry.scale, "softcap": geometry.softcap}
+    settings = {"scale": geometry.scale, "softcap": geometry.softcap, "backend": call.backend}
     # Groups take time, and are not asked for where all queries attend to everything.
     groups = None if reading.attends_all(call.query.shape[2]) else call.routing.key_groups[:, None]
     num_groups, tensors = call.config.num_groups, (call.query, call.key, call.value)

@@ -10,7 +10,7 @@ import focus_core.attention.registry as registry
 from focus_core.attention import BACKENDS, focus_attention
 from focus_core.attention.lists import member_lists
 from focus_core.attention.packed.calls import packed_attention
-from focus_core.attention.packed.published import cpu_bias, cpu_causal
+from focus_core.attention.packed.published import cpu_bias, cpu_packed
 from focus_core.errors import FocusError
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
@@ -139,7 +139,7 @@ def test_packing_for_cuda_agrees_when_cpu_kernels_run_it(problem, dtype, small):
     tensors, membership, options = problem
     options = options | dict(softcap=None, sliding_window=None, query_membership=None)
     membership = membership & (membership.cumsum(2) <= (4 if dtype == torch.float32 else 2))
-    packed = registry.Backend(lambda inputs: packed_attention(inputs, cpu_causal, cpu_bias))
+    packed = registry.Backend(lambda inputs: packed_attention(inputs, cpu_packed, cpu_bias))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(registry.BACKENDS, "packed", packed)
         if small:

@@ -69,6 +69,15 @@ def test_a_backend_that_cannot_run_is_recorded(tmp_path):
     assert "CUDA" in point["failure"] and "sparse_s" not in point
 
 
+def test_a_backend_of_narrow_groups_is_timed_or_its_refusal_recorded(tmp_path):
+    backends = ("chunked", "varlen", "dense")
+    small = {"sizes": (200,), "routings": ((8, 1),), "shares": (0.3,), "dtypes": ("float32",), "repetitions": 1}
+    settings = bench.BenchSettings(router="narrow", backends=backends, **small)
+    plain, varlen, dense = bench.run_bench(settings, tmp_path / "bench.json")["points"]
+    assert plain["backend_used"] == "narrow chunked" and plain["sparse_s"]["median"] > 0
+    assert "CUDA" in varlen["failure"] and "narrow groups have" in dense["failure"]
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"schema": "focus-bench/1"}', "{}"])
 def test_other_files_are_not_overwritten(tmp_path, content):
     out = tmp_path / "bench.json"

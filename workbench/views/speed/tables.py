@@ -40,7 +40,7 @@ _MAX_WORD = 120
 _ROUTING_PARTS = ("projection", "calibrated", "top_k", "sort")
 """Parts of the time of causal routing at inference; Sinkhorn runs in training only."""
 NARROW = "narrow"
-"""The backend of narrow groups, whose time has the choice of pages in it; `select_s` is the assignment of keys."""
+"""How backends of narrow groups begin; their time has the choice of pages, and `select_s` the assignment of keys."""
 
 PUBLISHED_TOKENS = (1024, 4096, 16384, 32768, 65536, 262144, 1048576)
 PUBLISHED = {4: (0.2, 0.5, 1.5, 2.2, 3.0, 4.0, 4.1), 8: (0.2, 0.6, 1.8, 3.1, 4.7, 7.6, 8.6)}
@@ -214,8 +214,8 @@ def series_name(num_groups: int, top_k: int, dtype: str, backend: str = "", shar
 
     Narrow groups have a share and no k.
     """
-    if backend == NARROW:
-        return f"narrow groups, {share or 0:.0%} of the distant pairs, {dtype}"
+    if backend.startswith(NARROW):
+        return f"{backend.replace(NARROW, 'narrow groups', 1)}, {share or 0:.0%} of the distant pairs, {dtype}"
     unequal = "" if share is None else f", unequal groups ({share:.0%})"
     return f"K={num_groups}, k={top_k}{unequal}, {dtype}" + (f", {backend}" if backend else "")
 
@@ -292,7 +292,7 @@ def _point(point: dict[str, Any]) -> dict[str, Any]:
     return {
         "series": series_name(known["K"], known["k"], known["dtype"], backend, share),
         **known,
-        "unequal": share is not None and backend != NARROW,
+        "unequal": share is not None and not backend.startswith(NARROW),
         "backend": backend,
         **dict(zip(("full s", "full min s", "full max s"), full)),
         **dict(zip(("sparse s", "sparse min s", "sparse max s"), sparse)),
