@@ -54,13 +54,17 @@ def missed(kernel: dict[str, Any], model: dict[str, Any], cache: dict[str, Any])
     prefill, window = by_tokens(model, "prefill"), by_tokens(model, "prefill", "window")
     longest = max(prefill)
     point, memory = points[longest], _memory(model, longest)
+    last, page = points[max(points)], model["settings"]["config"]["page_size"]
+    with_assignment = [each["speedup_with_choice"] / each["bound"] for each in (point, last)]
     worse = [tokens for tokens, speed in prefill.items() if window.get(tokens, 0) > speed]
     lengths = "every measured length" if worse == list(prefill) else " and ".join(f"{each:,}" for each in worse)
     return "\n".join(
         (
             f"- **The bound.** At {longest:,} tokens the attention call reaches {point['share_of_bound']:.0%} of its "
-            "bound with the choice of pages. With the assignment of keys to groups it reaches "
-            f"{point['speedup_with_choice'] / point['bound']:.0%}.",
+            f"bound with the choice of pages. With the assignment of keys to groups it reaches "
+            f"{with_assignment[0]:.0%}, and {with_assignment[1]:.0%} at {last['tokens']:,}. The bound "
+            f"counts pairs alone. A score and a summary for every page of {page} keys "
+            f"are as much work as {1 / page:.0%} of all pairs.",
             f"- **A window.** Prefill with a window of the same share is faster at {lengths}. The window keeps other "
             "pairs, and loses more ([frontier](frontier.md)).",
             f"- **Short texts.** The smallest speed-up of prefill is {min(prefill.values()):.2f}, at "

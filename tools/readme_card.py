@@ -13,7 +13,7 @@ from typing import Any
 import cards
 import narrow_speeds
 import numpy as np
-from benchmark_card import RETRIEVAL
+from benchmark_card import RETRIEVAL, pairs
 from cards import ROOT, Pages, Record, item, read, read_if_there, table
 from frontier_kinds import (
     FRESH,
@@ -154,7 +154,7 @@ def limits(
         item(f"**{title}.** {text}")
         for title, text in (
             ("Much faster models", faster(model, other)),
-            ("Retrieval of one of many pairs", finding(retrieval)),
+            ("Retrieval of one of many pairs", f"{pairs(retrieval)} [Benchmarks](docs/benchmarks.md)."),
             ("A gain in perplexity", adaptation),
             ("Closest of all", closest(*there(record, long))),
             ("The trained routers as good selectors", trained(record)),
@@ -177,27 +177,6 @@ def faster(model: Record, other: Record) -> str:
         f"Prefill of {' and '.join(f'{tokens:,}' for tokens in lengths)} tokens runs at {told}; with a window of the "
         f"same share it runs at {beside}. Another {machine_of(other)['device']} gave {elsewhere} "
         "([speed](docs/speed.md))."
-    )
-
-
-def finding(retrieval: Record) -> str:
-    """Retrieval of one of many pairs, at the longest texts and at those before."""
-    found: dict[int, dict[str, Any]] = {}
-    for row in retrieval["results"]:
-        name, _, tokens = row["task"].partition("_")
-        if name == "pairs":
-            found.setdefault(int(tokens), {})[row["mode"]] = row
-    (short, less), (long, more) = sorted(found.items())[-2:]
-    right = [
-        [round(rows[mode]["metrics"]["acc"] * rows[mode]["items_scored"]) for mode in ("hard", "off")]
-        for rows in (less, more)
-    ]
-    both = f"both answer {right[0][0]}" if len(set(right[0])) == 1 else f"they answer {right[0][0]} and {right[0][1]}"
-    lower = cards.direction(less["hard"]["differences"]["gold_log_probability"]) < 0
-    rest = ", the default at lower log-likelihoods" if lower else ""
-    return (
-        f"Of {more['off']['items_scored']} questions about lists of {long:,} tokens the default answers {right[1][0]} "
-        f"rightly, the untouched model {right[1][1]}. At {short:,} {both}{rest} ([benchmarks](docs/benchmarks.md))."
     )
 
 

@@ -83,7 +83,7 @@ def limits() -> str:
             "- The form of these routers was chosen on texts of the table, too.",
             f"- The attention call pays off from {even:,} tokens on, in float32 on one CPU. Prefill of the whole model "
             f"runs at {_each(prefill)} ([docs/speed.md](../../../docs/speed.md)).",
-            f"- Retrieval of one of many pairs suffers ([docs/benchmarks.md](../../../docs/benchmarks.md)): "
+            "- Retrieval of one of many pairs ([docs/benchmarks.md](../../../docs/benchmarks.md)): "
             f"{pairs(read(RETRIEVAL))}",
         )
     )
