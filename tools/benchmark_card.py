@@ -104,26 +104,25 @@ def pairs(record: dict[str, Any]) -> str:
         if name == "pairs":
             found.setdefault(int(tokens), {})[row["mode"]] = row
     lengths = sorted(found)
-    items, ours, untouched = (
-        listed(each)
-        for each in (
-            [f"{found[tokens]['off']['items_scored']}" for tokens in lengths],
-            *([_right(found[tokens][mode]) for tokens in lengths] for mode in ("hard", "off")),
-        )
-    )
-    told = listed([f"{tokens:,}" for tokens in lengths])
-    worse = {
-        what: [tokens for tokens in lengths if cards.direction(found[tokens]["hard"]["differences"][key]) < 0]
-        for what, key in (("accuracy", "acc"), ("log-likelihood of right answers", "gold_log_probability"))
-    }
-    lower = [
-        f"{what} at {listed([f'{tokens:,}' for tokens in where])}" if where else f"{what} at none"
-        for what, where in worse.items()
-    ]
+    items = dict.fromkeys(f"{found[tokens]['off']['items_scored']}" for tokens in lengths)
+    right = [listed([_right(found[tokens][mode]) for tokens in lengths]) for mode in ("hard", "off")]
     return (
-        f"Of {items} questions about lists of {told} tokens the default answers {ours} rightly, the untouched model "
-        f"{untouched}. Significantly lower: {listed(lower)}."
+        f"Over lists of {_tokens(lengths)} tokens the default answers {right[0]} of {listed(list(items))} questions "
+        f"rightly, the untouched model {right[1]}.{_lower(found, 'acc', 'Accuracy is')}"
+        f"{_lower(found, 'gold_log_probability', 'Log-likelihoods of right answers are')}"
     )
+
+
+def _lower(found: dict[int, dict[str, dict[str, Any]]], metric: str, what: str) -> str:
+    """At which lengths the default is significantly worse; empty for none."""
+    where = [tokens for tokens in sorted(found) if cards.direction(found[tokens]["hard"]["differences"][metric]) < 0]
+    if not where:
+        return ""
+    return f" {what} significantly lower{'' if len(where) == len(found) else f' at {_tokens(where)}'}."
+
+
+def _tokens(lengths: list[int]) -> str:
+    return listed([f"{tokens:,}" for tokens in lengths])
 
 
 def _right(row: dict[str, Any]) -> str:

@@ -211,11 +211,16 @@ def model_table(record: dict[str, Any]) -> str:
         for row in record["results"]
         if row["task"] == "prefill"
     )
+    runs = (
+        f"Medians of {measured['repetitions']} runs of prefill and of {measured['steps']} decoded tokens. Runs of one "
+        f"prefill differ by up to {spread:.0%}, so differences of a few per cent mean nothing."
+        if measured["repetitions"] > 1
+        else "One run of prefill, so differences of some per cent mean nothing; medians of "
+        f"{measured['steps']} decoded tokens."
+    )
     text = (
         f"{record['settings']['routers']}, {record['settings']['dtype']}, {machine['device']}, "
-        f"{machine['threads']} threads, {record['made']['date'][:10]}; text: {record['data'][0]['name']}. Medians of "
-        f"{measured['repetitions']} runs of prefill and of {measured['steps']} decoded tokens. Runs of one prefill "
-        f"differ by up to {spread:.0%}, so differences of a few per cent mean nothing."
+        f"{machine['threads']} threads, {record['made']['date'][:10]}; text: {record['data'][0]['name']}. {runs}"
     )
     switch = ["with `full_below`"] if routed(record, "prefill", "switched") else []
     columns = ("task", "tokens", "tokens/s", "speed-up", *switch, "window of the same share")
