@@ -142,4 +142,4 @@ def test_a_damaged_record_is_refused_in_one_sentence(record):
     (found,) = find_records([record])
     with pytest.raises(FocusError, match="damaged"):
         read(found)
-    assert len(kinds_table({"points": []})) == 0
+    assert len(kinds_table({"model": {"name": "tiny"}, "points": []})) == 0
