@@ -63,7 +63,7 @@ def export_model(
         folder: must be new or empty.
         copy: write the base model's weights too; otherwise its name, and the hash of its weights.
         full_below: earlier tokens attend to everything; None measures it on the machine that serves.
-        cache_bits: 8 keeps distant keys and values in 8 bits, with narrow groups; None as they are.
+        cache_bits: 8 keeps distant keys and values in 8 bits, with narrow groups; None as the routers say.
         progress: told of loading.
 
     Returns:
@@ -160,7 +160,7 @@ def load_export(
     focus = FocusModel.from_pretrained(loaded.model, folder / ROUTERS)
     full_below = record.get("full_below")
     full_below = crossover(focus, progress=progress) if full_below is None else full_below
-    focus.attend(full_below=full_below, cache_bits=record.get("cache_bits"))
+    focus.attend(full_below=full_below, cache_bits=record.get("cache_bits") or focus.config.cache_bits)
     return loaded, focus
 
 

@@ -160,6 +160,10 @@ def test_a_folder_says_how_the_cache_is_kept(tiny_llama, model_folder, tmp_path)
     assert torch.equal(as_exported, rounded)
     assert not torch.equal(rounded, exact)
 
+    retrofit(tiny_llama.model, NARROW.replace(cache_bits=8)).save_pretrained(tmp_path / "rounded")
+    export_model(model_folder, tmp_path / "rounded", tmp_path / "as_routers_say", full_below=0)
+    assert torch.equal(written(load_export(tmp_path / "as_routers_say")[1]), rounded)
+
 
 @pytest.mark.parametrize(
     "name", ["routers/routers.safetensors", "routers/focus_config.json", "tokenizer.json", "x.jinja"]
