@@ -46,19 +46,19 @@ def test_what_is_stopped_resumes_with_and_without_a_cluster(texts, model_folder,
     work, worked = AlignJob.work, []
     monkeypatch.setattr(AlignJob, "work", lambda *given: worked.append(given[3]) or work(*given))
     one, documents, stored = aligned(texts, model_folder), len(worked), [0]
-    assert not list(runs.rglob("0*"))
+    assert not list(runs.rglob("0???????"))
     for share, options in ((0.1, {}), (0.25, {"cluster": cluster})):  # half of the whole is routing
         with pytest.raises(KeyboardInterrupt):
             aligned(texts, model_folder, progress=stops("Tagging", share), **options)
-        stored.append(len(list(runs.rglob("0*"))))
+        stored.append(len(list(runs.rglob("0???????"))))
     assert 0 < stored[1] < stored[2] < documents
     worked.clear()
     with pytest.raises(KeyboardInterrupt):
         aligned(texts, model_folder, progress=stops("Scoring", 0.0))
-    assert len(worked) == documents - stored[2] and len(list(runs.rglob("0*"))) == documents
+    assert len(worked) == documents - stored[2] and len(list(runs.rglob("0???????"))) == documents
     worked.clear()
     again = aligned(texts, model_folder, cluster=cluster)
-    assert not worked and not list(runs.rglob("0*"))
+    assert not worked and not list(runs.rglob("0???????"))
     assert {**again.record, "made": 0} == {**one.record, "made": 0}
     assert again.sample.words == one.sample.words and np.array_equal(again.sample.groups, one.sample.groups)
 
