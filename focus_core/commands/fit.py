@@ -32,7 +32,8 @@ def fit(
     share: Annotated[
         float,
         typer.Option(
-            parser=finite(0, 1), help="Share of the keys beyond the window that a query reads; the mean over heads."
+            parser=finite(0, 1),
+            help="Share of the pairs beyond the window that queries read; by need, of a whole text.",
         ),
     ] = 0.15,
     one_share: Annotated[
@@ -57,9 +58,9 @@ def fit(
 
     A second pass over one block of each text fits how much the spread of
     the keys of a page counts in its summary, for every query head. A third
-    one measures what every head loses at several shares, and gives each the
-    share it needs; once in blocks of 2,048 tokens and once in blocks of
-    8,192, since heads need unlike shares of longer texts.
+    one measures what every head loses at several shares and places, and
+    gives each the shares it needs; once in blocks of 2,048 tokens and once
+    in blocks of 8,192, since heads need unlike shares of longer texts.
 
     Example: focus fit --data texts/ --out runs/narrow
     """

@@ -90,7 +90,8 @@ class FocusConfig:
             `top_k` for one call replaces it.
         count_weight: weight of the log of a narrow group's size in its score; see docs/method.md.
         page_size: P, keys of a page of a narrow group; with a `read_share` queries read pages. None for whole groups.
-        shares_by_need: each query head reads a share of its own, as `focus fit` measured; `read_share` is their mean.
+        shares_by_need: each query head reads a share of its own, as `focus fit` measured; `read_share` is that of all
+            their pairs, in texts as long as those that it measured.
         shares_at: with `shares_by_need`, rising numbers of keys beyond the window for which the shares of heads were
             measured; between two of them a share lies on the line through both. Empty where one holds for all.
         count_spread: summaries of narrow groups count how far their keys are spread about the mean, with a weight for

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ LENGTH = 1024
 """Tokens of a block on which groups are fitted, where the model has as many positions."""
 NEED_LENGTH = 2048
 """Tokens of a block on which spread and need of heads are measured, where the model has as many positions."""
-SHARES_AT = (NEED_LENGTH, 4096)
-"""Keys beyond the window up to which needs in such blocks hold, and from which on those in longer ones do."""
+LONG_BLOCKS = 8
+"""Blocks of each greater length on which need is measured, at most: each takes minutes, and has many tokens."""
+SHARES_AT = (64, 192, 512, 1024, NEED_LENGTH, 4096)
+"""Keys beyond the window for which heads have shares; those above the length of a block are measured in longer ones."""
 
 
 def narrow_config(**changes: Any) -> FocusConfig:
@@ -80,8 +83,7 @@ def fit_routers(
     pools = [token_blocks(loaded.tokenizer, documents([Source(path)]), length, max_blocks=each) for path in files]
     blocks = np.concatenate(pools)
     need = _need_blocks(loaded, files, config) if config.shares_by_need or config.count_spread else []
-    # Of one length alone the shares hold for all.
-    config = config.replace(shares_at=config.shares_at[: len(need)] if len(need) > 1 else ())
+    config = config.replace(shares_at=_measured_places(config, need[-1].shape[1]) if config.shares_by_need else ())
     focus = fit_narrow(loaded.model, blocks, config, need=need, seed=seed, progress=progress)
     try:
         focus.save_pretrained(out)
@@ -98,15 +100,16 @@ def fit_routers(
 
 
 def _need_blocks(loaded: LoadedModel, files: Sequence[Path], config: FocusConfig) -> list[np.ndarray]:
-    """Blocks that need is measured on, for each of the config's `shares_at`: one of each file that is long enough.
+    """Blocks that spread and need are measured on, shorter ones first: one of each file that is long enough.
 
-    A block for the later of them has twice as many tokens, since half of a block is before a query in the mean. What
-    is longer than the model's positions, or than every file, is left out.
+    A longer block has twice as many tokens as its place has keys, since half of a block is before a query in the mean.
+    What is longer than the model's positions, or than every file, is left out.
     """
     positions = positions_of(loaded.model)
     lengths = [min(NEED_LENGTH, positions or NEED_LENGTH)]
     if config.shares_by_need:
-        lengths += [2 * keys for keys in config.shares_at[1:] if positions is None or 2 * keys <= positions]
+        longer = [2 * keys for keys in config.shares_at if keys > lengths[0]]
+        lengths += [length for length in longer if positions is None or length <= positions]
     found = []
     for length in lengths:
         blocks = []
@@ -115,5 +118,15 @@ def _need_blocks(loaded: LoadedModel, files: Sequence[Path], config: FocusConfig
                 blocks.append(token_blocks(loaded.tokenizer, documents([Source(path)]), length, max_blocks=1))
         if not blocks:
             break
+        if found:
+            chosen = np.linspace(0, len(blocks) - 1, min(LONG_BLOCKS, len(blocks))).round().astype(int)
+            blocks = [blocks[number] for number in chosen]
         found.append(np.concatenate(blocks))
     return found
+
+
+def _measured_places(config: FocusConfig, length: int) -> tuple[int, ...]:
+    """The `shares_at` that blocks of this length, and shorter ones, decide; none where it is one alone."""
+    reached = (0, *config.shares_at)
+    places = [place for before, place in pairwise(reached) if place <= length and before < length - config.window]
+    return tuple(places) if len(places) > 1 else ()

@@ -49,8 +49,9 @@ def fit_narrow(
         blocks: (N, T) int64 token ids of broad text; 6,000 tokens or more. All blocks pass through the model together.
         config: settings with router="narrow"; the default budget reads 15% of the distant keys.
         num_groups: K, where no config says it.
-        need: (N, T) token ids for these passes, one block at a time: an array for each of the config's `shares_at`, the
-            first of which also serves to fit spread; `blocks` alone when empty.
+        need: (N, T) token ids for these passes, one block at a time: an array for each length T, shorter ones first.
+            The first also serves to fit spread, and the last has as many tokens as the last of the config's
+            `shares_at`, or more. `blocks` alone when empty.
         seed: of k-means.
         progress: told the share done.
 
@@ -70,8 +71,11 @@ def fit_narrow(
             f"{blocks.size} tokens are too few to fit {config.num_groups} groups: give more text, 6,000 tokens or more."
         )
     need = need or [blocks]
-    if len(need) != max(1, len(config.shares_at)):
-        raise FocusError(f"need and shares_at go together, and they are {len(need)} and {len(config.shares_at)}.")
+    longest = need[-1].shape[1]
+    if config.shares_by_need and config.shares_at and config.shares_at[-1] > longest:
+        raise FocusError(
+            f"shares_at has {config.shares_at[-1]:,} keys, and blocks of need have {longest:,} tokens at most."
+        )
     focus = retrofit(model, config, seed=seed)
 
     def fit(routing: LayerRouting) -> None:

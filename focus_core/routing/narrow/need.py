@@ -1,7 +1,7 @@
 """How much of the text each query head must read: its error at several shares, and shares that make their sum least.
 
-Heads differ by a factor of a hundred: some look for one token, others take a mean. One share for all is too much for
-most and too little for a few.
+Heads differ by a factor of a hundred: some look for one token, others take a mean. Early in a text there are few keys,
+and each query needs more of them. One share for all is too much for most and too little for a few.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from torch import Tensor, nn
 
 from focus_core.attention import AttentionOutput
 from focus_core.progress import Progress, silent
+from focus_core.routing.layer import reading_of
 from focus_core.routing.model import FocusModel
 from focus_core.routing.narrow.attention import narrow_attention
+from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.routers.narrow import MEANS
 from focus_core.routing.rules import AttentionCall, Rule, hard_groups
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 MEASURED = (0.0, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
 """Shares at which the error of every head is measured; 1 is full attention."""
-SPARSELY = (*MEASURED[:-1:2], 1.0)
+SPARSELY = (0.0, 0.02, 0.05, 0.1, 0.18, 0.35, 1.0)
 """Those in longer texts, where each takes minutes."""
 
 
@@ -37,57 +39,106 @@ def fit_shares(focus: FocusModel, texts: Sequence[np.ndarray], *, progress: Prog
 
     Args:
         focus: narrow routers with `shares_by_need`, their groups fitted.
-        texts: for each of `FocusConfig.shares_at`, or alone without them: (N, T) int64 token ids of broad text, longer
-            than the window.
+        texts: of one length T or more, shorter ones first: (N, T) int64 token ids of broad text, longer than the
+            window. Each length plans those of `FocusConfig.shares_at` up to it that shorter ones have not, so that the
+            pairs of such a text are as many as the mean share says.
         progress: told the share done.
     """
-    for place, blocks in enumerate(texts):
-        measured = SPARSELY if place else MEASURED
-        errors = head_errors(focus, blocks, measured, progress=progress)
-        layers = sorted(errors)
-        if not layers:  # every layer has a sliding window of its own, and reads nothing
+    config, earlier = focus.config, 0
+    for number, blocks in enumerate(texts):
+        measured = SPARSELY if number else MEASURED
+        length = blocks.shape[1]
+        places = [place for place in config.shares_at if place <= length] or [length]
+        reading = reading_of(config, config.top_k, share=0.0)
+        weights = place_weights(places, length, config.window)
+        errors = head_errors(focus, blocks, measured, weights=weights, progress=progress)
+        if not errors:  # every layer has a sliding window of its own, and reads nothing
             return
-        planned = plan_shares(np.concatenate([errors[layer] for layer in layers]), measured, MEANS)
-        for layer, shares in zip(layers, np.split(planned, len(layers), axis=1)):
-            stored: Any = focus.router(layer).shares
-            (stored[place] if focus.config.shares_at else stored).copy_(torch.from_numpy(shares))
+        stored: list[Any] = [focus.router(layer).shares for layer in sorted(errors)]
+        stored = [shares.view(-1, *shares.shape[-2:]) for shares in stored]  # (A, M, Hq)
+        costs = pair_costs(reading, weights, measured)
+        budgets = np.array(MEANS) * sum(costs[:, -1]) * sum(shares.shape[-1] for shares in stored)
+        for place in range(earlier):
+            budgets -= sum(np.interp(shares[place].double(), measured, costs[place]).sum(-1) for shares in stored)
+        rows = np.concatenate([errors[layer][:, earlier:] for layer in sorted(errors)])  # (heads, places, S)
+        own = np.broadcast_to(costs[earlier:], rows.shape)
+        planned = plan_shares(rows.reshape(-1, len(measured)), own.reshape(-1, len(measured)), measured, budgets)
+        planned = torch.from_numpy(planned.reshape(len(MEANS), *rows.shape[:2]))
+        for shares, layer in zip(stored, planned.chunk(len(stored), 1)):
+            shares[earlier : len(places)].copy_(layer.permute(2, 0, 1))
+        earlier = len(places)
+
+
+def place_weights(places: Sequence[int], length: int, window: int) -> Float[np.ndarray, "A T"]:
+    """How much each place of `shares_at` decides about the share of every query of a text; they sum to 1.
+
+    Args:
+        places: A numbers of keys beyond the window, rising.
+        length: T, tokens of the text.
+        window: w.
+    """
+    beyond = (np.arange(length) - window).clip(0)
+    return np.stack([np.interp(beyond, places, unit) for unit in np.eye(len(places))])
+
+
+def pair_costs(reading: Reading, weights: np.ndarray, measured: Sequence[float]) -> Float[np.ndarray, "A S"]:
+    """Pairs beyond the window that a query head attends to exactly in a text, by place and share, without rounding.
+
+    Args:
+        reading: window, sinks and borders.
+        weights: (A, T), see `place_weights`.
+        measured: S shares.
+    """
+    query = torch.arange(weights.shape[1])
+    beyond = (query - reading.window).clamp(min=0).double().numpy()
+    already = reading.already(query, reading.borders(query)).double().numpy()
+    return np.stack([weights @ np.maximum(share * beyond, already) for share in measured], -1)
 
 
 def plan_shares(
-    errors: Float[np.ndarray, "N S"], measured: Sequence[float], means: Sequence[float]
+    errors: Float[np.ndarray, "N S"],
+    costs: Float[np.ndarray, "N S"],
+    measured: Sequence[float],
+    budgets: Sequence[float] | np.ndarray,
 ) -> Float[np.ndarray, "M N"]:
-    """Shares of N heads that make the sum of their errors least, for every mean share.
+    """Shares of N heads, or heads at places, that make the sum of their errors least for each budget.
 
     Between two measured shares an error lies on the line through both, and where more reading does not pay at once, on
-    the lower convex hull. Shares are then given out step by step, the step that saves most for its length first. This
-    is the optimum of that problem (a fractional knapsack), and no head ever reads less where the mean is larger.
+    the lower convex hull. The budget is then given out step by step, the step that saves most for its cost first. This
+    is the optimum of that problem (a fractional knapsack), and no head ever reads less where the budget is larger.
 
     Args:
-        errors: of each head at each measured share.
+        errors: at each measured share.
+        costs: in pairs, at each measured share; they do not fall.
         measured: S shares, increasing, from 0 to 1.
-        means: M mean shares, each 0 to 1.
+        budgets: M sums of costs. One below the cost of reading nothing counts as that.
     """
-    heads, lengths, gains = [], [], []
-    for head, error in enumerate(np.minimum.accumulate(errors, axis=1)):
-        corners = _hull(measured, error)
+    rows, prices, gains = [], [], []
+    hulls = [_hull(cost, error) for cost, error in zip(costs, np.minimum.accumulate(errors, axis=1))]
+    for row, corners in enumerate(hulls):
         for first, last in pairwise(corners):
-            heads.append(head)
-            lengths.append(measured[last] - measured[first])
-            gains.append((error[first] - error[last]) / lengths[-1])
+            rows.append(row)
+            prices.append(costs[row, last] - costs[row, first])
+            gains.append((errors[row, : first + 1].min() - errors[row, : last + 1].min()) / prices[-1])
     # The steps of a head have falling gains, and a stable sort keeps the order of equal ones.
     order = np.argsort(-np.array(gains), kind="stable")
-    steps, length = np.array(heads)[order], np.array(lengths)[order]
-    before = length.cumsum() - length
-    shares = np.zeros((len(means), len(errors)))
-    for place, mean in enumerate(means):
-        np.add.at(shares[place], steps, (mean * len(errors) - before).clip(0, length))
-    return shares.clip(0, 1)
+    steps, price = np.array(rows, dtype=int)[order], np.array(prices)[order]
+    before = price.cumsum() - price
+    shares = np.zeros((len(budgets), len(errors)))
+    for place, budget in enumerate(budgets):
+        spent = costs[:, 0].copy()
+        np.add.at(spent, steps, (budget - costs[:, 0].sum() - before).clip(0, price))
+        for row, corners in enumerate(hulls):
+            shares[place, row] = np.interp(spent[row], costs[row, corners], np.asarray(measured)[corners])
+    return shares
 
 
 def _hull(places: Sequence[float], heights: np.ndarray) -> list[int]:
-    """Corners of the lower convex hull of points from left to right, by their numbers."""
+    """Corners of the lower convex hull of points from left to right, by their numbers; the first of those above it."""
     corners: list[int] = []
     for point in range(len(places)):
+        if corners and places[point] <= places[corners[-1]]:
+            continue
         while len(corners) > 1 and not _below(places, heights, corners[-2], corners[-1], point):
             corners.pop()
         corners.append(point)
@@ -101,24 +152,31 @@ def _below(places: Sequence[float], heights: np.ndarray, first: int, middle: int
 
 
 def head_errors(
-    focus: FocusModel, blocks: np.ndarray, measured: Sequence[float] = MEASURED, *, progress: Progress = silent
-) -> dict[int, Float[np.ndarray, "Hq S"]]:
+    focus: FocusModel,
+    blocks: np.ndarray,
+    measured: Sequence[float] = MEASURED,
+    *,
+    weights: np.ndarray,
+    progress: Progress = silent,
+) -> dict[int, Float[np.ndarray, "Hq A S"]]:
     """Errors of each query head at the measured shares, by layer; layers with a window of their own are left out.
 
     The error of a head is the squared difference that its reading makes to the hidden states which the layer adds to,
-    over their squared length: the mean over tokens and blocks. It is taken token by token, because the first tokens of
-    a text have states that are a thousand times as long as others. All layers see the states of the
-    untouched model, so one pass over a block measures every head at every share.
+    over their squared length: the weighted sum over the tokens of a block, and the mean over blocks. It is taken token
+    by token, because the first tokens of a text have states that are a thousand times as long as others. All layers see
+    the states of the untouched model, so one pass over a block measures every head at every share.
 
     Args:
         focus: narrow routers.
         blocks: (N, T) int64 token ids.
         measured: S shares, rising, the last of which is 1.
+        weights: (A, T) of the tokens, see `place_weights`.
         progress: told the share done.
     """
     layers = [layer for layer, window in zip(focus.layers, focus.sliding_windows) if window is None]
     errors: dict[int, np.ndarray] = {}
     ids = torch.from_numpy(blocks).to(focus.model.device)
+    weigh = torch.from_numpy(weights.T).to(ids.device)
     with torch.inference_mode(), _streams(focus) as streams:
         outputs = _output_projections(focus, ids[:1, :8])
 
@@ -131,10 +189,11 @@ def head_errors(
             full = _read(call, 1.0)
             lengths = streams[call.layer].float().square().sum(-1).clamp(min=1e-12)
             found = [
-                (_squares(_read(call, share), full, outputs[call.layer]) / lengths).mean(1) for share in measured[:-1]
+                (_squares(_read(call, share), full, outputs[call.layer]) / lengths).double() @ weigh
+                for share in measured[:-1]
             ]
-            error = torch.stack([*found, torch.zeros_like(found[0])], 1)
-            errors[call.layer] = errors.get(call.layer, 0) + error.double().cpu().numpy() / len(ids)
+            error = torch.stack([*found, torch.zeros_like(found[0])], -1)
+            errors[call.layer] = errors.get(call.layer, 0) + error.cpu().numpy() / len(ids)
             return full
 
         calls = count()

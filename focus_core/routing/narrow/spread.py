@@ -131,9 +131,7 @@ def _slopes_of_block(
     adds = scale**2 * query.square().sum(-1, keepdim=True) * block.spread
     estimated = (block.logits + block.sizes.clamp(min=1).log()).masked_fill(~unread, float("-inf"))
     truly = (true * adds).sum(-1)
-    slopes = []
-    for weight in TRIED.tolist():
-        summaries = estimated + weight * adds
-        shares = torch.cat([exact, summaries], -1).softmax(-1)[..., 1:]
-        slopes.append(((shares * adds).sum(-1) - truly).sum(-1).flatten())
-    return torch.stack(slopes, -1).double()
+    # All weights at once: a block has few queries, and many small operations take longer than their arithmetic.
+    summaries = estimated + TRIED.to(adds).view(-1, *[1] * adds.ndim) * adds
+    shares = torch.cat([exact.expand(len(TRIED), *exact.shape), summaries], -1).softmax(-1)[..., 1:]
+    return ((shares * adds).sum(-1) - truly).sum(-1).flatten(1).T.double()
