@@ -15,7 +15,7 @@ SENTENCE = "The keeper rowed to the island, and the wind came over the grey wate
 
 def test_a_json_lines_file_is_reported_in_the_background(open_page, app_url, tmp_path):
     file = tmp_path / "letters.jsonl"
-    file.write_text("\n".join(json.dumps({"text": f"Letter {n}. {SENTENCE * 3}"}) for n in range(100)) + "\n{}\n")
+    file.write_text("\n".join(json.dumps({"text": f"Letter {n}. {SENTENCE}"}) for n in range(100)) + "\n{}\n")
     page = open_page("source=paste")
     page.goto(f"{app_url}/report?v=1&routers=untrained&source=paste&k=1")
     page.get_by_text("Report on a whole corpus").click()
