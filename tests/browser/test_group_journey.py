@@ -44,6 +44,7 @@ def test_a_group_is_named_found_again_and_measured(open_page, app_url):
     assert heading.inner_text().startswith("Group 2 of layer 4")
 
 
+@pytest.mark.slow
 def test_an_effect_is_measured_in_the_browser(open_page, app_url):
     page = open_page("source=sample&sample=code&layer=28")  # near the end: few layers run again for each set
     page.goto(f"{app_url}/effects?v=1&routers=untrained&source=sample&sample=code&layer=28&group=2&window=64")

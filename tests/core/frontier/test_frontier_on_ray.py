@@ -59,6 +59,7 @@ def stop_at(method):
     return progress
 
 
+@pytest.mark.slow
 def test_two_workers_measure_what_one_process_measures_though_one_is_killed(folder, cluster, killing):
     one = protocol(folder, "one.json")
     kill = killing("SparQ")
@@ -73,6 +74,7 @@ def test_two_workers_measure_what_one_process_measures_though_one_is_killed(fold
     assert all(point["seconds"] >= 0 for point in two["points"])  # rounded
 
 
+@pytest.mark.slow
 def test_one_kind_of_text_is_that_of_one_process(folder, cluster):
     sizes = {"length": 64, "window": 4, "sink_tokens": 2, "blocks": 3, "top_k": (1, 2)}
     settings = FrontierSettings(routers=(str(folder / "model" / "routers"),), baselines=("sparq", "kmeans"), **sizes)

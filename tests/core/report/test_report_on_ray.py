@@ -144,6 +144,7 @@ def poisoned(job: type) -> type:
     return Poisoned
 
 
+@pytest.mark.slow
 def test_a_document_that_ends_its_workers_is_listed_and_in_no_count(given, cluster, monkeypatch):
     """Of a long document one section ends every worker; a short one, too large for them, is in a unit with others.
 
