@@ -35,6 +35,7 @@ default_role = "py:obj"  # a name in backticks links to its description, and is 
 autodoc_default_options = {"members": True, "ignore-module-all": True}  # everything once, where it is defined
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+autodoc_use_type_comments = False  # there are none, and each signature would be parsed for them
 python_use_unqualified_type_names = True
 toc_object_entries = False
 napoleon_use_ivar = True  # fields of a named tuple would be described twice otherwise

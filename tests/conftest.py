@@ -98,6 +98,7 @@ def two_cores() -> Iterator[None]:
     ray = pytest.importorskip("ray", reason="needs pip install 'focus-workbench[ray]'")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # of 15, workers would wait for every other test process
         ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         yield
         ray.shutdown()

@@ -35,15 +35,16 @@ def app_url(app) -> str:
 
 @pytest.fixture
 def open_page(browser, app_url):
-    """Open the app in a session of its own; returns a function of the query string."""
+    """Open a page of the app in a session of its own; returns a function of the query string and the page."""
     contexts = []
 
-    def open_one(query: str = ""):
+    def open_one(query: str = "", name: str = ""):
         context = browser.new_context(viewport={"width": 1500, "height": 1200})
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(60_000)
-        page.goto(f"{app_url}/?v=1&routers=untrained&{query}")
+        routers = "" if "routers=" in query else "routers=untrained&"
+        page.goto(f"{app_url}/{name}?v=1&{routers}{query}")
         return page
 
     yield open_one

@@ -13,11 +13,10 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 SENTENCE = "The keeper rowed to the island, and the wind came over the grey water. "
 
 
-def test_a_json_lines_file_is_reported_in_the_background(open_page, app_url, tmp_path):
+def test_a_json_lines_file_is_reported_in_the_background(open_page, tmp_path):
     file = tmp_path / "letters.jsonl"
-    file.write_text("\n".join(json.dumps({"text": f"Letter {n}. {SENTENCE * 3}"}) for n in range(100)) + "\n{}\n")
-    page = open_page("source=paste")
-    page.goto(f"{app_url}/report?v=1&routers=untrained&source=paste&k=1")
+    file.write_text("\n".join(json.dumps({"text": f"Letter {n}. {SENTENCE}"}) for n in range(100)) + "\n{}\n")
+    page = open_page("source=paste&k=1", "report")
     page.get_by_text("Report on a whole corpus").click()
     page.get_by_role("textbox", name="Folder or file on this machine").fill(str(file))
     page.get_by_role("button", name="Start report").click()

@@ -105,15 +105,13 @@ def test_the_hint_is_gone_while_the_text_is_routed(open_page):
 
 
 @pytest.mark.parametrize(
-    ("address", "tables"),
+    ("name", "query", "tables"),
     [
-        (f"explore?v=1&routers={DEFAULT}&source=sample&sample=news&layer=7&token=440", 1),  # the partners of a token
-        ("quality?v=1", 1),  # every method
-        ("layers?v=1&routers=untrained&source=sample&sample=news", 2),
-        ("group?v=1&routers=untrained&source=sample&sample=news&layer=7&group=3&window=64", 6),
+        ("explore", f"routers={DEFAULT}&source=sample&sample=news&layer=7&token=440", 1),  # the partners of a token
+        ("quality", "", 1),  # every method
+        ("layers", "source=sample&sample=news", 2),
+        ("group", "source=sample&sample=news&layer=7&group=3&window=64", 6),
     ],
 )
-def test_no_column_of_these_tables_is_beyond_its_edge(open_page, app_url, address, tables):
-    page = open_page()  # 1,500 pixels wide
-    page.goto(f"{app_url}/{address}")
-    no_column_is_cut_off(page, tables)
+def test_no_column_of_these_tables_is_beyond_its_edge(open_page, name, query, tables):
+    no_column_is_cut_off(open_page(query, name), tables)  # 1,500 pixels wide

@@ -10,9 +10,8 @@ from playwright.sync_api import expect
 pytestmark = pytest.mark.browser
 
 
-def test_a_word_leads_to_a_group_and_back(open_page, app_url):
-    page = open_page()
-    page.goto(f"{app_url}/find?v=1&routers=untrained&source=sample&sample=dialogue&find_by=word&find=the")
+def test_a_word_leads_to_a_group_and_back(open_page):
+    page = open_page("source=sample&sample=dialogue&find_by=word&find=the", "find")
     answer = page.get_by_role("heading", level=4)
     answer.wait_for()
     assert re.search(r"“the”: \d+% are in layer \d+, group \d, [0-9.]+ times as many as by chance", answer.inner_text())

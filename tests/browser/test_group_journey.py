@@ -11,10 +11,8 @@ from playwright.sync_api import expect
 pytestmark = pytest.mark.browser
 
 
-def test_a_group_is_named_found_again_and_measured(open_page, app_url):
-    page = open_page("source=sample&sample=dialogue&layer=4")
-    page.wait_for_selector(".cell")
-    page.goto(f"{app_url}/group?v=1&routers=untrained&source=sample&sample=dialogue&layer=4&group=2")
+def test_a_group_is_named_found_again_and_measured(open_page):
+    page = open_page("source=sample&sample=dialogue&layer=4&group=2", "group")
     heading = page.get_by_role("heading", level=4)
     page.get_by_role("heading", name="Group 2 of layer 4").wait_for()
     for part in ("Its tokens", "In context", "What reads it", "What it reads", "In the layers beside it"):
@@ -44,9 +42,10 @@ def test_a_group_is_named_found_again_and_measured(open_page, app_url):
     assert heading.inner_text().startswith("Group 2 of layer 4")
 
 
-def test_an_effect_is_measured_in_the_browser(open_page, app_url):
-    page = open_page("source=sample&sample=code&layer=28")  # near the end: few layers run again for each set
-    page.goto(f"{app_url}/effects?v=1&routers=untrained&source=sample&sample=code&layer=28&group=2&window=64")
+@pytest.mark.slow
+def test_an_effect_is_measured_in_the_browser(open_page):
+    # Near the end: few layers run again for each set.
+    page = open_page("source=sample&sample=code&layer=28&group=2&window=64", "effects")
     page.get_by_text(re.compile(r"It runs the first \d+ of the [\d,]+ tokens")).wait_for()
     page.locator("[data-test-script-state=notRunning]").wait_for(state="attached")
     chosen = page.get_by_test_id("stMultiSelect")
@@ -67,10 +66,8 @@ def test_an_effect_is_measured_in_the_browser(open_page, app_url):
     fits_a_phone(page)
 
 
-def test_attention_is_walked_by_keyboard_and_fits_a_phone(open_page, app_url):
-    page = open_page("source=sample&sample=dialogue&layer=4")
-    page.wait_for_selector(".cell")
-    page.goto(f"{app_url}/attention?v=1&routers=untrained&source=sample&sample=dialogue&layer=4&token=300&window=64")
+def test_attention_is_walked_by_keyboard_and_fits_a_phone(open_page):
+    page = open_page("source=sample&sample=dialogue&layer=4&token=300&window=64", "attention")
     page.get_by_role("heading", level=4).first.wait_for()
     page.locator("[data-test-script-state=notRunning]").wait_for(state="attached")
     tab_to(page, page.get_by_role("slider", name="Layer"))

@@ -59,22 +59,22 @@ def stop_at(method):
     return progress
 
 
+@pytest.mark.slow
 def test_two_workers_measure_what_one_process_measures_though_one_is_killed(folder, cluster, killing):
     one = protocol(folder, "one.json")
-    kill = killing("other, k=1")
+    kill = killing("SparQ")
     with pytest.raises(KeyboardInterrupt):
         protocol(folder, "two.json", cluster=cluster, progress=stop_at("window + sinks"))
     stopped = json.loads((folder / "two.json").read_text())["points"]
     assert 0 < len(stopped) < len(one["points"]) == 16
-    assert_same(protocol(folder, "two.json", cluster=cluster), one)
-    assert json.loads((folder / "two.json").read_text())["points"][: len(stopped)] == stopped
-    (folder / "two.json").unlink()
     two = protocol(folder, "two.json", cluster=cluster, progress=kill)
     assert len(kill.killed) == 1 and not kill.killed[0].is_running()
+    assert json.loads((folder / "two.json").read_text())["points"][: len(stopped)] == stopped
     assert_same(two, one)
     assert all(point["seconds"] >= 0 for point in two["points"])  # rounded
 
 
+@pytest.mark.slow
 def test_one_kind_of_text_is_that_of_one_process(folder, cluster):
     sizes = {"length": 64, "window": 4, "sink_tokens": 2, "blocks": 3, "top_k": (1, 2)}
     settings = FrontierSettings(routers=(str(folder / "model" / "routers"),), baselines=("sparq", "kmeans"), **sizes)

@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -132,33 +131,38 @@ def test_traces_of_two_workers_are_the_rows_of_one_process_though_one_is_killed(
 
 
 def poisoned(job: type) -> type:
-    """A job, sent by its content, that ends its worker at one word, after it was long enough in the text."""
+    """A job, sent by its content, that ends its worker at one word and lacks memory at another."""
 
     class Poisoned(job):
         def work(self, focus, tokenizer, piece):
             if any("poison" in section.text for section in piece):
                 os._exit(1)
+            if any("heavy" in section.text for section in piece):
+                raise MemoryError
             return super().work(focus, tokenizer, piece)
 
     return Poisoned
 
 
+@pytest.mark.slow
 def test_a_document_that_ends_its_workers_is_listed_and_in_no_count(given, cluster, monkeypatch):
-    """Of a long document one section ends every worker; a short one stands in a unit with others."""
+    """Of a long document one section ends every worker; a short one, too large for them, is in a unit with others.
+
+    That a unit is also taken apart where it ends its workers is a test of the cluster, whose workers start sooner.
+    """
     monkeypatch.setattr("focus_core.cluster.TRIES", 1)  # each costs a start of a worker
     monkeypatch.setattr("focus_core.report.corpus.cuts", functools.partial(cuts, longest=PIECE))
     without = report(given, "without").report
     (given / "texts" / "1" / "11.txt").write_text(
         "A long text about ships and 我, " * 60 + "with poison. " + "More. " * 90
     )
-    (given / "texts" / "2" / "2.txt").write_text("A short poison.")
+    (given / "texts" / "2" / "2.txt").write_text("A short and heavy text.")
     for name in ("CountingJob", "TracingJob"):
         monkeypatch.setattr(work, name, poisoned(getattr(work, name)))
     found = report(given, "out", cluster=cluster).report
-    reason = "A worker ended 2 times at the same piece of work, perhaps for lack of memory."
     assert {each.document: each.reason for each in found.failed if "broken" not in each.document} == {
-        "1/11.txt": reason,
-        "2/2.txt": reason,
+        "1/11.txt": "A worker ended 2 times at the same piece of work, perhaps for lack of memory.",
+        "2/2.txt": "A worker has too little memory.",
     }
     assert found.documents == without.documents and found.num_tokens == without.num_tokens
     for mine, other in zip(found.cards, without.cards, strict=True):
@@ -214,14 +218,18 @@ def test_addresses_that_lead_nowhere_are_one_sentence(given, tiny_llama, monkeyp
     assert not (given / "out").exists()
 
 
+def command_of(given, out: str) -> list[str]:
+    """Arguments of the command."""
+    texts, model = (str(given / name) for name in ("texts", "model"))
+    return ["report", texts, "--json", "--untrained", "--model", model, "--out", str(given / out), "--no-tags"]
+
+
 SMALL_UNITS = "import focus_core.report.corpus as c; from focus_core.cli import app; c.UNIT_CHARACTERS = 600; app()"
 
 
 @pytest.mark.slow
 def test_the_command_starts_a_cluster_of_its_own_and_prints_json_though_a_worker_is_killed(given):
-    command = ["report", str(given / "texts"), "--json", "--untrained", "--no-tags", "--block", "64"]
-    command += ["--model", str(given / "model"), "--out"]
-    two = [sys.executable, "-c", SMALL_UNITS, *command, str(given / "out"), "--ray", "--workers", "2"]
+    two = [sys.executable, "-c", SMALL_UNITS, *command_of(given, "out"), "--block", "64", "--ray", "--workers", "2"]
     with subprocess.Popen(two, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None and run.stdout is not None
         for line in run.stderr:
@@ -232,7 +240,7 @@ def test_the_command_starts_a_cluster_of_its_own_and_prints_json_though_a_worker
     assert run.returncode == 0, told
     assert "A worker died or was killed" in told or "Task ModelWorker.work failed" in told  # of Ray, not on stdout
     record = json.loads(printed)
-    expected = CliRunner().invoke(cli.app, [*command, str(given / "one")])
+    expected = CliRunner().invoke(cli.app, [*command_of(given, "one"), "--block", "64"])
     assert expected.exit_code == 0, expected.output
     for name in ("tokens", "failed", "documents", "files"):
         assert record[name] == json.loads(expected.stdout)[name]
@@ -242,8 +250,7 @@ def test_the_command_starts_a_cluster_of_its_own_and_prints_json_though_a_worker
 
 def reported(given, out: str, *more: str) -> dict:
     """The record of the command in a process of its own."""
-    command = [sys.executable, "-m", "focus_core.cli", "report", str(given / "texts"), "--json", "--untrained"]
-    command += ["--model", str(given / "model"), "--out", str(given / out), "--no-tags", *more]
+    command = [sys.executable, "-m", "focus_core.cli", *command_of(given, out), *more]
     # A shell between: the peak memory of a process includes that of the one which started it.
     between = ["sh", "-c", '"$@"; exit $?', "sh", *command]
     # A crash in native code, seen once in some hundred runs, then says where it was.
@@ -254,30 +261,24 @@ def reported(given, out: str, *more: str) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
-def test_the_command_takes_the_address_of_a_head(given):
-    address = ray.get_runtime_context().gcs_address
-    assert re.fullmatch(r"[\d.]+:\d+", address)
-    two, one = (
-        reported(given, out, "--block", "64", *more) for out, more in (("two", ("--ray", address)), ("one", ()))
-    )
-    assert all(two[name] == one[name] for name in ("tokens", "failed", "documents", "files"))
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(2400)
 @pytest.mark.usefixtures("cluster")
-def test_memory_of_the_command_does_not_grow_with_the_corpus(given):
+def test_the_command_takes_the_address_of_a_head_and_memory_does_not_grow_with_the_corpus(given):
     """Of a vocabulary of bytes: 100,000 characters are as many tokens. The peak is that of the command itself."""
     address = ray.get_runtime_context().gcs_address
-    shutil.rmtree(given / "texts")
-    peaks = []
-    for files in (1, 10):
+    assert re.fullmatch(r"[\d.]+:\d+", address)
+
+    def with_long(files: int) -> dict:
         for number in range(files):
-            (given / "texts").mkdir(exist_ok=True)
             text = " ".join(f"Ship {number} sails from port {each * each}." for each in range(3_500))
-            (given / "texts" / f"{number}.txt").write_text(text[:100_000])
-        record = reported(given, f"out-{files}", "--block", "512", "--workers", "2", "--ray", address)
-        assert record["tokens"] == files * 100_000
-        peaks.append(record["peak_memory_bytes"])
-    assert peaks[1] < peaks[0] + 32 * 2**20
+            (given / "texts" / f"long-{number}.txt").write_text(text[:100_000])
+        return reported(given, f"out-{files}", "--block", "512", "--workers", "2", "--ray", address)
+
+    few = with_long(1)
+    done = CliRunner().invoke(cli.app, [*command_of(given, "one"), "--block", "512"])
+    assert done.exit_code == 0, done.output
+    one = json.loads(done.stdout)
+    assert all(few[name] == one[name] for name in ("tokens", "failed", "documents", "files"))
+    many = with_long(5)
+    assert many["tokens"] == few["tokens"] + 400_000
+    assert many["peak_memory_bytes"] < few["peak_memory_bytes"] + 14 * 2**20  # 37 bytes for each more token

@@ -28,6 +28,7 @@ def aligned(texts, folder, **options):
     return align_texts(texts, model=folder, routers=folder / "routers", settings=SETTINGS, **options)
 
 
+@pytest.mark.slow
 def test_two_workers_align_what_one_process_aligns_though_one_is_killed(texts, model_folder, cluster, killing):
     kill = killing("Tagging and routing")
     one, two = aligned(texts, model_folder), aligned(texts, model_folder, cluster=cluster, progress=kill)
@@ -40,6 +41,7 @@ def test_two_workers_align_what_one_process_aligns_though_one_is_killed(texts, m
     assert {**two.record, "made": 0} == {**one.record, "made": 0}
 
 
+@pytest.mark.slow
 def test_what_is_stopped_resumes_with_and_without_a_cluster(texts, model_folder, cluster, monkeypatch, tmp_path, stops):
     runs = tmp_path / "runs"
     monkeypatch.setenv("FOCUS_RUNS", str(runs))
