@@ -123,6 +123,7 @@ DEFAULT = {
 """The shape of SmolLM2-135M."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads the peak memory from Linux")
 @pytest.mark.parametrize(
     "shape, vocabulary, objective, steps, length, rows",

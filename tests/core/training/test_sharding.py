@@ -75,6 +75,7 @@ def folder(tiny_llama, tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_sharded_run_resumes_at_another_number_of_processes(folder):
     for name in PHASES:
         run(folder, name, f"{name}/whole", sharded=False)
