@@ -180,9 +180,9 @@ def at_the_edge(record: Record) -> tuple[list[str], list[str]]:
     return edge, list(chosen)
 
 
-def limits(record: Record) -> str:
-    """What the record itself says about its limits, as a list."""
-    edge, tuned = at_the_edge(record)
+def limits(record: Record, tuning: Record) -> str:
+    """What the record itself says about its limits, as a list; `tuning` is the one with most tuned baselines."""
+    edge, tuned = at_the_edge(tuning)
     which = (
         f"All {len(tuned)} tuned baselines"
         if len(edge) == len(tuned)

@@ -31,7 +31,7 @@ from frontier_kinds import (
 )
 
 from focus_core.evaluation.compare import MIN_BLOCKS
-from focus_core.frontier.kinds.means import kinds_at, lengths_of, mean_rows
+from focus_core.frontier.kinds.means import MeanRow, kinds_at, lengths_of, mean_rows
 from focus_core.frontier.kinds.table import COLUMNS as ALL
 from focus_core.frontier.kinds.table import cells
 from focus_core.frontier.speeds import recorded_speeds
@@ -39,6 +39,8 @@ from focus_core.results import machine_of
 
 OTHER = "earlier/bench-model-narrow-epyc.json"
 """The whole model on another machine."""
+MORE = 1.1
+"""Ours and another method keep about as many pairs where their shares differ by less than this factor."""
 BESIDE = {"sparq": "SparQ", "streaming": "the window"}
 """Baselines of the table, and their names there."""
 COLUMNS = (
@@ -68,7 +70,7 @@ def answer(record: Record) -> str:
     )
 
 
-def longer(record: Record | None) -> str:
+def longer(main: Record, record: Record | None) -> str:
     """One sentence on longer texts; nothing without a record."""
     if record is None:
         return ""
@@ -79,7 +81,16 @@ def longer(record: Record | None) -> str:
         for name, row in zip(("its KL is", *BESIDE.values()), rows)
         if row is not None and row.kl is not None
     ]
-    return f"At {length:,} tokens, on other texts, {', '.join(told)}."
+    return f"At {length:,} tokens, {which_texts(main, record)}, {', '.join(told)}."
+
+
+def which_texts(main: Record, record: Record) -> str:
+    """Whose texts a record has, beside those of the table."""
+    own, others = record["kinds"], main["kinds"]
+    shared = all(name in others and entry["documents"] == others[name]["documents"] for name, entry in own.items())
+    if not shared:
+        return "on other texts"
+    return "on the same texts" if len(own) == len(others) else f"on {len(own)} of these {len(others)} kinds of text"
 
 
 def kinds_table(*found: Record) -> str:
@@ -101,7 +112,10 @@ def kinds_table(*found: Record) -> str:
             for row in (ours, *others)
         ]
         kls, losses = ([each[name] if each else "" for each in means] for name in ("KL", "perplexity"))
-        kls[1:] = [kl + " *" * (row is not None and row.established) for kl, row in zip(kls[1:], others)]
+        kls[1:] = [
+            kl + " *" * (row is not None and row.established and alike(record, length, row))
+            for kl, row in zip(kls[1:], others)
+        ]
         own = means[0] or {}
         speeds = own["attention, choosing included"], own["whole model"]
         lines.append(("**mean**", f"**{length:,}**", own["distant pairs kept"], *kls, *losses, *speeds))
@@ -123,8 +137,8 @@ def decoding(model: Record) -> str:
     )
 
 
-def less(record: Record | None) -> str:
-    """One sentence on a smaller share of pairs, on other texts; nothing without a record."""
+def less(main: Record, record: Record | None) -> str:
+    """One sentence on a smaller share of pairs; nothing without a record."""
     if record is None:
         return ""
     length = max(lengths_of(record))
@@ -134,7 +148,7 @@ def less(record: Record | None) -> str:
     how = "closer" if ours.kl.difference < sparq.kl.difference else "farther"
     return (
         f"At {ours.wanted_share:.0%} of the pairs the default is significantly {how} than SparQ: KL "
-        f"{ours.kl.difference:.4f} and {sparq.kl.difference:.4f}, on other texts "
+        f"{ours.kl.difference:.4f} and {sparq.kl.difference:.4f}, {which_texts(main, record)} "
         f"([{length:,} tokens](docs/frontier.md))."
     )
 
@@ -160,12 +174,14 @@ def limits(
             ("A gain in perplexity", adaptation),
             ("Closest of all", closest(*there(record, long))),
             ("The trained routers as good selectors", trained(record)),
-            ("Equal terms", terms(record)),
-            ("Untouched texts", texts(fresh)),
+            ("Equal terms", terms(fresh or record)),
+            ("Short texts", short(record)),
+            ("Untouched texts", texts(record, fresh)),
             ("Another model", another_model(qwen)),
             ("Less memory", narrow_speeds.cache_size(cache)),
             ("Other machines", elsewhere),
         )
+        if text
     )
 
 
@@ -188,7 +204,7 @@ def closest(*found: Record) -> str:
         (length, row, divergence(record, length))
         for record in found
         for length in lengths_of(record)
-        if (row := row_of(record, length, "sparq")) is not None and row.kl is not None
+        if (row := row_of(record, length, "sparq")) is not None and row.kl is not None and alike(record, length, row)
     ]
     longest, last, _ = rows[-1]
     told = ", ".join(
@@ -204,8 +220,28 @@ def closest(*found: Record) -> str:
     runs = "a speed not measured" if speed is None else f"{speed:.2f}x"
     return (
         f"The default and SparQ are at a KL of {told}; {which}. SparQ reads {setting['components']:.0%} of every key "
-        f"to choose. Executed here, its call runs at {runs} at {longest:,} tokens."
+        f"to choose, and runs at {runs} at {longest:,} tokens here."
     )
+
+
+def alike(record: Record, length: int, row: MeanRow) -> bool:
+    """Whether a method keeps about as many pairs as ours; in short texts ours keeps more."""
+    ours = row_of(record, length)
+    if ours is None or ours.kept_share is None or row.kept_share is None:
+        return False
+    return ours.kept_share < MORE * row.kept_share
+
+
+def short(record: Record) -> str:
+    """The lengths at which ours keeps more pairs than others were given; nothing without one."""
+    told = [
+        f"{ours.kept_share:.0%} of the pairs at {length:,} tokens, the others {others.kept_share:.0%}"
+        for length in lengths_of(record)
+        if (ours := row_of(record, length)) is not None
+        and (others := row_of(record, length, "sparq")) is not None
+        and not alike(record, length, others)
+    ]
+    return f"It keeps {'; '.join(told)}, so these rows do not compare methods." if told else ""
 
 
 def trained(record: Record) -> str:
@@ -220,28 +256,29 @@ def terms(record: Record) -> str:
     edge, tuned = at_the_edge(record)
     which = "Each tuned baseline" if len(edge) == len(tuned) else f"{len(edge)} of {len(tuned)} tuned baselines"
     return (
-        "Query heads of ours read unlike shares; every baseline has one share for all heads. "
+        "Query heads of ours read unlike shares, larger ones early in a text; every baseline has one share for all. "
         f"{which} chose a setting at the edge of its grid, so a finer one may be closer, and slower to choose."
     )
 
 
-def texts(fresh: Record | None) -> str:
-    """Texts of the table served to choose the form; what is known on others."""
-    place, start = "docs/frontier.md", "The default's form was chosen on these texts, too."
+def texts(record: Record, fresh: Record | None) -> str:
+    """Some texts of the table served to choose the form; what is known on the others."""
+    place = "docs/frontier.md"
     if fresh is None:
-        return f"{start} [Others]({place}) are unmeasured."
+        return f"The default's form was chosen on these texts, too. [Others]({place}) are unmeasured."
+    without = " and ".join(kind for kind in record["kinds"] if kind not in fresh["kinds"])
+    start = "Books, web and wiki served to choose its form, too."
     length = max(lengths_of(fresh))
-    ours, others = divergence(fresh, length), {name: divergence(fresh, length, name) for name in ("sparq", "streaming")}
+    ours, sparq = divergence(fresh, length), divergence(fresh, length, "sparq")
     if ours is None:
         return f"{start} [Others]({place}) are unmeasured."
-    names = {"sparq": "SparQ", "streaming": "the window"}
-    beside = [f"{names[name]} at {kl:.4f}" for name, kl in others.items() if kl is not None]
-    told = "".join(f", {each}" for each in beside)
+    told = "" if sparq is None else f", SparQ's {sparq:.4f}"
     rows = [row for row in mean_rows(fresh, length) if row.against is not None]
-    closer, _ = told_apart(rows)
+    closer, farther = told_apart(rows)
     return (
-        f"{start} On [others]({place}) it is at a KL of {ours:.4f}{told} (T = {length:,}). Of {len(rows)} methods "
-        f"{closer or 'none'} {'is' if closer < 2 else 'are'} significantly closer."
+        f"{start} [Without {without or 'any'}]({place}) its KL is {ours:.4f}{told} (T = {length:,}). "
+        f"Of {len(rows)} methods {closer or 'none'} {'is' if closer < 2 else 'are'} significantly closer, "
+        f"{farther} farther."
     )
 
 
@@ -259,8 +296,8 @@ def another_model(qwen: Record | None) -> str:
 def pages() -> Pages:
     """README.md with its blocks."""
     record, long, model = read(RECORD), read_if_there(LONG), read("bench-model-narrow.json")
-    sentences = " ".join(each for each in (answer(record), longer(long)) if each)
-    beneath = "\n".join(each for each in (decoding(model), less(read_if_there(LESS))) if each)
+    sentences = " ".join(each for each in (answer(record), longer(record, long)) if each)
+    beneath = "\n".join(each for each in (decoding(model), less(record, read_if_there(LESS))) if each)
     made: Pages = {}
     readme = ROOT / "README.md"
     cards.fill(

@@ -34,7 +34,7 @@ def narrow_card() -> str:
 
 The default. Groups of keys are fitted to the model, and nothing is trained. A query reads the pages of keys that it
 ranks highest, and a summary of each other page, which counts how far its keys are spread. Each query head reads the
-share that it was measured to need, at its place in the text; the mean over heads is 15%.
+share that it was measured to need, at its place in the text: in all, 15% of the distant pairs of a text.
 [docs/method.md](../../../docs/method.md) has the formulas.
 `python tools/router_card.py` writes this page from the recorded runs.
 

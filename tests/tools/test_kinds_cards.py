@@ -53,9 +53,9 @@ def only(record):
     return found
 
 
-def test_without_a_record_fresh_texts_are_not_measured(kinds, load):
+def test_without_a_record_fresh_texts_are_not_measured(kinds, load, record):
     assert kinds.fresh(None) == "Not measured yet."
-    assert load("readme_card").texts(None).endswith("are unmeasured.")
+    assert load("readme_card").texts(record, None).endswith("are unmeasured.")
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -99,18 +99,23 @@ def test_longer_texts_have_a_record_of_their_own(load, only, monkeypatch, tmp_pa
     assert ("| **mean** | **8,192** |" in block(made["README.md"], "kinds")) == there
 
 
-def test_the_edge_of_a_grid_is_told_from_its_inside(kinds, record):
+def test_the_edge_of_a_grid_is_told_from_its_inside(kinds):
+    record = json.loads((ROOT / "data" / "results" / "frontier-fresh.json").read_text(encoding="utf-8"))
     edge, tuned = kinds.at_the_edge(record)
-    assert set(edge) <= set(tuned) == {name for name, each in BASELINES.items() if each.grid}
+    assert set(edge) <= set(tuned) == {name for name, each in BASELINES.items() if each.grid} - {"magicpig"}
     inside = copy.deepcopy(record)
     next(each for each in inside["tuning"] if each["method"] == "sparq")["setting"] = {"components": 0.5}
     assert set(edge) - set(kinds.at_the_edge(inside)[0]) == {"sparq"}
-    assert "All" in kinds.limits(record) and f"{len(edge) - 1} of {len(tuned)} tuned" in kinds.limits(inside)
+    assert "All" in kinds.limits(record, record) and f"{len(edge) - 1} of {len(tuned)} tuned" in kinds.limits(
+        record, inside
+    )
 
 
 def test_cells_that_stalled_and_time_of_tuning_are_told(kinds, record):
     for point in record["points"]:
         point["seconds"] = 60.0
+    for each in (*record["tuning"], *record["learned"].values()):
+        each.pop("seconds", None)  # as in older records
     assert "stalled" not in kinds.duration(record) and "are not counted" in kinds.duration(record)
     slow = next(each for each in record["points"] if (each["method"], each["length"]) == ("sparq", 2048))
     slow["seconds"] = 6000.0
@@ -134,3 +139,21 @@ def test_the_longest_cache_is_told_beside_the_untouched_one(load):
 def test_cards_say_how_far_routers_are_where_that_was_measured(load):
     card = load("router_card")
     assert card.MISSING in card.retention(card.NAME) and card.MISSING not in card.retention(card.HEADS)
+
+
+def test_texts_of_another_record_are_told_beside_those_of_the_table(load, record, only):
+    card = load("readme_card")
+    assert card.which_texts(record, only) == f"on {len(only['kinds'])} of these {len(record['kinds'])} kinds of text"
+    assert card.which_texts(record, record) == "on the same texts"
+    only["kinds"]["code"]["documents"] = []
+    assert card.which_texts(record, only) == "on other texts"
+
+
+def test_rows_where_ours_keeps_more_pairs_compare_no_methods(load, record):
+    card = load("readme_card")
+    for point in record["points"]:
+        share = 0.3 if point["length"] == 512 and point["method"] == record["ours"]["method"] else 0.15
+        if point["kept_share"] != 1.0:
+            point["kept_share"] = share
+    assert card.short(record).startswith("It keeps 30% of the pairs at 512 tokens, the others 15%, so")
+    assert "at 512 tokens" not in card.closest(record) and "at 2,048 tokens" in card.closest(record)

@@ -9,6 +9,7 @@ import pytest
 from opening import open_page, shown
 from streamlit.testing.v1 import AppTest
 
+from focus_core.frontier.kinds.means import mean_rows
 from focus_core.models import default_model
 from focus_core.resources import data_dir
 from focus_core.shipped import DEFAULT, PUBLISHED
@@ -44,7 +45,10 @@ def test_results_are_those_of_the_records():
     ]
     assert f"Divergence {np.mean(blocks):.4f}" in close.detail
     assert attention.record == "bench-narrow" and float(attention.figure.partition("x")[0]) > 1
-    assert "Closest of all." in {result.claim for result in results.failing()}
+    # Whoever is not established to be farther may be as close.
+    rivals = [row for row in mean_rows(record("frontier-kinds"), 2048) if row.against is not None]
+    rivals = [row for row in rivals if not row.established or row.against.difference > 0]
+    assert ("Closest of all." in {result.claim for result in results.failing()}) == bool(rivals)
     for result in [*results.holding(), *results.failing()]:
         assert (data_dir() / "results" / f"{result.record}.json").is_file() and result.page in ("quality", "speed")
 
