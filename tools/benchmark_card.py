@@ -108,17 +108,21 @@ def pairs(record: dict[str, Any]) -> str:
     right = [listed([_right(found[tokens][mode]) for tokens in lengths]) for mode in ("hard", "off")]
     return (
         f"Over lists of {_tokens(lengths)} tokens the default answers {right[0]} of {listed(list(items))} questions "
-        f"rightly, the untouched model {right[1]}.{_lower(found, 'acc', 'Accuracy is')}"
-        f"{_lower(found, 'gold_log_probability', 'Log-likelihoods of right answers are')}"
+        f"rightly, the untouched model {right[1]}.{_lower(found)}"
     )
 
 
-def _lower(found: dict[int, dict[str, dict[str, Any]]], metric: str, what: str) -> str:
-    """At which lengths the default is significantly worse; empty for none."""
-    where = [tokens for tokens in sorted(found) if cards.direction(found[tokens]["hard"]["differences"][metric]) < 0]
-    if not where:
-        return ""
-    return f" {what} significantly lower{'' if len(where) == len(found) else f' at {_tokens(where)}'}."
+def _lower(found: dict[int, dict[str, dict[str, Any]]]) -> str:
+    """What of the default is significantly worse, and at which lengths; empty for nothing."""
+    told = []
+    for metric, what in (("acc", "accuracies"), ("gold_log_probability", "log-likelihoods of right answers")):
+        where = [
+            tokens for tokens in sorted(found) if cards.direction(found[tokens]["hard"]["differences"][metric]) < 0
+        ]
+        if where:
+            told.append(f"{what}{'' if len(where) == len(found) else f' at {_tokens(where)}'}")
+    lower = f"{listed(told)} are significantly lower."
+    return f" {lower[0].upper()}{lower[1:]}" if told else ""
 
 
 def _tokens(lengths: list[int]) -> str:

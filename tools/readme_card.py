@@ -170,7 +170,7 @@ def limits(
         item(f"**{title}.** {text}")
         for title, text in (
             ("Much faster models", faster(model, other)),
-            ("Retrieval", f"{pairs(retrieval).removesuffix('.')} ([tasks](docs/benchmarks.md))."),
+            ("[Retrieval](docs/benchmarks.md)", pairs(retrieval)),
             ("A gain in perplexity", adaptation),
             ("Closest of all", closest(*there(record, long))),
             ("The trained routers as good selectors", trained(record)),
