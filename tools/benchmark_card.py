@@ -115,7 +115,7 @@ def pairs(record: dict[str, Any]) -> str:
 def _lower(found: dict[int, dict[str, dict[str, Any]]]) -> str:
     """What of the default is significantly worse, and at which lengths; empty for nothing."""
     told = []
-    for metric, what in (("acc", "accuracies"), ("gold_log_probability", "log-likelihoods of right answers")):
+    for metric, what in (("acc", "accuracies"), ("gold_log_probability", "log-likelihoods")):
         where = [
             tokens for tokens in sorted(found) if cards.direction(found[tokens]["hard"]["differences"][metric]) < 0
         ]
