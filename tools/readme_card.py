@@ -235,13 +235,13 @@ def alike(record: Record, length: int, row: MeanRow) -> bool:
 def short(record: Record) -> str:
     """The lengths at which ours keeps more pairs than others were given; nothing without one."""
     told = [
-        f"{ours.kept_share:.0%} of the pairs at {length:,} tokens, the others {others.kept_share:.0%}"
+        f"{ours.kept_share:.0%} of the pairs at {length:,} tokens, others {others.kept_share:.0%}"
         for length in lengths_of(record)
         if (ours := row_of(record, length)) is not None
         and (others := row_of(record, length, "sparq")) is not None
         and not alike(record, length, others)
     ]
-    return f"It keeps {'; '.join(told)}, so these rows do not compare methods." if told else ""
+    return f"The default keeps {'; '.join(told)}: these rows compare no methods." if told else ""
 
 
 def trained(record: Record) -> str:
@@ -267,7 +267,7 @@ def texts(record: Record, fresh: Record | None) -> str:
     if fresh is None:
         return f"The default's form was chosen on these texts, too. [Others]({place}) are unmeasured."
     without = " and ".join(kind for kind in record["kinds"] if kind not in fresh["kinds"])
-    start = "Books, web and wiki served to choose its form, too."
+    start = "Books, web and wiki served to choose the default's form."
     length = max(lengths_of(fresh))
     ours, sparq = divergence(fresh, length), divergence(fresh, length, "sparq")
     if ours is None:

@@ -45,27 +45,32 @@ def fit_shares(focus: FocusModel, texts: Sequence[np.ndarray], *, progress: Prog
         progress: told the share done.
     """
     config, earlier = focus.config, 0
+    reading = reading_of(config, config.top_k, share=0.0)
     for number, blocks in enumerate(texts):
-        measured = SPARSELY if number else MEASURED
-        length = blocks.shape[1]
+        length, measured = blocks.shape[1], SPARSELY if number else MEASURED
         places = [place for place in config.shares_at if place <= length] or [length]
-        reading = reading_of(config, config.top_k, share=0.0)
+        new = slice(earlier, len(places))
+        if earlier == len(places):  # shorter texts have planned them all
+            continue
         weights = place_weights(places, length, config.window)
         errors = head_errors(focus, blocks, measured, weights=weights, progress=progress)
         if not errors:  # every layer has a sliding window of its own, and reads nothing
             return
-        stored: list[Any] = [focus.router(layer).shares for layer in sorted(errors)]
+        layers = sorted(errors)
+        stored: list[Any] = [focus.router(layer).shares for layer in layers]
         stored = [shares.view(-1, *shares.shape[-2:]) for shares in stored]  # (A, M, Hq)
         costs = pair_costs(reading, weights, measured)
-        budgets = np.array(MEANS) * sum(costs[:, -1]) * sum(shares.shape[-1] for shares in stored)
-        for place in range(earlier):
+        budgets = np.array(MEANS) * costs[:, -1].sum() * sum(shares.shape[-1] for shares in stored)
+        for place in range(earlier):  # what they cost in a text of this length
             budgets -= sum(np.interp(shares[place].double(), measured, costs[place]).sum(-1) for shares in stored)
-        rows = np.concatenate([errors[layer][:, earlier:] for layer in sorted(errors)])  # (heads, places, S)
-        own = np.broadcast_to(costs[earlier:], rows.shape)
-        planned = plan_shares(rows.reshape(-1, len(measured)), own.reshape(-1, len(measured)), measured, budgets)
+        rows = np.concatenate([errors[layer][:, new] for layer in layers])  # (heads, places, S)
+        flat = (-1, len(measured))
+        planned = plan_shares(
+            rows.reshape(flat), np.broadcast_to(costs[new], rows.shape).reshape(flat), measured, budgets
+        )
         planned = torch.from_numpy(planned.reshape(len(MEANS), *rows.shape[:2]))
         for shares, layer in zip(stored, planned.chunk(len(stored), 1)):
-            shares[earlier : len(places)].copy_(layer.permute(2, 0, 1))
+            shares[new].copy_(layer.permute(2, 0, 1))
         earlier = len(places)
 
 
@@ -114,12 +119,13 @@ def plan_shares(
         budgets: M sums of costs. One below the cost of reading nothing counts as that.
     """
     rows, prices, gains = [], [], []
-    hulls = [_hull(cost, error) for cost, error in zip(costs, np.minimum.accumulate(errors, axis=1))]
+    errors = np.minimum.accumulate(errors, axis=1)
+    hulls = [_hull(cost, error) for cost, error in zip(costs, errors)]
     for row, corners in enumerate(hulls):
         for first, last in pairwise(corners):
             rows.append(row)
             prices.append(costs[row, last] - costs[row, first])
-            gains.append((errors[row, : first + 1].min() - errors[row, : last + 1].min()) / prices[-1])
+            gains.append((errors[row, first] - errors[row, last]) / prices[-1])
     # The steps of a head have falling gains, and a stable sort keeps the order of equal ones.
     order = np.argsort(-np.array(gains), kind="stable")
     steps, price = np.array(rows, dtype=int)[order], np.array(prices)[order]
@@ -134,7 +140,7 @@ def plan_shares(
 
 
 def _hull(places: Sequence[float], heights: np.ndarray) -> list[int]:
-    """Corners of the lower convex hull of points from left to right, by their numbers; the first of those above it."""
+    """Corners of the lower convex hull of points from left to right, by their numbers; of equal places the first."""
     corners: list[int] = []
     for point in range(len(places)):
         if corners and places[point] <= places[corners[-1]]:
