@@ -123,9 +123,9 @@ def layer_sentence(trace: Trace, row: int, pairs: pd.DataFrame) -> str:
         f"{values['random kept']:.1%}."
     )
     if trace.config.read_share is not None:
-        over = "over all heads and layers, " if trace.config.shares_by_need else ""
-        more = " in a long text, and more in a short one" * bool(trace.config.shares_at)
-        luck = f"The budget is {over}{share_name(trace.config.read_share)} of the pairs beyond the window{more}."
+        luck = f"The budget is {share_name(trace.config.read_share)} of the pairs beyond the window"
+        luck += ", all heads and layers together" * trace.config.shares_by_need
+        luck += "; short texts keep more." if trace.config.shares_at else "."
     return (
         f"Layer {trace.layers[row]}: **{values['kept']:.1%}** of the causal pairs are kept ({values['local']:.1%} "
         f"local, {values['sink']:.1%} sinks, {values['same group']:.1%} by {_way(trace)}). The bound on the speed-up "
