@@ -60,7 +60,8 @@ def fit(
     the keys of a page counts in its summary, for every query head. A third
     one measures what every head loses at several shares and places, and
     gives each the shares it needs; once in blocks of 2,048 tokens and once
-    in blocks of 8,192, since heads need unlike shares of longer texts.
+    in blocks of 8,192, since heads need unlike shares of longer texts. A
+    backward pass says how much an error of each layer counts.
 
     Example: focus fit --data texts/ --out runs/narrow
     """

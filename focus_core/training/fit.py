@@ -26,11 +26,12 @@ from focus_core.training.stream import Source, documents
 SCHEMA = "focus-fit/1"
 LENGTH = 1024
 """Tokens of a block on which groups are fitted, where the model has as many positions."""
-NEED_LENGTH = 2048
-"""Tokens of a block on which spread and need of heads are measured, where the model has as many positions."""
+NEED_LENGTHS = (2048, 8192)
+"""Tokens of the blocks on which need of heads is measured, where the model has as many positions; spread on the first.
+Texts of these lengths keep the share of their pairs that is asked for."""
 LONG_BLOCKS = 8
-"""Blocks of each greater length on which need is measured, at most: each takes minutes, and has many tokens."""
-SHARES_AT = (64, 192, 512, 1024, NEED_LENGTH, 4096)
+"""Longer blocks at most: each takes minutes, and has many tokens."""
+SHARES_AT = (64, 192, 512, 1024, 2048, 2560, 4096, 6144, 8064)
 """Keys beyond the window for which heads have shares; those above the length of a block are measured in longer ones."""
 
 
@@ -102,13 +103,12 @@ def fit_routers(
 def _need_blocks(loaded: LoadedModel, files: Sequence[Path], config: FocusConfig) -> list[np.ndarray]:
     """Blocks that spread and need are measured on, shorter ones first: one of each file that is long enough.
 
-    A longer block has twice as many tokens as its place has keys, since half of a block is before a query in the mean.
-    What is longer than the model's positions, or than every file, is left out.
+    The longer ones only where shares are asked for that the shorter ones do not decide. What is longer than the model's
+    positions, or than every file, is left out.
     """
-    positions = positions_of(loaded.model)
-    lengths = [min(NEED_LENGTH, positions or NEED_LENGTH)]
-    if config.shares_by_need:
-        longer = [2 * keys for keys in config.shares_at if keys > lengths[0]]
+    positions, (first, *longer) = positions_of(loaded.model), NEED_LENGTHS
+    lengths = [min(first, positions or first)]
+    if config.shares_by_need and config.shares_at and config.shares_at[-1] > first:
         lengths += [length for length in longer if positions is None or length <= positions]
     found = []
     for length in lengths:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count, pairwise
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,8 @@ from focus_core.progress import Progress, silent
 from focus_core.routing.layer import reading_of
 from focus_core.routing.model import FocusModel
 from focus_core.routing.narrow.attention import narrow_attention
-from focus_core.routing.narrow.reading import Reading
+from focus_core.routing.narrow.gradients import calls_with_gradients
+from focus_core.routing.narrow.plan import pair_costs, place_weights, plan_shares
 from focus_core.routing.routers.narrow import MEANS
 from focus_core.routing.rules import AttentionCall, Rule, hard_groups
 
@@ -30,8 +31,12 @@ if TYPE_CHECKING:
 
 MEASURED = (0.0, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
 """Shares at which the error of every head is measured; 1 is full attention."""
-SPARSELY = (0.0, 0.02, 0.05, 0.1, 0.18, 0.35, 1.0)
-"""Those in longer texts, where each takes minutes."""
+IN_LONG = (0.0, 0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.22, 0.32, 0.5, 1.0)
+"""Those in longer texts."""
+PROBED, PROBED_BLOCKS = (0.02, 0.05, 0.13), 8
+"""Shares, and blocks at most, at which `layer_weights` measures what an error of a layer does."""
+PIECES, MEASURED_PART = 8, 1 / 4
+"""Pieces of a longer text, and the part of each that is measured, its last: neighbours have much the same keys."""
 
 
 def fit_shares(focus: FocusModel, texts: Sequence[np.ndarray], *, progress: Progress = silent) -> None:
@@ -45,25 +50,28 @@ def fit_shares(focus: FocusModel, texts: Sequence[np.ndarray], *, progress: Prog
         progress: told the share done.
     """
     config, earlier = focus.config, 0
+    probed = np.linspace(0, len(texts[0]) - 1, min(PROBED_BLOCKS, len(texts[0]))).round().astype(int)
+    by_layer = layer_weights(focus, texts[0][probed], progress=progress)
+    if not by_layer:  # every layer has a sliding window of its own, and reads nothing
+        return
+    layers = sorted(by_layer)
     reading = reading_of(config, config.top_k, share=0.0)
     for number, blocks in enumerate(texts):
-        length, measured = blocks.shape[1], SPARSELY if number else MEASURED
+        length, measured = blocks.shape[1], IN_LONG if number else MEASURED
         places = [place for place in config.shares_at if place <= length] or [length]
         new = slice(earlier, len(places))
         if earlier == len(places):  # shorter texts have planned them all
             continue
         weights = place_weights(places, length, config.window)
-        errors = head_errors(focus, blocks, measured, weights=weights, progress=progress)
-        if not errors:  # every layer has a sliding window of its own, and reads nothing
-            return
-        layers = sorted(errors)
+        sample = _sample(weights, new) if number else weights
+        errors = head_errors(focus, blocks, measured, weights=sample, progress=progress)
         stored: list[Any] = [focus.router(layer).shares for layer in layers]
         stored = [shares.view(-1, *shares.shape[-2:]) for shares in stored]  # (A, M, Hq)
         costs = pair_costs(reading, weights, measured)
         budgets = np.array(MEANS) * costs[:, -1].sum() * sum(shares.shape[-1] for shares in stored)
         for place in range(earlier):  # what they cost in a text of this length
             budgets -= sum(np.interp(shares[place].double(), measured, costs[place]).sum(-1) for shares in stored)
-        rows = np.concatenate([errors[layer][:, new] for layer in layers])  # (heads, places, S)
+        rows = np.concatenate([errors[layer][:, new] * by_layer[layer] for layer in layers])  # (heads, places, S)
         flat = (-1, len(measured))
         planned = plan_shares(
             rows.reshape(flat), np.broadcast_to(costs[new], rows.shape).reshape(flat), measured, budgets
@@ -74,87 +82,15 @@ def fit_shares(focus: FocusModel, texts: Sequence[np.ndarray], *, progress: Prog
         earlier = len(places)
 
 
-def place_weights(places: Sequence[int], length: int, window: int) -> Float[np.ndarray, "A T"]:
-    """How much each place of `shares_at` decides about the share of every query of a text; they sum to 1.
+def _sample(weights: Float[np.ndarray, "A T"], places: slice) -> Float[np.ndarray, "A T"]:
+    """Weights of the tokens that are measured in a longer text, which stand for the others too; 0 for those.
 
-    Args:
-        places: A numbers of keys beyond the window, rising.
-        length: T, tokens of the text.
-        window: w.
+    Spans that say nothing about these places are left out.
     """
-    beyond = (np.arange(length) - window).clip(0)
-    return np.stack([np.interp(beyond, places, unit) for unit in np.eye(len(places))])
-
-
-def pair_costs(reading: Reading, weights: np.ndarray, measured: Sequence[float]) -> Float[np.ndarray, "A S"]:
-    """Pairs beyond the window that a query head attends to exactly in a text, by place and share, without rounding.
-
-    Args:
-        reading: window, sinks and borders.
-        weights: (A, T), see `place_weights`.
-        measured: S shares.
-    """
-    query = torch.arange(weights.shape[1])
-    beyond = (query - reading.window).clamp(min=0).double().numpy()
-    already = reading.already(query, reading.borders(query)).double().numpy()
-    return np.stack([weights @ np.maximum(share * beyond, already) for share in measured], -1)
-
-
-def plan_shares(
-    errors: Float[np.ndarray, "N S"],
-    costs: Float[np.ndarray, "N S"],
-    measured: Sequence[float],
-    budgets: Sequence[float] | np.ndarray,
-) -> Float[np.ndarray, "M N"]:
-    """Shares of N heads, or heads at places, that make the sum of their errors least for each budget.
-
-    Between two measured shares an error lies on the line through both, and where more reading does not pay at once, on
-    the lower convex hull. The budget is then given out step by step, the step that saves most for its cost first. This
-    is the optimum of that problem (a fractional knapsack), and no head ever reads less where the budget is larger.
-
-    Args:
-        errors: at each measured share.
-        costs: in pairs, at each measured share; they do not fall.
-        measured: S shares, increasing, from 0 to 1.
-        budgets: M sums of costs. One below the cost of reading nothing counts as that.
-    """
-    rows, prices, gains = [], [], []
-    errors = np.minimum.accumulate(errors, axis=1)
-    hulls = [_hull(cost, error) for cost, error in zip(costs, errors)]
-    for row, corners in enumerate(hulls):
-        for first, last in pairwise(corners):
-            rows.append(row)
-            prices.append(costs[row, last] - costs[row, first])
-            gains.append((errors[row, first] - errors[row, last]) / prices[-1])
-    # The steps of a head have falling gains, and a stable sort keeps the order of equal ones.
-    order = np.argsort(-np.array(gains), kind="stable")
-    steps, price = np.array(rows, dtype=int)[order], np.array(prices)[order]
-    before = price.cumsum() - price
-    shares = np.zeros((len(budgets), len(errors)))
-    for place, budget in enumerate(budgets):
-        spent = costs[:, 0].copy()
-        np.add.at(spent, steps, (budget - costs[:, 0].sum() - before).clip(0, price))
-        for row, corners in enumerate(hulls):
-            shares[place, row] = np.interp(spent[row], costs[row, corners], np.asarray(measured)[corners])
-    return shares
-
-
-def _hull(places: Sequence[float], heights: np.ndarray) -> list[int]:
-    """Corners of the lower convex hull of points from left to right, by their numbers; of equal places the first."""
-    corners: list[int] = []
-    for point in range(len(places)):
-        if corners and places[point] <= places[corners[-1]]:
-            continue
-        while len(corners) > 1 and not _below(places, heights, corners[-2], corners[-1], point):
-            corners.pop()
-        corners.append(point)
-    return corners
-
-
-def _below(places: Sequence[float], heights: np.ndarray, first: int, middle: int, last: int) -> bool:
-    """Whether the middle point lies below the line through the others."""
-    along = (places[middle] - places[first]) / (places[last] - places[first])
-    return bool(heights[middle] < heights[first] + along * (heights[last] - heights[first]))
+    piece, along = np.divmod(np.arange(weights.shape[1]) * PIECES / weights.shape[1], 1)
+    taken = along >= 1 - MEASURED_PART
+    taken &= np.isin(piece, piece[taken & weights[places].any(0)])
+    return weights * taken / MEASURED_PART
 
 
 def head_errors(
@@ -170,7 +106,8 @@ def head_errors(
     The error of a head is the squared difference that its reading makes to the hidden states which the layer adds to,
     over their squared length: the weighted sum over the tokens of a block, and the mean over blocks. It is taken token
     by token, because the first tokens of a text have states that are a thousand times as long as others. All layers see
-    the states of the untouched model, so one pass over a block measures every head at every share.
+    the states of the untouched model, so one pass over a block measures every head at every share. Tokens that weigh
+    nothing are left out.
 
     Args:
         focus: narrow routers.
@@ -182,7 +119,8 @@ def head_errors(
     layers = [layer for layer, window in zip(focus.layers, focus.sliding_windows) if window is None]
     errors: dict[int, np.ndarray] = {}
     ids = torch.from_numpy(blocks).to(focus.model.device)
-    weigh = torch.from_numpy(weights.T).to(ids.device)
+    tokens = np.flatnonzero(weights.any(0))
+    weigh, taken = (torch.from_numpy(each).to(ids.device) for each in (weights.T[tokens], tokens))
     with torch.inference_mode(), _streams(focus) as streams:
         outputs = _output_projections(focus, ids[:1, :8])
 
@@ -192,12 +130,11 @@ def head_errors(
             progress(
                 f"Measuring what each head reads in {ids.shape[1]:,} tokens", next(calls) / (len(ids) * len(layers))
             )
-            full = _read(call, 1.0)
-            lengths = streams[call.layer].float().square().sum(-1).clamp(min=1e-12)
-            found = [
-                (_squares(_read(call, share), full, outputs[call.layer]) / lengths).double() @ weigh
-                for share in measured[:-1]
-            ]
+            full, states, output = _read(call, 1.0), streams[call.layer][:, taken], outputs[call.layer]
+            found = []
+            for share in measured[:-1]:
+                change = _change(_read(call, share, tokens), full)[:, taken]
+                found.append(_relative(change, states, output).double() @ weigh)
             error = torch.stack([*found, torch.zeros_like(found[0])], -1)
             errors[call.layer] = errors.get(call.layer, 0) + error.cpu().numpy() / len(ids)
             return full
@@ -209,25 +146,81 @@ def head_errors(
     return errors
 
 
-def _read(call: AttentionCall, share: float) -> AttentionOutput:
-    """Attention of whole texts where every head reads one share."""
-    routing = call.routing
+def layer_weights(
+    focus: FocusModel, blocks: np.ndarray, *, seed: int = 0, progress: Progress = silent
+) -> dict[int, float]:
+    """How far predictions move with an error of each layer, in nats; layers with a window of their own are left out.
+
+    The divergence of predictions from the untouched model's, to second order (`calls_with_gradients`), over the error
+    as `head_errors` takes it: both summed over heads, tokens and the shares `PROBED`, head by head.
+
+    Args:
+        focus: narrow routers.
+        blocks: (N, T) int64 token ids.
+        seed: of the drawn predictions.
+        progress: told the share done.
+    """
+    layers = [layer for layer, window in zip(focus.layers, focus.sliding_windows) if window is None]
+    moved, errors = dict.fromkeys(layers, 0.0), dict.fromkeys(layers, 0.0)
+    ids = torch.from_numpy(blocks).to(focus.model.device)
+    generator, calls = torch.Generator(ids.device).manual_seed(seed), count()
+    with _streams(focus) as streams:
+        with torch.inference_mode():
+            outputs = _output_projections(focus, ids[:1, :8])
+        for row in ids:
+            for call, gradient in calls_with_gradients(focus, row[None], generator=generator):
+                if call.layer not in layers:
+                    continue
+                progress("Measuring what an error of each layer does", next(calls) / (len(ids) * len(layers)))
+                with torch.inference_mode():
+                    full = _read(call, 1.0)
+                    for share in PROBED:
+                        change = _change(_read(call, share), full)
+                        moved[call.layer] += float((change * gradient.flatten(0, 1)).sum(-1).square().sum()) / 2
+                        errors[call.layer] += float(_relative(change, streams[call.layer], outputs[call.layer]).sum())
+    return {layer: moved[layer] / max(errors[layer], 1e-30) for layer in layers}
+
+
+def _read(call: AttentionCall, share: float, tokens: np.ndarray | None = None) -> AttentionOutput:
+    """Attention of whole texts where every head reads one share; results of other than `tokens` may be anything."""
+    routing, geometry = call.routing, call.geometry
     reading = replace(routing.reading(), share=share, top_k=None, head_shares=None, shares_at=())
     groups, num_groups = call.groups.keys.to(torch.int8).argmax(-1)[:, None], call.groups.keys.shape[-1]
-    tensors, geometry = (call.query, call.key, call.value, groups), call.geometry
-    found = narrow_attention(*tensors, num_groups, reading, scale=geometry.scale, softcap=geometry.softcap)
+    tensors = (call.query, call.key, call.value)
+    if tokens is not None and len(tokens) < call.query.shape[2]:
+        # It needs Numba, which takes a second to import.
+        from focus_core.routing.narrow.compiled import prefill as compiled
+
+        if compiled.supported(*tensors, reading, geometry.softcap):
+            spans = _spans(tokens, reading.chunk, call.query.shape[2])
+            found = compiled.prefill(*tensors, groups, num_groups, reading, scale=geometry.scale, spans=spans)
+            return AttentionOutput(*found[:2])
+    found = narrow_attention(*tensors, groups, num_groups, reading, scale=geometry.scale, softcap=geometry.softcap)
     return AttentionOutput(*found[:2])
 
 
-def _squares(found: AttentionOutput, full: AttentionOutput, output: Tensor) -> Tensor:
-    """(Hq, T): squared difference that each query head makes after the output projection.
+def _spans(tokens: np.ndarray, chunk: int, length: int) -> list[tuple[int, int]]:
+    """The chunks that tokens are in, those side by side as one: their first places, and the places behind the last."""
+    chunks = np.unique(tokens // chunk)
+    runs = np.split(chunks, np.flatnonzero(np.diff(chunks) > 1) + 1)
+    return [(int(run[0]) * chunk, min((int(run[-1]) + 1) * chunk, length)) for run in runs]
+
+
+def _change(found: AttentionOutput, full: AttentionOutput) -> Float[Tensor, "Hq T Dv"]:
+    """What each query head of one text changes."""
+    return (found.output.float() - full.output.float()).flatten(0, 1)
+
+
+def _relative(change: Tensor, states: Tensor, output: Tensor) -> Float[Tensor, "Hq T"]:
+    """Squared change that each query head makes after the output projection, over the squared length of the states.
 
     Args:
+        change: (Hq, T, Dv).
+        states: (1, T, d).
         output: (Hq, Dv, d).
     """
-    difference = (found.output.float() - full.output.float()).flatten(0, 1)  # (Hq, T, Dv)
-    gram = output @ output.mT
-    return ((difference @ gram) * difference).sum(-1)
+    squares = ((change @ (output @ output.mT)) * change).sum(-1)
+    return squares / states.float().square().sum(-1).clamp(min=1e-12)
 
 
 @contextmanager

@@ -62,16 +62,15 @@ def test_heads_are_measured_where_it_is_wanted(tiny_llama, tmp_path, by_need, by
 
 
 def test_need_is_measured_at_every_length_that_model_and_texts_have(tiny_llama, tmp_path, monkeypatch):
-    monkeypatch.setattr("focus_core.training.fit.NEED_LENGTH", 128)
+    monkeypatch.setattr("focus_core.training.fit.NEED_LENGTHS", (128, 400))
     (tmp_path / "long.txt").write_text(TEXT)
     (tmp_path / "short.txt").write_text(TEXT[:1500])
     settings = {"num_groups": 8, "window": 16, "page_size": 4, "chunk": 8}
     for places, kept, lengths in [
         ((64, 120), (64, 120), [(128, 2)]),
         ((64, 120, 200), (64, 120, 200), [(128, 2), (400, 2)]),
-        ((64, 120, 150, 220), (64, 120, 150, 220), [(128, 2), (300, 2), (440, 2)]),
-        ((64, 120, 300), (64, 120), [(128, 2)]),  # 600 is past the model's 512 positions
-        ((64, 300), (), [(128, 2)]),
+        ((64, 120, 150, 380), (64, 120, 150, 380), [(128, 2), (400, 2)]),
+        ((64, 120, 450), (64, 120), [(128, 2), (400, 2)]),  # no block has so many keys
         ((120, 125), (), [(128, 2)]),  # no query of 128 tokens has more than 112 keys beyond the window
     ]:
         config = narrow_config(**settings, shares_at=places)

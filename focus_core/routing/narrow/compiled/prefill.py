@@ -7,6 +7,7 @@ they wait, so a busy core beside them costs its share and no more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -70,6 +71,7 @@ def prefill(
     reading: Reading,
     *,
     scale: float,
+    spans: Sequence[tuple[int, int]] | None = None,
 ) -> Prefill:
     """Exact attention over window, sinks and read pages, and summaries of the others; see `narrow_attention`.
 
@@ -83,6 +85,8 @@ def prefill(
         num_groups: K.
         reading: settings, with a share and pages. The results of queries that attend to everything are not written.
         scale: factor of the dot products.
+        spans: first queries, multiples of the chunk, and the places behind the last ones. The results of others are not
+            written, nor their pairs counted. None for all queries.
     """
     batch, heads, length, _ = query.shape
     kv_heads = key.shape[1]
@@ -111,15 +115,16 @@ def prefill(
     def lay_out(n: int) -> Head:
         return laid_out(queries[n], keys[n], values[n], labels[n], num_groups, page_size, reading.sink_tokens)
 
-    def attend_part(task: tuple[int, int]) -> np.ndarray:
-        start, n = task
-        stop = min(start + part, length)
+    def attend_part(task: tuple[int, int, int]) -> np.ndarray:
+        start, stop, n = task
         return attend(laid[n], settings, shares[n], spread_weights[n], start, stop, span, output[n], logsumexp[n])
 
     # The last parts have the most keys before them, so they come first.
-    tasks = [(start, n) for start in reversed(range(begin, length, part)) for n in range(total)]
+    wanted = [(begin, length)] if spans is None else spans
+    parts = [(at, min(at + part, stop)) for start, stop in wanted for at in range(start, stop, part)]
+    tasks = [(*each, n) for each in reversed(parts) for n in range(total)]
     laid = in_threads(lay_out, range(total))
-    for (_, n), count in zip(tasks, in_threads(attend_part, tasks)):
+    for (*_, n), count in zip(tasks, in_threads(attend_part, tasks)):
         pairs_read[n] += count
     return Prefill(
         torch.from_numpy(output).view(batch, heads, length, -1),

@@ -14,11 +14,14 @@ from scipy.optimize import linprog
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from focus_core import FocusConfig, FocusError, FocusModel, retrofit
+from focus_core.attention import AttentionOutput
 from focus_core.evaluation.exposure import budget_exposure
 from focus_core.routing.cache import given_cache
 from focus_core.routing.narrow.compiled.choice import Shares, share_of, shares_between
 from focus_core.routing.narrow.fit import fit_narrow
-from focus_core.routing.narrow.need import MEASURED, head_errors, place_weights, plan_shares
+from focus_core.routing.narrow.gradients import calls_with_gradients
+from focus_core.routing.narrow.need import MEASURED, PROBED, head_errors, layer_weights
+from focus_core.routing.narrow.plan import place_weights, plan_shares
 from focus_core.routing.narrow.reading import Reading, share_at
 from focus_core.routing.narrow.reference import narrow_reference
 from focus_core.routing.routers.narrow import MEANS
@@ -96,17 +99,9 @@ def test_a_place_weighs_as_its_share_counts_on_the_line_between():
     assert (place_weights([100], 100, window) == 1).all()
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_an_error_is_the_difference_in_the_stream(name):
-    focus, ids = retrofit(model(name), CONFIG, seed=0), torch.from_numpy(blocks(1))
-    weights = np.random.default_rng(0).random((2, 120))
-    errors, calls = head_errors(focus, ids.numpy(), weights=weights), {}
-    focus_blocks = {
-        layer: module for layer, module in focus.model.named_modules() if layer.rpartition(".")[2] in ("0", "1")
-    }
-    streams, order = [], [module for name, module in focus_blocks.items() if name.split(".")[-2] in ("layers", "h")]
-    for block in order:
-        block.register_forward_pre_hook(lambda _, args, kwargs: streams.append(args[0]), with_kwargs=True)
+def calls_of(focus, ids):
+    """The attention call of every layer, from full attention."""
+    calls = {}
 
     def attend(call):
         calls[call.layer] = call
@@ -114,25 +109,107 @@ def test_an_error_is_the_difference_in_the_stream(name):
 
     with torch.no_grad(), focus.routing("hard", rule=Rule(attend, hard_groups)):
         focus.model.base_model(input_ids=ids, use_cache=False)
-    for layer, call in calls.items():
-        attention = focus.attention_modules[layer]
-        project = attention.o_proj if name == "llama" else attention.c_proj
-        query, key, value = call.together()
-        groups = call.groups.keys.int().argmax(-1)[None]
-        lengths = streams[layer].square().sum(-1)
+    return calls
+
+
+def sparse_output(call, share):
+    """(4, T, Dv), by the definition."""
+    reading = Reading(CONFIG.window, CONFIG.sink_tokens, CONFIG.chunk, share=share, page_size=4)
+    groups = call.groups.keys.int().argmax(-1)[None]
+    return narrow_reference(*call.together(), groups, 6, reading, scale=call.geometry.scale).output[0]
+
+
+def projections(focus):
+    """The output projection of every layer."""
+    return {
+        layer: getattr(module, "o_proj", None) or module.c_proj for layer, module in focus.attention_modules.items()
+    }
+
+
+def states_of(focus, ids):
+    """The hidden states that enter each decoder layer, (T, d) by layer."""
+    with torch.no_grad(), focus.routing("off"):
+        return [states[0] for states in focus.model(ids, use_cache=False, output_hidden_states=True).hidden_states]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_an_error_is_the_difference_in_the_stream(name):
+    focus, ids = retrofit(model(name), CONFIG, seed=0), torch.from_numpy(blocks(1))
+    weights = np.random.default_rng(0).random((2, 120))
+    weights[:, 40:70] = 0
+    errors, states = head_errors(focus, ids.numpy(), weights=weights), states_of(focus, ids)
+    for layer, call in calls_of(focus, ids).items():
+        project, full = projections(focus)[layer], attend_fully(call).output.flatten(0, 1)
         for place, share in [(0, 0.0), (5, MEASURED[5]), (9, MEASURED[9])]:
-            reading = Reading(CONFIG.window, CONFIG.sink_tokens, CONFIG.chunk, share=share, page_size=4)
-            geometry = {"scale": call.geometry.scale}
-            full = attend_fully(call).output.unflatten(0, (1, -1)).flatten(1, 2)
-            sparse = narrow_reference(query, key, value, groups, 6, reading, **geometry).output
+            sparse = sparse_output(call, share)
             for head in range(4):
                 changed = full.clone()
-                changed[:, head] = sparse[:, head]
+                changed[head] = sparse[head]
                 with torch.no_grad():
-                    difference = project(changed.transpose(1, 2).flatten(2)) - project(full.transpose(1, 2).flatten(2))
-                expected = weights @ (difference.square().sum(-1) / lengths)[0].numpy()
+                    difference = project(changed.transpose(0, 1).flatten(1)) - project(full.transpose(0, 1).flatten(1))
+                expected = weights @ (difference.square().sum(-1) / states[layer].square().sum(-1)).numpy()
                 assert errors[layer][head, :, place] == pytest.approx(expected, rel=1e-3, abs=1e-8)
         assert errors[layer].shape == (4, 2, len(MEASURED)) and (errors[layer][..., -1] == 0).all()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_gradients_are_those_of_one_backward_pass(name):
+    focus, ids = retrofit(model(name), CONFIG, seed=0), torch.from_numpy(blocks(1))
+    found = dict(
+        (call.layer, gradient)
+        for call, gradient in calls_with_gradients(focus, ids, generator=torch.Generator().manual_seed(5))
+    )
+    assert list(found) == [1, 0] and not any(focus.model.get_input_embeddings().weight.grad or [])
+    focus.model.get_input_embeddings().weight.requires_grad_(True)
+    outputs = {}
+    for layer, project in projections(focus).items():
+        project.register_forward_pre_hook(lambda _, args, layer=layer: outputs.update({layer: args[0]}))
+    with focus.routing("off"):
+        chances = focus.model(ids, use_cache=False).logits[0].log_softmax(-1)
+    tokens = torch.multinomial(chances.detach().exp(), 1, generator=torch.Generator().manual_seed(5))
+    gradients = torch.autograd.grad(chances.gather(-1, tokens).sum(), list(outputs.values()))
+    for layer, gradient in zip(outputs, gradients):
+        expected = gradient[0].unflatten(-1, (4, 8)).transpose(0, 1)
+        assert torch.allclose(found[layer].flatten(0, 1), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_fewer_drawn_predictions_stand_for_all(monkeypatch):
+    focus, ids = retrofit(model(), CONFIG, seed=0), torch.from_numpy(blocks(1))
+
+    def squares():
+        draws = [calls_with_gradients(focus, ids, generator=torch.Generator().manual_seed(seed)) for seed in range(40)]
+        return np.mean([[float(gradient.square().sum()) for _, gradient in each] for each in draws], 0)
+
+    every = squares()
+    monkeypatch.setattr("focus_core.routing.narrow.gradients.MOST_LOGITS", 97 * 40)
+    assert squares() == pytest.approx(every, rel=0.2)
+
+
+def test_a_layer_weighs_what_its_error_does_to_predictions():
+    """Of one layer whose heads change a little, over many draws, beside the divergence of predictions."""
+    focus, ids = retrofit(model(), CONFIG, seed=0), torch.from_numpy(blocks(1))
+    weights = [layer_weights(focus, ids.numpy(), seed=seed) for seed in range(40)]
+
+    def predictions(changed, head, share):
+        def attend(call):
+            found = attend_fully(call)
+            if call.layer == changed:
+                output = found.output.flatten(0, 1).clone()
+                output[head] += 0.05 * (sparse_output(call, share)[head] - output[head])
+                return AttentionOutput(output.view_as(found.output), found.logsumexp)
+            return found
+
+        with torch.no_grad(), focus.routing("hard", rule=Rule(attend, hard_groups)):
+            return focus(ids, use_cache=False).logits[0].double().log_softmax(-1)
+
+    for layer in (0, 1):
+        before, moved = predictions(None, 0, 0), 0.0
+        errors = head_errors(focus, ids.numpy(), (*PROBED, 1.0), weights=np.ones((1, 120)))[layer][:, 0, :-1]
+        for head in range(4):
+            for share in PROBED:
+                after = predictions(layer, head, share)
+                moved += float((before.exp() * (before - after)).sum()) / 0.05**2
+        assert np.mean([each[layer] for each in weights]) == pytest.approx(moved / errors.sum(), rel=0.15)
 
 
 @pytest.fixture(scope="module")
