@@ -2,7 +2,7 @@
 
 A Transformers cache is a list of layers that own tensors and can reorder, crop and select them. The first routing
 stored in a layer turns it into an instance of a subclass, which does the same to one more tensor, `routing` (B, T, K).
-Narrow groups have a layer of their own, in `focus_core.routing.narrow.cache`.
+Narrow groups have a layer of their own, in `focus_core.routing.narrow.cache.layer`.
 `DynamicIndexedLayer` of transformers.cache_utils carries indexer keys in the same way.
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicLayer
 
 from focus_core.errors import FocusError
-from focus_core.routing.narrow.cache import NarrowLayer
+from focus_core.routing.narrow.cache.layer import NarrowLayer
 
 CACHE_NAMES = ("cache", "past_key_values")
 """Names of the argument that holds the cache: that of Transformers 5.24 and newer first, then the older one."""

@@ -19,7 +19,7 @@ from focus_core.attention import AttentionOutput, focus_attention
 from focus_core.errors import FocusError
 from focus_core.routing.cache import append_routing
 from focus_core.routing.layer import HeadVectors, KeyQuery, LayerRouting, assign, heads_in_batch, heads_in_groups
-from focus_core.routing.narrow.cache import PAGE_SIZE, Layout, NarrowLayer
+from focus_core.routing.narrow.cache.layer import PAGE_SIZE, Layout, NarrowLayer
 from focus_core.routing.rules import AttentionCall, Geometry, Rule
 
 NAME = "focus"

@@ -26,7 +26,7 @@ from focus_core.routing.config import FocusConfig
 from focus_core.routing.interface import NAME, PENDING, Pending
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.modules import attention_modules, decoder_layers, own_window
-from focus_core.routing.narrow.cache import narrow_layer
+from focus_core.routing.narrow.cache.layer import narrow_layer
 from focus_core.routing.parallel import own_heads
 from focus_core.routing.routers import ROUTERS, Router
 from focus_core.routing.rules import RULES, Rule

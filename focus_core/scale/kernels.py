@@ -17,7 +17,7 @@ from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import assign, reading_of
 from focus_core.routing.model import FocusModel
 from focus_core.routing.narrow.attention import narrow_attention
-from focus_core.routing.narrow.cache_text import CachedText
+from focus_core.routing.narrow.cache.text import CachedText
 from focus_core.scale.shapes import ModelShape
 from focus_core.scale.work import Attended, attended
 

@@ -18,7 +18,7 @@ from focus_core.models import LoadedModel
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel, retrofit
-from focus_core.routing.narrow.fit import fit_narrow
+from focus_core.routing.narrow.fitting.fit import fit_narrow
 from focus_core.scale.kernels import Lengths, parted
 from focus_core.scale.rates import Rates
 from focus_core.scale.shapes import ModelShape

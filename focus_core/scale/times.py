@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.narrow.need import MEASURED
+from focus_core.routing.narrow.fitting.need import MEASURED
 from focus_core.scale.rates import Rates
 from focus_core.scale.shapes import ModelShape
 from focus_core.scale.work import attended, decode_step, prefill_flops, tensor_parallel_bytes, training_flops

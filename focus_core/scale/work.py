@@ -12,8 +12,8 @@ from functools import lru_cache
 import numpy as np
 
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.narrow.cache_pages import GROWTH, SPARE
-from focus_core.routing.narrow.cache_text import SPARE as SPARE_NEAR
+from focus_core.routing.narrow.cache.pages import GROWTH, SPARE
+from focus_core.routing.narrow.cache.text import SPARE as SPARE_NEAR
 from focus_core.scale.shapes import ModelShape
 
 

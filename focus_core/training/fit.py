@@ -17,7 +17,7 @@ from focus_core.models.positions import positions_of
 from focus_core.progress import Progress, silent
 from focus_core.results import record_run, text_records
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.narrow.fit import fit_narrow
+from focus_core.routing.narrow.fitting.fit import fit_narrow
 from focus_core.routing.storage import check_elsewhere
 from focus_core.text import CORPUS_SUFFIXES, find_texts, token_blocks
 from focus_core.training.run import RECORD

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from focus_core import FocusConfig, analyze, retrofit
-from focus_core.routing.narrow.fit import fit_narrow
+from focus_core.routing.narrow.fitting.fit import fit_narrow
 
 pytestmark = pytest.mark.browser
 TEXTS = ("</script><b>bold</b> & \"quotes\" 'too' \u202e.\nA second line.", "Another text of its own.")

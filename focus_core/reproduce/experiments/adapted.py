@@ -39,7 +39,7 @@ from focus_core.reproduce.experiments.tuning import (
 from focus_core.reproduce.runner import CELLS
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, retrofit
-from focus_core.routing.narrow.fit import fit_narrow
+from focus_core.routing.narrow.fitting.fit import fit_narrow
 from focus_core.schema import array, table
 from focus_core.training.fit import narrow_config
 from focus_core.training.loop import calibration_blocks

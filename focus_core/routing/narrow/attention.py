@@ -12,7 +12,7 @@ from focus_core.attention import AttentionOutput, PairCounts, focus_attention
 from focus_core.attention.cpu.kernel import FAR, cpu_flash
 from focus_core.attention.reference import attention_logits
 from focus_core.errors import FocusError
-from focus_core.routing.narrow.packed import PACKED, packed_kernel, packed_prefill
+from focus_core.routing.narrow.packed.prefill import PACKED, packed_kernel, packed_prefill
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.reads import blocks_read
 from focus_core.routing.narrow.summaries import RunningSums, Summaries
@@ -88,8 +88,8 @@ def narrow_attention(
     The backends, all with the same result:
 
     - "chunked": plain PyTorch, a chunk of queries at a time, on any device, with gradients.
-    - "varlen" and "flash": variable-length calls on CUDA, see `focus_core.routing.narrow.packed`. The keys of window,
-      sinks and read groups are attended in float16 or bfloat16, as the kernels are. Unverified on CUDA.
+    - "varlen" and "flash": variable-length calls on CUDA, see `focus_core.routing.narrow.packed.prefill`. The keys of
+      window, sinks and read groups are attended in float16 or bfloat16, as the kernels are. Unverified on CUDA.
     - "auto": compiled loops on a CPU where they can, else "chunked", on CUDA too.
 
     Args:

@@ -12,7 +12,7 @@ from focus_core import FocusConfig, analyze
 from focus_core.analysis.reading import pair_counts
 from focus_core.analysis.sparsity import pair_table
 from focus_core.models import default_model
-from focus_core.routing.narrow.fit import fit_narrow
+from focus_core.routing.narrow.fitting.fit import fit_narrow
 from workbench.engine import service
 from workbench.tokens.reads import pair_shares, relations
 from workbench.widgets.strip import strip_data

@@ -17,7 +17,7 @@ from focus_core.analysis.reading import kept_keys, pair_counts, untouched
 from focus_core.analysis.sparsity import mass_by_budget, mass_of_trace, measured_queries, pair_table, pooled_pattern
 from focus_core.analysis.tokens import group_order, margins
 from focus_core.routing.layer import LayerRouting
-from focus_core.routing.narrow.fit import fit_narrow
+from focus_core.routing.narrow.fitting.fit import fit_narrow
 from focus_core.routing.narrow.reference import Reference, narrow_reference
 from focus_core.routing.rules import AttentionCall, Rule, attend_hard, hard_groups
 

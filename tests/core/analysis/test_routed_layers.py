@@ -10,7 +10,7 @@ from focus_core import FocusConfig, analyze, retrofit
 from focus_core.analysis.reading import untouched
 from focus_core.analysis.trace import RoutedLayer
 from focus_core.evaluation.likelihood import losses_of_states, token_losses
-from focus_core.routing.narrow.fit import fit_narrow
+from focus_core.routing.narrow.fitting.fit import fit_narrow
 
 TEXT = "The ships came back to the harbour of the old town, and the town waited for the ships. " * 2
 

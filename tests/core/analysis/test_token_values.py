@@ -11,7 +11,7 @@ import torch
 from focus_core import FocusConfig, analyze, retrofit
 from focus_core.analysis.interventions.attention import token_attention
 from focus_core.analysis.token_values import both_losses, losses_from_states, routed_losses, unread_attention
-from focus_core.routing.narrow.fit import fit_narrow
+from focus_core.routing.narrow.fitting.fit import fit_narrow
 
 TEXT = "The ships came back to the harbour of the old town, and the town waited for the ships. " * 2
 

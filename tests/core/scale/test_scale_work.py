@@ -12,7 +12,7 @@ from focus_core import FocusConfig, retrofit
 from focus_core.errors import FocusError
 from focus_core.routing.layer import reading_of
 from focus_core.routing.narrow.attention import narrow_pairs
-from focus_core.routing.narrow.cache import NarrowLayer
+from focus_core.routing.narrow.cache.layer import NarrowLayer
 from focus_core.routing.narrow.reads import blocks_read
 from focus_core.scale.shapes import SHAPES, find_shape, shape_of
 from focus_core.scale.work import (

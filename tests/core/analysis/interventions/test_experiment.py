@@ -20,7 +20,7 @@ from focus_core.analysis.interventions import (
     restore,
 )
 from focus_core.analysis.interventions.experiment import MAX_TOKENS
-from focus_core.routing.narrow.fit import fit_narrow
+from focus_core.routing.narrow.fitting.fit import fit_narrow
 from focus_core.routing.rules import AttentionCall, Rule, attend_hard, hard_groups
 
 LENGTH = 150

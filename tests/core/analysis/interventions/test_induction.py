@@ -8,7 +8,7 @@ import pytest
 from focus_core import FocusConfig, FocusError, analyze, retrofit
 from focus_core.analysis.interventions.induction import induction, induction_pairs, planted_repeat
 from focus_core.analysis.reading import kept_keys
-from focus_core.routing.narrow.fit import fit_narrow
+from focus_core.routing.narrow.fitting.fit import fit_narrow
 
 TEXT = "Nora Finch kept the lamp. The sea was loud and grey. Nora Finch slept, and the lamp was cold. "
 

@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 from focus_core import FocusError, analyze
 from focus_core.analysis.search.gathering import HeadGroups, gathering, groups_of, lift_intervals
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.narrow.fit import fit_narrow
+from focus_core.routing.narrow.fitting.fit import fit_narrow
 
 
 def clumped(tokens: int, num_groups: int, rng: np.random.Generator, run: int = 6) -> np.ndarray:

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from focus_core.routing.narrow.cache_attention import Near, attend_masked, attend_stored
-from focus_core.routing.narrow.cache_pages import PageStore, rounded
+from focus_core.routing.narrow.cache.attention import Near, attend_masked, attend_stored
+from focus_core.routing.narrow.cache.pages import PageStore, rounded
 from focus_core.routing.narrow.compiled.storing import Stored
 from focus_core.routing.narrow.reading import Reading
 

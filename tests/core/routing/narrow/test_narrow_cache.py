@@ -26,8 +26,8 @@ from transformers import (
 
 from focus_core import FocusConfig, FocusError, retrofit
 from focus_core.bench.memory import held_bytes
-from focus_core.routing.narrow.cache import NarrowLayer
-from focus_core.routing.narrow.cache_text import CachedText
+from focus_core.routing.narrow.cache.layer import NarrowLayer
+from focus_core.routing.narrow.cache.text import CachedText
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.reference import narrow_reference
 from focus_core.routing.rules import Rule, attend_fully, hard_groups

@@ -18,10 +18,10 @@ from focus_core.attention.packed.published import cpu_packed
 from focus_core.errors import FocusError
 from focus_core.routing.narrow import packed, packed_reads
 from focus_core.routing.narrow.attention import narrow_attention
-from focus_core.routing.narrow.fit import fit_narrow
-from focus_core.routing.narrow.packed import PACKED, PackedBackend
-from focus_core.routing.narrow.packed_pages import PageSums, sorted_keys
-from focus_core.routing.narrow.packed_reads import reader_lists
+from focus_core.routing.narrow.fitting.fit import fit_narrow
+from focus_core.routing.narrow.packed.pages import PageSums, sorted_keys
+from focus_core.routing.narrow.packed.prefill import PACKED, PackedBackend
+from focus_core.routing.narrow.packed.reads import reader_lists
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.reference import narrow_reference
 

@@ -18,10 +18,10 @@ from focus_core.attention import AttentionOutput
 from focus_core.evaluation.exposure import budget_exposure
 from focus_core.routing.cache import given_cache
 from focus_core.routing.narrow.compiled.choice import Shares, share_of, shares_between
-from focus_core.routing.narrow.fit import fit_narrow
-from focus_core.routing.narrow.gradients import calls_with_gradients
-from focus_core.routing.narrow.need import MEASURED, PROBED, head_errors, layer_weights
-from focus_core.routing.narrow.plan import place_weights, plan_shares
+from focus_core.routing.narrow.fitting.fit import fit_narrow
+from focus_core.routing.narrow.fitting.gradients import calls_with_gradients
+from focus_core.routing.narrow.fitting.need import MEASURED, PROBED, head_errors, layer_weights
+from focus_core.routing.narrow.fitting.plan import place_weights, plan_shares
 from focus_core.routing.narrow.reading import Reading, share_at
 from focus_core.routing.narrow.reference import narrow_reference
 from focus_core.routing.routers.narrow import MEANS
@@ -181,7 +181,7 @@ def test_fewer_drawn_predictions_stand_for_all(monkeypatch):
         return np.mean([[float(gradient.square().sum()) for _, gradient in each] for each in draws], 0)
 
     every = squares()
-    monkeypatch.setattr("focus_core.routing.narrow.gradients.MOST_LOGITS", 97 * 40)
+    monkeypatch.setattr("focus_core.routing.narrow.fitting.gradients.MOST_LOGITS", 97 * 40)
     assert squares() == pytest.approx(every, rel=0.2)
 
 

@@ -12,10 +12,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 
 from focus_core import FocusConfig, FocusError, FocusModel, retrofit
 from focus_core.routing.cache import given_cache
-from focus_core.routing.narrow.fit import fit_narrow
+from focus_core.routing.narrow.fitting.fit import fit_narrow
+from focus_core.routing.narrow.fitting.spread import EVERY, TRIED, fit_spread, least, slopes_of_spread
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.reference import narrow_reference
-from focus_core.routing.narrow.spread import EVERY, TRIED, fit_spread, least, slopes_of_spread
 from focus_core.routing.narrow.summaries import RunningSums
 from focus_core.routing.rules import Rule, attend_fully, hard_groups
 

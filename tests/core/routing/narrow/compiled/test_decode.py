@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from focus_core.routing.narrow.cache_attention import Near, attend_masked, attend_stored
-from focus_core.routing.narrow.cache_text import CachedText
+from focus_core.routing.narrow.cache.attention import Near, attend_masked, attend_stored
+from focus_core.routing.narrow.cache.text import CachedText
 from focus_core.routing.narrow.reading import Reading
 
 

@@ -21,8 +21,8 @@ from focus_core.progress import Progress, silent
 from focus_core.routing.layer import reading_of
 from focus_core.routing.model import FocusModel
 from focus_core.routing.narrow.attention import narrow_attention
-from focus_core.routing.narrow.gradients import calls_with_gradients
-from focus_core.routing.narrow.plan import pair_costs, place_weights, plan_shares
+from focus_core.routing.narrow.fitting.gradients import calls_with_gradients
+from focus_core.routing.narrow.fitting.plan import pair_costs, place_weights, plan_shares
 from focus_core.routing.routers.narrow import MEANS
 from focus_core.routing.rules import AttentionCall, Rule, hard_groups
 

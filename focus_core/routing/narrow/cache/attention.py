@@ -12,7 +12,7 @@ from focus_core.attention import AttentionOutput
 from focus_core.attention.cpu.kernel import FAR, folded
 from focus_core.attention.cpu.threads import in_threads
 from focus_core.attention.reference import attention_logits
-from focus_core.routing.narrow.cache_pages import COMPILED, PageStore, as_array
+from focus_core.routing.narrow.cache.pages import COMPILED, PageStore, as_array
 from focus_core.routing.narrow.compiled.choice import shares_between
 from focus_core.routing.narrow.compiled.decode import attend_pages
 from focus_core.routing.narrow.reading import Reading

@@ -17,7 +17,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from focus_core.attention import AttentionOutput
 from focus_core.errors import FocusError
-from focus_core.routing.narrow.cache_text import CachedText, Rotation
+from focus_core.routing.narrow.cache.text import CachedText, Rotation
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.rotary import before_rotation
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from focus_core.attention import AttentionOutput
-from focus_core.routing.narrow.cache_attention import Near, attend_stored
-from focus_core.routing.narrow.cache_pages import PageStore
+from focus_core.routing.narrow.cache.attention import Near, attend_stored
+from focus_core.routing.narrow.cache.pages import PageStore
 from focus_core.routing.narrow.reading import Reading
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from focus_core.progress import Progress, silent
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel, retrofit
-from focus_core.routing.narrow.need import fit_shares
-from focus_core.routing.narrow.spread import fit_spread
+from focus_core.routing.narrow.fitting.need import fit_shares
+from focus_core.routing.narrow.fitting.spread import fit_spread
 from focus_core.routing.routers import ROUTERS
 from focus_core.routing.rules import Rule, attend_fully, hard_groups
 

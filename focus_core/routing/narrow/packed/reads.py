@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from focus_core.attention import AttentionOutput
 from focus_core.attention.cpu.kernel import FAR
 from focus_core.attention.packed.calls import Packed, PackedKernel
-from focus_core.routing.narrow.packed_pages import SortedKeys
+from focus_core.routing.narrow.packed.pages import SortedKeys
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -22,8 +22,8 @@ from focus_core.attention.packed.flash import flash_varlen, package_obstacle
 from focus_core.attention.packed.varlen import kernel_obstacle, torch_varlen
 from focus_core.attention.reference import attention_logits
 from focus_core.errors import FocusError
-from focus_core.routing.narrow.packed_pages import PageSums, SortedKeys, SpanPages, sorted_keys
-from focus_core.routing.narrow.packed_reads import read_pages, reader_lists
+from focus_core.routing.narrow.packed.pages import PageSums, SortedKeys, SpanPages, sorted_keys
+from focus_core.routing.narrow.packed.reads import read_pages, reader_lists
 from focus_core.routing.narrow.reading import Reading
 
 if TYPE_CHECKING:

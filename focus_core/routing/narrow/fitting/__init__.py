@@ -1,0 +1,1 @@
+"""What fits narrow groups to a model: centroids, weights of spread, shares by need."""

@@ -1,0 +1,1 @@
+"""Narrow groups as variable-length attention calls on a GPU."""
