@@ -8,7 +8,7 @@ they wait, so a busy core beside them costs its share and no more.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from focus_core.routing.narrow.compiled.choice import Shares, shares_between
 from focus_core.routing.narrow.compiled.kernel import Settings, attend
 from focus_core.routing.narrow.compiled.layout import Head, laid_out
 from focus_core.routing.narrow.compiled.vectors import LANES
+from focus_core.routing.narrow.output import Prefill
 from focus_core.routing.narrow.reading import Reading
 
 if TYPE_CHECKING:
@@ -28,20 +29,6 @@ SPAN_ROWS = 384
 """Queries, over all heads that share keys, that are gathered for a page."""
 PARTS = 8
 """Parts of a text that threads take one at a time."""
-
-
-class Prefill(NamedTuple):
-    """Attention of whole texts.
-
-    Attributes:
-        output: (B, H, T, Dv) float32.
-        logsumexp: (B, H, T) float32, summaries included.
-        pairs_read: (B, H) int64, pairs with keys of pages that are read.
-    """
-
-    output: Tensor
-    logsumexp: Tensor
-    pairs_read: Tensor
 
 
 def supported(query: Tensor, key: Tensor, value: Tensor, reading: Reading, softcap: float | None) -> bool:

@@ -22,6 +22,7 @@ from focus_core.attention.packed.flash import flash_varlen, package_obstacle
 from focus_core.attention.packed.varlen import kernel_obstacle, torch_varlen
 from focus_core.attention.reference import attention_logits
 from focus_core.errors import FocusError
+from focus_core.routing.narrow.output import Prefill
 from focus_core.routing.narrow.packed.pages import PageSums, SortedKeys, SpanPages, sorted_keys
 from focus_core.routing.narrow.packed.reads import read_pages, reader_lists
 from focus_core.routing.narrow.reading import Reading
@@ -59,20 +60,6 @@ PACKED: dict[str, PackedBackend] = {
 """Backends of narrow groups that compute variable-length calls, by name."""
 
 
-class PackedPrefill(NamedTuple):
-    """Attention of whole texts.
-
-    Attributes:
-        output: (B, H, T, Dv), the query's dtype.
-        logsumexp: (B, H, T), summaries included; float32 (float64 for float64 inputs).
-        pairs_read: (B, H) int64, pairs with keys of pages that are read.
-    """
-
-    output: Tensor
-    logsumexp: Tensor
-    pairs_read: Tensor
-
-
 def packed_kernel(backend: str, query: Tensor, key: Tensor, value: Tensor, softcap: float | None) -> PackedKernel:
     """The kernel of one of the backends `PACKED`.
 
@@ -98,7 +85,7 @@ def packed_prefill(
     *,
     scale: float,
     kernel: PackedKernel,
-) -> PackedPrefill:
+) -> Prefill:
     """Exact attention over window, sinks and read pages, and summaries of the others; see `narrow_attention`.
 
     The kernel gets the dtype of the inputs. Choice, summaries and merges are in float32 (float64 for float64 inputs).
@@ -144,9 +131,9 @@ def packed_prefill(
             _add_summaries(whole, logits, counts, reads, pages, chunk)
             _add_pages(whole, queries, keys, reads, counts, pages, kernel, scale)
     if not found:
-        return PackedPrefill(query.new_empty(*query.shape[:3], value.shape[-1]), query[..., 0].float(), pairs_read)
+        return Prefill(query.new_empty(*query.shape[:3], value.shape[-1]), query[..., 0].float(), pairs_read)
     output, logsumexp = (torch.cat(each, 2) for each in zip(*found))
-    return PackedPrefill(output.to(query.dtype), logsumexp, pairs_read)
+    return Prefill(output.to(query.dtype), logsumexp, pairs_read)
 
 
 def _span(query: Tensor, key: Tensor, num_parts: int, reading: Reading) -> int:
