@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import linprog
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from tiny_narrow import FAMILIES, SMALL, assert_padding_and_a_cache_change_nothing, blocks, calls_of, model
+from transformers import MistralConfig, MistralForCausalLM
 
 from focus_core import FocusConfig, FocusError, FocusModel, retrofit
 from focus_core.attention import AttentionOutput
 from focus_core.evaluation.exposure import budget_exposure
-from focus_core.routing.cache import given_cache
 from focus_core.routing.narrow.compiled.choice import Shares, share_of, shares_between
 from focus_core.routing.narrow.fitting.fit import fit_narrow
 from focus_core.routing.narrow.fitting.gradients import calls_with_gradients
@@ -27,32 +27,10 @@ from focus_core.routing.narrow.reference import narrow_reference
 from focus_core.routing.routers.narrow import MEANS
 from focus_core.routing.rules import Rule, attend_fully, hard_groups
 
-SMALL = {
-    "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": 0,
-}  # fmt: skip
 CONFIG = FocusConfig(
     router="narrow", num_groups=6, top_k=1, window=5, sink_tokens=2, chunk=16, read_share=0.2, page_size=4,
     shares_by_need=True, score="dot",
 )  # fmt: skip
-FAMILIES = {
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SMALL)),
-    "gpt2": lambda: GPT2LMHeadModel(GPT2Config(vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_positions=256)),
-}
-
-
-def model(name="llama"):
-    torch.manual_seed(0)
-    found = FAMILIES[name]().eval()
-    for parameter in found.parameters():
-        parameter.data.mul_(4)  # attention that matters
-    return found
-
-
-def blocks(number=2, length=120, seed=1):
-    return torch.randint(2, 95, (number, length), generator=torch.Generator().manual_seed(seed)).numpy()
-
-
 curves = st.integers(1, 6).flatmap(
     lambda heads: st.lists(st.lists(st.floats(0, 10), min_size=5, max_size=5), min_size=heads, max_size=heads)
 )
@@ -97,19 +75,6 @@ def test_a_place_weighs_as_its_share_counts_on_the_line_between():
     beyond = (np.arange(100) - window).clip(0)
     assert np.allclose(weights.sum(0), 1) and np.allclose(shares @ weights, np.interp(beyond, places, shares))
     assert (place_weights([100], 100, window) == 1).all()
-
-
-def calls_of(focus, ids):
-    """The attention call of every layer, from full attention."""
-    calls = {}
-
-    def attend(call):
-        calls[call.layer] = call
-        return attend_fully(call)
-
-    with torch.no_grad(), focus.routing("hard", rule=Rule(attend, hard_groups)):
-        focus.model.base_model(input_ids=ids, use_cache=False)
-    return calls
 
 
 def sparse_output(call, share):
@@ -295,20 +260,7 @@ def test_a_share_of_one_is_the_untouched_model(fitted):
 
 
 def test_padding_and_a_cache_change_nothing(fitted):
-    ids = torch.from_numpy(blocks(2, 90, seed=3))
-    mask = torch.ones_like(ids)
-    mask[0, :17] = 0
-    with torch.no_grad():
-        expected = fitted(ids[:1, 17:], use_cache=False).logits
-        found = fitted(ids, attention_mask=mask, use_cache=False).logits[:1, 17:]
-        assert torch.allclose(found, expected, atol=2e-4)
-        expected = fitted(ids[1:], use_cache=False).logits[:, -8:]
-        first = fitted(ids[1:, :-8], use_cache=True)
-        steps = []
-        for place in range(82, 90):
-            step = fitted(ids[1:, place : place + 1], past_key_values=given_cache(first), use_cache=True)
-            steps.append(step.logits)
-        assert torch.allclose(torch.cat(steps, 1), expected, atol=2e-4)
+    assert_padding_and_a_cache_change_nothing(fitted)
 
 
 def test_less_is_lost_than_with_one_share(fitted):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from tiny_narrow import SMALL, assert_padding_and_a_cache_change_nothing, blocks, model
+from transformers import MistralConfig, MistralForCausalLM
 
 from focus_core import FocusConfig, FocusError, FocusModel, retrofit
-from focus_core.routing.cache import given_cache
 from focus_core.routing.narrow.fitting.fit import fit_narrow
 from focus_core.routing.narrow.fitting.spread import EVERY, TRIED, fit_spread, least, slopes_of_spread
 from focus_core.routing.narrow.reading import Reading
@@ -19,26 +19,10 @@ from focus_core.routing.narrow.reference import narrow_reference
 from focus_core.routing.narrow.summaries import RunningSums
 from focus_core.routing.rules import Rule, attend_fully, hard_groups
 
-SMALL = {
-    "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": 0,
-}  # fmt: skip
 CONFIG = FocusConfig(
     router="narrow", num_groups=6, top_k=1, window=5, sink_tokens=2, chunk=16, read_share=0.2, page_size=4,
     count_spread=True, score="dot",
 )  # fmt: skip
-
-
-def model():
-    torch.manual_seed(0)
-    found = LlamaForCausalLM(LlamaConfig(**SMALL)).eval()
-    for parameter in found.parameters():
-        parameter.data.mul_(4)  # attention that matters
-    return found
-
-
-def blocks(number=2, length=120, seed=1):
-    return torch.randint(2, 95, (number, length), generator=torch.Generator().manual_seed(seed)).numpy()
 
 
 @pytest.fixture(scope="module")
@@ -160,20 +144,7 @@ def test_they_matter_and_a_share_of_one_is_the_untouched_model(fitted):
 
 
 def test_padding_and_a_cache_change_nothing(fitted):
-    ids = torch.from_numpy(blocks(2, 90, seed=3))
-    mask = torch.ones_like(ids)
-    mask[0, :17] = 0
-    with torch.no_grad():
-        expected = fitted(ids[:1, 17:], use_cache=False).logits
-        found = fitted(ids, attention_mask=mask, use_cache=False).logits[:1, 17:]
-        assert torch.allclose(found, expected, atol=2e-4)
-        expected = fitted(ids[1:], use_cache=False).logits[:, -8:]
-        first = fitted(ids[1:, :-8], use_cache=True)
-        steps = [
-            fitted(ids[1:, place : place + 1], past_key_values=given_cache(first), use_cache=True).logits
-            for place in range(82, 90)
-        ]
-        assert torch.allclose(torch.cat(steps, 1), expected, atol=2e-4)
+    assert_padding_and_a_cache_change_nothing(fitted)
 
 
 def test_layers_with_a_window_of_their_own_are_left_out():
