@@ -152,7 +152,7 @@ def trace_time(focus: FocusModel, subject: Subject, tokens: int) -> float:
 
 
 def fit_times(subject: Subject, config: FocusConfig, tokens: int) -> list[float]:
-    """Seconds of each of the three passes of `focus fit` on one block: groups, spread, shares at this length."""
+    """Seconds of each pass of `focus fit` on one block: groups, spread, weights of layers, shares at this length."""
     starts: dict[str, float] = {}
 
     def note(message: str, _: float) -> None:
@@ -167,7 +167,7 @@ def fit_times(subject: Subject, config: FocusConfig, tokens: int) -> list[float]
 
 def fit_rates(subject: Subject, config: FocusConfig, rates: Rates, tokens: int) -> tuple[float, float]:
     """`cluster_s` and `spread_s` of `FitRates`: the first two passes, less the untouched model."""
-    shape, (groups, spread, _) = subject.shape, fit_times(subject, config, tokens)
+    shape, (groups, spread, *_) = subject.shape, fit_times(subject, config, tokens)
     forward = prefill_seconds(shape, tokens, Cluster(rates))
     pairs = attended(0, tokens, None).exact * shape.heads * shape.layers
     return _rest(groups, forward, tokens * shape.kv_heads * shape.layers), _rest(spread, forward, pairs)

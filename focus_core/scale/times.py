@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.narrow.fitting.need import MEASURED
+from focus_core.routing.narrow.fitting.need import MEASURED, PROBED
 from focus_core.scale.rates import Rates
 from focus_core.scale.shapes import ModelShape
 from focus_core.scale.work import attended, decode_step, prefill_flops, tensor_parallel_bytes, training_flops
@@ -116,9 +116,10 @@ class FitRates:
 
 
 def fit_seconds(shape: ModelShape, tokens: int, on: Cluster, config: FocusConfig, fit: FitRates) -> float:
-    """Time of fitting narrow routers to one block, in three passes: groups, spread, and shares by need.
+    """Time of fitting narrow routers to one block, in four passes: groups, spread, weights of layers, shares by need.
 
-    Each pass runs the untouched model. The third adds attention at every share that is measured, so it costs most.
+    Each pass runs the untouched model, the third with a backward pass. The last two add attention at every share that
+    is measured, so they cost most.
 
     Args:
         shape: of the model.
@@ -127,18 +128,19 @@ def fit_seconds(shape: ModelShape, tokens: int, on: Cluster, config: FocusConfig
         config: of the routers.
         fit: rates of the passes.
     """
-    flops, rates = prefill_flops(shape, tokens, None), on.rates
+    rates = on.rates
     groups = fit.cluster_s * tokens * shape.kv_heads * shape.layers
     spread = fit.spread_s * attended(0, tokens, None).exact * shape.heads * shape.layers
     shares = 0.0
-    for share in MEASURED:
+    for share in (*MEASURED, *PROBED):
         read = prefill_flops(shape, tokens, config.replace(read_share=share))
         # The difference that a share makes passes through a (D, D) matrix for each head.
         squares = 2 * tokens * shape.heads * shape.layers * shape.head_dim**2
         shares += read.exact / rates.exact + read.pages / rates.pages + squares / rates.matmul
     assign = 2 * prefill_flops(shape, tokens, config).assign / rates.assign
-    # In the third pass the share of 1 takes the place of full attention.
-    forward = 3 * prefill_seconds(shape, tokens, on) - flops.exact / rates.attention
+    # In the last pass the share of 1 takes the place of full attention; the third adds full attention instead. For its
+    # gradients each layer runs once more, forward and backward.
+    forward = 6 * prefill_seconds(shape, tokens, on)
     return forward + groups + spread + shares + assign
 
 

@@ -14,11 +14,13 @@ from reading_budgets import budgets
 
 from focus_core import FocusConfig
 from focus_core.attention import AttentionOutput
+from focus_core.attention.packed.calls import Packed
 from focus_core.attention.packed.published import cpu_packed
 from focus_core.errors import FocusError
-from focus_core.routing.narrow import packed, packed_reads
 from focus_core.routing.narrow.attention import narrow_attention
 from focus_core.routing.narrow.fitting.fit import fit_narrow
+from focus_core.routing.narrow.packed import prefill as packed_prefill
+from focus_core.routing.narrow.packed import reads as packed_reads
 from focus_core.routing.narrow.packed.pages import PageSums, sorted_keys
 from focus_core.routing.narrow.packed.prefill import PACKED, PackedBackend
 from focus_core.routing.narrow.packed.reads import reader_lists
@@ -30,7 +32,7 @@ class PlainKernel:
     """What a variable-length kernel computes, sequence by sequence, with a count of its calls."""
 
     def __init__(self) -> None:
-        self.calls: list[packed.Packed] = []
+        self.calls: list[Packed] = []
 
     def __call__(self, call, scale):
         self.calls.append(call)
@@ -106,7 +108,7 @@ def test_calls_equal_the_definition(case, small):
     tensors, reading, span = case
     expected = narrow_reference(*tensors, reading, scale=0.4)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "SPAN", span)
+        patch.setattr(packed_prefill, "SPAN", span)
         if small:
             patch.setattr(packed_reads, "CALL_ELEMENTS", 100)
             patch.setattr(packed_reads, "CALL_SEQUENCES", 3)
@@ -126,7 +128,7 @@ def test_16_and_32_bits_are_close_to_the_chunked_form(case, dtype):
     query, key = query.to(dtype), key.to(dtype)
     value = torch.roll(key, 1, -1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "SPAN", span)
+        patch.setattr(packed_prefill, "SPAN", span)
         found = on_cpu(cpu_packed, query, key, value, groups, num_groups, reading, scale=0.4)
     expected = narrow_attention(query, key, value, groups, num_groups, reading, scale=0.4, backend="chunked")
     tolerance = 1e-4 if dtype == torch.float32 else 2e-2
@@ -168,7 +170,7 @@ def test_limits_shorten_spans_and_split_calls():
     whole = on_cpu(PlainKernel(), *tensors, READING, scale=0.4)
     kernel = PlainKernel()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "WINDOW_ELEMENTS", 1)
+        patch.setattr(packed_prefill, "WINDOW_ELEMENTS", 1)
         patch.setattr(packed_reads, "CALL_ELEMENTS", 4000)
         found = on_cpu(kernel, *tensors, READING, scale=0.4)
     assert {call.longest_query for call in kernel.calls if call.causal} == {16, 300 % 16}
@@ -284,7 +286,7 @@ def test_what_libraries_are_given(backend, monkeypatch):
     def computed(query, key, value, query_starts, key_starts, longest_query, longest_key, causal, scale):
         assert all(part.is_contiguous() for part in (query, key, value))
         seen.append(causal)
-        call = packed.Packed(query, key, value, query_starts, key_starts, longest_query, longest_key, causal)
+        call = Packed(query, key, value, query_starts, key_starts, longest_query, longest_key, causal)
         output, logsumexp = kernel(call, scale)
         return output, logsumexp.T.contiguous()
 
