@@ -264,6 +264,8 @@ def pages() -> Pages:
     cards.fill(made, doc, "long", frontier_kinds.fresh(long, frontier_kinds.LONG))
     qwen = read_if_there(frontier_kinds.QWEN)
     cards.fill(made, doc, "qwen", frontier_kinds.fresh(qwen, frontier_kinds.QWEN))
+    candidates = read_if_there(frontier_kinds.CANDIDATES)
+    cards.fill(made, doc, "candidates", frontier_kinds.fresh(candidates, frontier_kinds.CANDIDATES))
     cards.fill(made, doc, "limits", frontier_kinds.limits(several, fresh or several))
     cards.fill(made, ROOT / "docs" / "baselines.md", "grids", frontier_kinds.grids(fresh or several))
     cards.fill(made, doc, "budgets", budgets_table(books))

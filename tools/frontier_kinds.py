@@ -24,6 +24,8 @@ LONG = "frontier-fresh-8192.json"
 """The same at 8,192 tokens."""
 QWEN = "frontier-qwen.json"
 """Books and code at 8,192 tokens and more, on a model with 32,768 positions."""
+CANDIDATES = "frontier-candidates.json"
+"""The default beside forms that leave something out, on texts that served to choose it."""
 MISSING = "Not measured yet."
 HEADS = "smollm2-135m-k8-heads-lm"
 STALLED = 5
