@@ -19,7 +19,7 @@ from focus_core.frontier.figure import figure
 from focus_core.frontier.kinds.figure import kinds_figure
 from focus_core.frontier.kinds.record import SCHEMA as KINDS
 from focus_core.frontier.kinds.table import kinds_markdown, kinds_title
-from focus_core.frontier.speeds import Speeds, recorded_speeds
+from focus_core.frontier.speeds import Speeds
 from focus_core.frontier.table import Row, frontier_rows, retention_cells, title, worth
 from focus_core.models.default_model import NAME
 
@@ -227,7 +227,7 @@ def pages() -> Pages:
             TOOL,
             kinds_title(record),
             image,
-            kinds_markdown(record, recorded_speeds(record["model"]["name"])),
+            kinds_markdown(record, frontier_kinds.speeds_beside(name, record)),
         )
     found = sorted(
         ((name, record) for name, record in every.items() if name not in kinds),

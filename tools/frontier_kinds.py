@@ -13,7 +13,7 @@ from focus_core.baselines.case import Setting
 from focus_core.evaluation.compare import MIN_BLOCKS
 from focus_core.frontier.kinds.means import MeanRow, blocks_of, kinds_at, lengths_of, mean_rows
 from focus_core.frontier.kinds.table import COLUMNS, cells, kinds_title, verdict
-from focus_core.frontier.speeds import recorded_speeds
+from focus_core.frontier.speeds import Speeds, recorded_speeds
 
 RECORD = "frontier-kinds.json"
 FRESH = "frontier-fresh.json"
@@ -127,13 +127,18 @@ def summary(name: str, record: Record) -> str:
     """A sentence and the routers beside the baselines at each length, and the time that it took."""
     stem = name.removesuffix(".json")
     parts = [f"[{kinds_title(record)}](tables/{stem}.md), {record['model']['name']}:"]
-    speeds = recorded_speeds(record["model"]["name"])
+    speeds = speeds_beside(name, record)
     for length in lengths_of(record):
         rows = [cells(row, speeds) for row in mean_rows(record, length)]
         parts += [f"### T = {length:,}", verdict(record, length), table(COLUMNS, rows)]
     parts.append(f"![KL against the share of distant pairs kept](../data/results/{stem}.svg)")
     parts.append(duration(record))
     return "\n\n".join(parts)
+
+
+def speeds_beside(name: str, record: Record) -> Speeds:
+    """Speeds of the methods of a record; none beside candidates, since those of the default are not theirs."""
+    return Speeds() if name == CANDIDATES else recorded_speeds(record["model"]["name"])
 
 
 def fresh(record: Record | None, name: str = FRESH) -> str:

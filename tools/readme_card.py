@@ -16,6 +16,7 @@ import numpy as np
 from benchmark_card import RETRIEVAL, pairs
 from cards import ROOT, Pages, Record, item, read, read_if_there, table
 from frontier_kinds import (
+    CANDIDATES,
     FRESH,
     HEADS,
     LESS,
@@ -41,6 +42,8 @@ OTHER = "earlier/bench-model-narrow-epyc.json"
 """The whole model on another machine."""
 MORE = 1.1
 """Ours and another method keep about as many pairs where their shares differ by less than this factor."""
+ONE_SHARE = "one-share"
+"""The default's form with one share for all query heads, in the record of candidates."""
 BESIDE = {"sparq": "SparQ", "streaming": "the window"}
 """Baselines of the table, and their names there."""
 COLUMNS = (
@@ -162,6 +165,7 @@ def limits(
     retrieval: Record,
     cache: Record,
     qwen: Record | None,
+    candidates: Record | None,
 ) -> str:
     """What does not hold, as a list."""
     adaptation = "Training on next tokens adapts to the text ([why it is no win](docs/frontier.md))."
@@ -174,7 +178,7 @@ def limits(
             ("A gain in perplexity", adaptation),
             ("Closest of all", closest(*there(record, long))),
             ("The trained routers as good selectors", trained(record)),
-            ("Equal terms", terms(fresh or record)),
+            ("Equal terms", terms(fresh or record, candidates)),
             ("Short texts", short(record)),
             ("Untouched texts", texts(record, fresh)),
             ("Another model", another_model(qwen)),
@@ -251,14 +255,19 @@ def trained(record: Record) -> str:
     return f"They are {' and '.join(ratios)} times as far from the model as narrow groups."
 
 
-def terms(record: Record) -> str:
+def terms(record: Record, candidates: Record | None) -> str:
     """What ours has and baselines have not."""
     edge, tuned = at_the_edge(record)
-    which = "Each tuned baseline" if len(edge) == len(tuned) else f"{len(edge)} of {len(tuned)} tuned baselines"
-    return (
-        "Query heads of ours read unlike shares, larger ones early in a text; every baseline has one share for all. "
-        f"{which} chose a setting at the edge of its grid, so a finer one may be closer, and slower to choose."
-    )
+    which = "Tuned baselines" if len(edge) == len(tuned) else f"{len(edge)} of {len(tuned)} tuned baselines"
+    start = "Query heads of ours read unlike shares, larger ones early in a text; baselines have one share for all."
+    if candidates is not None:
+        one, sparq = (divergence(candidates, lengths_of(candidates)[-1], name) for name in (ONE_SHARE, "sparq"))
+        if one is not None and sparq is not None:
+            start = (
+                f"Shares by head and place make the lead: with one share for all ours is at {one:.4f}, SparQ at "
+                f"{sparq:.4f} ([parts](docs/frontier.md#what-each-part-of-the-default-earns))."
+            )
+    return f"{start} {which} chose the edge of their grids."
 
 
 def texts(record: Record, fresh: Record | None) -> str:
@@ -306,7 +315,7 @@ def pages() -> Pages:
         "kinds",
         f"{sentences}\n\n{kinds_table(*there(record, long))}\n\n{beneath}",
     )
-    measured = read(OTHER), read(RETRIEVAL), read("bench-cache.json"), read_if_there(QWEN)
+    measured = read(OTHER), read(RETRIEVAL), read("bench-cache.json"), read_if_there(QWEN), read_if_there(CANDIDATES)
     cards.fill(made, readme, "limits", limits(record, long, read_if_there(FRESH), model, *measured))
     return made
 
