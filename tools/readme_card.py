@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import cards
+import kept_pairs
 import narrow_speeds
 import numpy as np
 from benchmark_card import RETRIEVAL, pairs
@@ -179,7 +180,7 @@ def limits(
             ("Closest of all", closest(*there(record, long))),
             ("The trained routers as good selectors", trained(record)),
             ("Equal terms", terms(fresh or record, candidates)),
-            ("Short texts", short(record)),
+            ("Other lengths", short(record)),
             ("Untouched texts", texts(record, fresh)),
             ("Another model", another_model(qwen)),
             ("Less memory", narrow_speeds.cache_size(cache)),
@@ -238,14 +239,15 @@ def alike(record: Record, length: int, row: MeanRow) -> bool:
 
 def short(record: Record) -> str:
     """The lengths at which ours keeps more pairs than others were given; nothing without one."""
+    between = f"{kept_pairs.kept_at(kept_pairs.BETWEEN):.0%} at {kept_pairs.BETWEEN:,}"
     told = [
-        f"{ours.kept_share:.0%} of the pairs at {length:,} tokens, others {others.kept_share:.0%}"
+        f"{ours.kept_share:.0%} of the pairs at {length:,} tokens and {between}, others {others.kept_share:.0%}"
         for length in lengths_of(record)
         if (ours := row_of(record, length)) is not None
         and (others := row_of(record, length, "sparq")) is not None
         and not alike(record, length, others)
     ]
-    return f"The default keeps {'; '.join(told)}: these rows compare no methods." if told else ""
+    return f"The default keeps {'; '.join(told)}: no comparison there." if told else ""
 
 
 def trained(record: Record) -> str:

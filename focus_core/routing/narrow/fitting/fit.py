@@ -42,7 +42,7 @@ def fit_narrow(
     """Attach narrow routers whose groups fit the model's own keys; one forward pass, nothing is trained.
 
     With `count_spread`, a second pass fits how much the spread of keys counts for each query head (`fit_spread`). With
-    `shares_by_need`, a last one measures how much of the text each must read (`fit_shares`).
+    `shares_by_need`, more passes measure how much of the text each must read, one of them backward (`fit_shares`).
 
     Args:
         model: any causal language model that `retrofit` takes.
