@@ -155,5 +155,6 @@ def test_rows_where_ours_keeps_more_pairs_compare_no_methods(load, record):
         share = 0.3 if point["length"] == 512 and point["method"] == record["ours"]["method"] else 0.15
         if point["kept_share"] != 1.0:
             point["kept_share"] = share
-    assert card.short(record).startswith("The default keeps 30% of the pairs at 512 tokens, others 15%:")
+    told = card.short(record)
+    assert told.startswith("The default keeps 30% of the pairs at 512 tokens and") and ", others 15%: no comp" in told
     assert "at 512 tokens" not in card.closest(record) and "at 2,048 tokens" in card.closest(record)
