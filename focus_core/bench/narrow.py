@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,11 +13,14 @@ from focus_core.bench.memory import working_bytes
 from focus_core.bench.timing import alternate, beside_load, spread
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import assign, reading_of
-from focus_core.routing.narrow.attention import NarrowOutput, narrow_attention
+from focus_core.routing.narrow.attention import NarrowOutput, narrow_attention, narrow_pairs
+from focus_core.routing.narrow.reading import Reading
 
 CHUNK, PAGE_SIZE = 16, 16
 CHECKED_TOKENS = 1024
 """Longest text whose result is compared in float64."""
+HALVINGS = 13
+"""Steps to a threshold, to 0.004 of its log."""
 
 
 def narrow_config(num_groups: int, share: float, window: int, sink_tokens: int) -> FocusConfig:
@@ -49,7 +53,8 @@ def measure_narrow(
 ) -> dict[str, Any]:
     """Time narrow groups against full attention; the choice of pages is part of attention here.
 
-    Centroids are keys of the text, so groups are uneven as those of a text are.
+    Centroids are keys of the text, so groups are uneven as those of a text are. All heads have one threshold, with
+    which they read the share of the settings.
 
     Args:
         query: (1, H, T, D).
@@ -70,7 +75,6 @@ def measure_narrow(
     kv_heads, tokens, head_dim = key.shape[1:]
     scale = head_dim**-0.5
     weights = (0.1,) * query.shape[1] if config.count_spread else None
-    reading = reading_of(config, config.top_k, config.read_share, spread=weights)
     generator = torch.Generator().manual_seed(0)
     router = config.new_router(head_dim, kv_heads, generator, query.shape[1]).to(device)
     router.centroids.data.copy_(key[0, :, :: max(1, tokens // config.num_groups)][:, : config.num_groups])
@@ -78,16 +82,20 @@ def measure_narrow(
     def groups() -> Tensor:
         return assign(router, router(key), config).argmax(-1)[None]
 
+    def reading(threshold: float) -> Reading:
+        return reading_of(config, config.top_k, config.read_share, None, (threshold,) * query.shape[1], weights)
+
     def sparse(
         parts: tuple[Tensor, Tensor, Tensor] = (query, key, value), stop: int | None = None, by: str = backend
     ) -> NarrowOutput:
         queries, keys, values, groups_of = (part[:, :, :stop] for part in (*parts, labels))
-        return narrow_attention(queries, keys, values, groups_of, config.num_groups, reading, scale=scale, backend=by)
+        return narrow_attention(queries, keys, values, groups_of, config.num_groups, own, scale=scale, backend=by)
 
     def full() -> Tensor:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
 
     labels = groups()
+    own = reading(_threshold(query, key, labels, config, reading))
     found = sparse()
     kept_share = float(found.pairs.kept_share.mean())
     calls = {"full_s": full, "sparse_s": sparse, "select_s": groups}
@@ -113,3 +121,17 @@ def measure_narrow(
         "speedup_with_choice": full_s / (sparse_s + select_s),
         **({"loaded": beside_load(calls, runs, repetitions, device)} if loaded else {}),
     }
+
+
+def _threshold(
+    query: Tensor, key: Tensor, groups: Tensor, config: FocusConfig, reading: Callable[[float], Reading]
+) -> float:
+    """The threshold at which the text keeps its share of distant pairs; where all keep more, one that reads nothing."""
+    most, low, high = config.read_share or 0.0, -20.0, 12.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        settings = {"scale": key.shape[-1] ** -0.5}
+        counts = narrow_pairs(query, key, groups, config.num_groups, reading(middle), **settings)
+        share = float(counts.distant_kept.sum() / counts.distant.sum().clamp(min=1))
+        low, high = (middle, high) if share > most else (low, middle)
+    return high

@@ -33,11 +33,15 @@ def fit(
         float,
         typer.Option(
             parser=finite(0, 1),
-            help="Share of the pairs beyond the window that queries read; by need, of a whole text.",
+            help="Share of the pairs beyond the window that queries read, of a whole text.",
         ),
     ] = 0.15,
     one_share: Annotated[
-        bool, typer.Option("--one-share", help="The same share for every query head; else each by its need.")
+        bool,
+        typer.Option("--one-share", help="The same share for every query; else the pages that summaries miss most."),
+    ] = False,
+    one_threshold: Annotated[
+        bool, typer.Option("--one-threshold", help="The same threshold for every head; else each its own.")
     ] = False,
     no_spread: Annotated[
         bool, typer.Option("--no-spread", help="Summaries do not count how far the keys of a page are spread.")
@@ -58,23 +62,27 @@ def fit(
 
     A second pass over one block of each text fits how much the spread of
     the keys of a page counts in its summary, for every query head. A third
-    one measures what every head loses at several shares and places, and
-    gives each the shares it needs; once in blocks of 2,048 tokens and once
-    in blocks of 8,192, since heads need unlike shares of longer texts. A
-    backward pass says how much an error of each layer counts.
+    one measures what every head loses where it reads the pages whose
+    summaries err by more than several thresholds, and gives each head its
+    own. A backward pass says how much an error of each layer counts. In blocks of 8,192 tokens, and
+    of 32,768 where the model has as many positions, pages are counted, so
+    that longer texts keep the same share of their pairs.
 
     Example: focus fit --data texts/ --out runs/narrow
     """
+    from focus_core.errors import FocusError
     from focus_core.progress import terminal_progress
     from focus_core.training.fit import fit_routers, narrow_config
 
     settings = {
         "num_groups": groups, "page_size": page, "read_share": share, "window": window, "sink_tokens": sinks,
-        "shares_by_need": not one_share, "count_spread": not no_spread,
+        "by_error": not one_share, "count_spread": not no_spread,
     }  # fmt: skip
+    if one_share and one_threshold:
+        raise FocusError("--one-share reads no pages by a threshold: leave --one-threshold out.")
     with terminal_progress() as progress:
-        config = narrow_config(**settings)
-        record = fit_routers(data, out, model=model, config=config, tokens=tokens, seed=seed, progress=progress)
+        how = {"config": narrow_config(**settings), "tokens": tokens, "one_threshold": one_threshold}
+        record = fit_routers(data, out, model=model, **how, seed=seed, progress=progress)
     if json_output:
         print_json(record)
     else:

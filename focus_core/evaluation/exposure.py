@@ -77,6 +77,8 @@ def budget_exposure(
 ) -> Exposure:
     """The pairs of one text by the budgets of narrow groups: what is read ends within half a page of its budget.
 
+    Heads with thresholds have no budget; the mean share that the thresholds are for stands for all of them.
+
     Args:
         num_tokens: T, at least 1.
         config: window and sinks in force.
@@ -99,6 +101,8 @@ def _beyond_budget(num_tokens: int, reading: Reading) -> float:
     query = torch.arange(num_tokens)
     beyond = (query - reading.window).clamp(min=0).double()
     already = reading.already(query, reading.borders(query)).double()
+    if reading.thresholds is not None:
+        reading = replace(reading, thresholds=None, shares_at=())
     shares = share_at(beyond, reading.shares(reading.num_heads)[..., None].double(), reading.shares_at)
     return float((beyond - torch.maximum(already, shares * beyond)).sum(-1).mean())
 

@@ -133,12 +133,18 @@ class LayerRouting:
         config = self.config if config is None else config
         if top_k is not None:
             return reading_of(config, top_k, spread=self._spread(config))
-        return reading_of(config, self.top_k, config.read_share, self._head_shares(config), self._spread(config))
+        budget = config.read_share, self._head_shares(config), self._thresholds(config)
+        return reading_of(config, self.top_k, *budget, spread=self._spread(config))
 
     def _head_shares(self, config: FocusConfig) -> tuple[float, ...] | None:
         if config.read_share is None or not config.shares_by_need:
             return None
         return self.router.head_shares(config.read_share)
+
+    def _thresholds(self, config: FocusConfig) -> tuple[float, ...] | None:
+        if config.read_share is None or not config.by_error:
+            return None
+        return self.router.head_thresholds(config.read_share)
 
     def _spread(self, config: FocusConfig) -> tuple[float, ...] | None:
         return self.router.spread_weights() if config.count_spread else None
@@ -211,6 +217,7 @@ def reading_of(
     top_k: int,
     share: float | None = None,
     head_shares: tuple[float, ...] | None = None,
+    thresholds: tuple[float, ...] | None = None,
     spread: tuple[float, ...] | None = None,
 ) -> Reading:
     """The settings of a reading with this budget; one object for all calls, since every decoded token asks for it."""
@@ -221,7 +228,8 @@ def reading_of(
         top_k=top_k,
         share=share,
         head_shares=head_shares,
-        shares_at=() if head_shares is None else config.shares_at,
+        thresholds=thresholds,
+        shares_at=() if head_shares is None and thresholds is None else config.shares_at,
         spread=spread,
         count_weight=config.count_weight,
         page_size=config.page_size,

@@ -18,6 +18,7 @@ from focus_core.progress import Progress, silent
 from focus_core.results import record_run, text_records
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.narrow.fitting.fit import fit_narrow
+from focus_core.routing.narrow.fitting.thresholds import places_of
 from focus_core.routing.storage import check_elsewhere
 from focus_core.text import CORPUS_SUFFIXES, find_texts, token_blocks
 from focus_core.training.run import RECORD
@@ -26,21 +27,18 @@ from focus_core.training.stream import Source, documents
 SCHEMA = "focus-fit/1"
 LENGTH = 1024
 """Tokens of a block on which groups are fitted, where the model has as many positions."""
-NEED_LENGTHS = (2048, 8192)
+NEED_LENGTHS = (2048, 8192, 32768)
 """Tokens of the blocks on which need of heads is measured, where the model has as many positions; spread on the first.
-Texts of these lengths keep the share of their pairs that is asked for."""
-LONG_BLOCKS = 8
-"""Longer blocks at most: each takes minutes, and has many tokens."""
-SHARES_AT = (64, 192, 512, 1024, 2048, 2560, 4096, 6144, 8064)
-"""Keys beyond the window for which heads have shares; those above the length of a block are measured in longer ones."""
+Texts of these lengths keep about the share of their pairs that is asked for."""
+LONG_TOKENS = 32768
+"""Tokens of longer blocks together: each block takes minutes."""
 
 
 def narrow_config(**changes: Any) -> FocusConfig:
     """The default settings of narrow routers: 64 groups, pages of 16 keys, 15% of the keys beyond the window."""
     usual: dict[str, Any] = {
         "router": "narrow", "num_groups": 64, "top_k": 1, "window": 128, "read_share": 0.15, "score": "dot",
-        "count_weight": 1.0, "chunk": 16, "shares_by_need": True,
-        "count_spread": True, "shares_at": SHARES_AT,
+        "count_weight": 1.0, "chunk": 16, "by_error": True, "count_spread": True,
     }  # fmt: skip
     return FocusConfig(**{**usual, **changes})
 
@@ -53,6 +51,7 @@ def fit_routers(
     model: str | Path | LoadedModel = "default",
     config: FocusConfig | None = None,
     tokens: int = 24576,
+    one_threshold: bool = False,
     seed: int = 0,
     progress: Progress = silent,
 ) -> dict[str, Any]:
@@ -63,8 +62,9 @@ def fit_routers(
             blocks are taken from each file, spread over it.
         out: folder for the routers and `training.json`.
         model: a loaded model, or a name that `load_model` accepts.
-        config: settings with router="narrow"; `narrow_config` when None.
+        config: settings with router="narrow"; `narrow_config` when None. `shares_at` is what the texts allow.
         tokens: in the sample, about.
+        one_threshold: see `fit_narrow`.
         seed: of k-means.
         progress: told the share done.
 
@@ -83,9 +83,11 @@ def fit_routers(
     each = max(1, round(tokens / length / len(files)))
     pools = [token_blocks(loaded.tokenizer, documents([Source(path)]), length, max_blocks=each) for path in files]
     blocks = np.concatenate(pools)
-    need = _need_blocks(loaded, files, config) if config.shares_by_need or config.count_spread else []
-    config = config.replace(shares_at=_measured_places(config, need[-1].shape[1]) if config.shares_by_need else ())
-    focus = fit_narrow(loaded.model, blocks, config, need=need, seed=seed, progress=progress)
+    by_need = config.by_error or config.shares_by_need
+    need = _need_blocks(loaded, files, config) if by_need or config.count_spread else []
+    config = config.replace(shares_at=_places(config, [each.shape[1] for each in need]) if by_need else ())
+    how: dict[str, Any] = {"one_threshold": True} if one_threshold else {}
+    focus = fit_narrow(loaded.model, blocks, config, need=need, **how, seed=seed, progress=progress)
     try:
         focus.save_pretrained(out)
     finally:
@@ -93,7 +95,7 @@ def fit_routers(
     report = {
         "schema": SCHEMA,
         "model": loaded.info.identity,
-        "settings": {"config": config, "length": length, "blocks": len(blocks), "seed": seed}
+        "settings": {"config": config, "length": length, "blocks": len(blocks), "seed": seed, **how}
         | ({"need": [{"length": each.shape[1], "blocks": len(each)} for each in need]} if need else {}),
         "data": text_records(files),
     }
@@ -103,12 +105,12 @@ def fit_routers(
 def _need_blocks(loaded: LoadedModel, files: Sequence[Path], config: FocusConfig) -> list[np.ndarray]:
     """Blocks that spread and need are measured on, shorter ones first: one of each file that is long enough.
 
-    The longer ones only where shares are asked for that the shorter ones do not decide. What is longer than the model's
-    positions, or than every file, is left out.
+    The longer ones only where they decide something. What is longer than the model's positions, or than every file, is
+    left out.
     """
     positions, (first, *longer) = positions_of(loaded.model), NEED_LENGTHS
     lengths = [min(first, positions or first)]
-    if config.shares_by_need and config.shares_at and config.shares_at[-1] > first:
+    if config.by_error or (config.shares_at and config.shares_at[-1] > first):
         lengths += [length for length in longer if positions is None or length <= positions]
     found = []
     for length in lengths:
@@ -119,14 +121,20 @@ def _need_blocks(loaded: LoadedModel, files: Sequence[Path], config: FocusConfig
         if not blocks:
             break
         if found:
-            chosen = np.linspace(0, len(blocks) - 1, min(LONG_BLOCKS, len(blocks))).round().astype(int)
+            most = max(1, LONG_TOKENS // length)
+            chosen = np.linspace(0, len(blocks) - 1, min(most, len(blocks))).round().astype(int)
             blocks = [blocks[number] for number in chosen]
         found.append(np.concatenate(blocks))
     return found
 
 
-def _measured_places(config: FocusConfig, length: int) -> tuple[int, ...]:
-    """The `shares_at` that blocks of this length, and shorter ones, decide; none where it is one alone."""
-    reached = (0, *config.shares_at)
-    places = [place for before, place in pairwise(reached) if place <= length and before < length - config.window]
+def _places(config: FocusConfig, lengths: Sequence[int]) -> tuple[int, ...]:
+    """The `shares_at` that blocks of these lengths decide; none where it is one alone.
+
+    Thresholds have one for each length, shares those that were asked for.
+    """
+    if config.by_error:
+        return places_of(lengths, config.window)
+    reached, last = (0, *config.shares_at), lengths[-1]
+    places = [place for before, place in pairwise(reached) if place <= last and before < last - config.window]
     return tuple(places) if len(places) > 1 else ()

@@ -67,7 +67,7 @@ def cells(context: Context) -> dict[str, dict[str, Any]]:
     model.
     """
     config = _per_head(context)
-    narrow = narrow_config(window=context.scale.window, shares_at=())
+    narrow = narrow_config(window=context.scale.window)
     given, share = (GIVEN, GIVEN_BOTH), narrow.read_share
     return {
         UNTOUCHED: {},

@@ -13,8 +13,8 @@ from focus_core.attention.cpu.kernel import FAR, cpu_flash
 from focus_core.attention.reference import attention_logits
 from focus_core.errors import FocusError
 from focus_core.routing.narrow.packed.prefill import PACKED, packed_kernel, packed_prefill
-from focus_core.routing.narrow.reading import Reading
-from focus_core.routing.narrow.reads import blocks_read
+from focus_core.routing.narrow.reading import Reading, variance
+from focus_core.routing.narrow.reads import blocks_read, near_logsumexp
 from focus_core.routing.narrow.summaries import RunningSums, Summaries
 
 if TYPE_CHECKING:
@@ -201,9 +201,14 @@ def _chunks(
         summaries = sums.summaries()
         counts = summaries.counts[:, :, None, None]
         logits = attention_logits(queries, summaries.keys[:, :, None], scale, softcap)
-        beyond = reading.beyond_mean(queries, summaries.spread[:, :, None, None], scale)
+        spread = summaries.spread[:, :, None, None]
+        beyond = reading.beyond_mean(queries, spread, scale)
         already = reading.already(torch.arange(start, stop, device=query.device), border)
-        reads = reading.choose(reading.scores(logits + beyond, counts), counts, already)
+        doubt: tuple[Tensor, ...] = ()
+        if reading.thresholds is not None:
+            near = near_logsumexp(query, key, reading, start, stop, scale, softcap)
+            doubt = near, variance(queries, spread, scale)
+        reads = reading.choose(reading.scores(logits + beyond, counts), counts, already, *doubt)
         yield _Chunk(start, stop, border, queries, summaries, beyond, reads)
 
 

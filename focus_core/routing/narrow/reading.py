@@ -35,6 +35,8 @@ class Reading:
             them, then those for the next. None for one share.
         shares_at: rising numbers of keys beyond the window for which `head_shares` hold; between two of them a share
             lies on the line through both. Empty where they hold for all.
+        thresholds: of each query head, the log of the error of a summary above which it reads the part itself, whatever
+            the share; as `head_shares` with `shares_at`. None for shares.
         spread: of each query head, the weight of the spread of keys in the logits of summaries; None for none.
         count_weight: weight of the log of a part's size in its score: 1 ranks parts by their estimated mass, 0 by
             mass per key.
@@ -53,6 +55,7 @@ class Reading:
     share: float | None = None
     head_shares: tuple[float, ...] | None = None
     shares_at: tuple[int, ...] = ()
+    thresholds: tuple[float, ...] | None = None
     spread: tuple[float, ...] | None = None
     count_weight: float = 0.0
     page_size: int | None = None
@@ -67,8 +70,11 @@ class Reading:
         wrong = [share for share in shares if not 0 <= share <= 1]
         if wrong:
             raise FocusError(f"The share of distant keys to read is {wrong[0]}: choose one from 0 to 1.")
-        if self.shares_at and (not self.head_shares or len(self.head_shares) % len(self.shares_at)):
+        numbers = self.head_shares if self.thresholds is None else self.thresholds
+        if self.shares_at and (not numbers or len(numbers) % len(self.shares_at)):
             raise FocusError(f"{len(self.shares_at)} shares_at need as many shares of every head: give head_shares.")
+        if self.thresholds is not None and self.share is None:
+            raise FocusError("Thresholds take the place of a share: give the share that they stand for.")
         if self.top_k is None and self.share is None:
             raise FocusError("A reading needs the number of groups or the share of keys to read: give one of them.")
 
@@ -93,7 +99,8 @@ class Reading:
     def of_row(self, row: int, repeats: int) -> Reading:
         """The settings of the `repeats` query heads of one row, where key/value heads are rows of the batch."""
         changes = {}
-        for name, tables in (("head_shares", max(1, len(self.shares_at))), ("spread", 1)):
+        places = max(1, len(self.shares_at))
+        for name, tables in (("head_shares", places), ("thresholds", places), ("spread", 1)):
             numbers = getattr(self, name)
             if numbers is not None:
                 heads = len(numbers) // tables
@@ -108,7 +115,7 @@ class Reading:
         return self._shares.shape[1]
 
     def shares(self, rows: int) -> Tensor:
-        """(A, rows) float32: the share of every query head for each of `shares_at`, for rows of one text after another.
+        """(A, rows) float32: the share, or threshold, of every query head for each of `shares_at`, text after text.
 
         A is 1 where shares hold for any number of keys; `share_at` is what a query reads.
 
@@ -119,9 +126,10 @@ class Reading:
 
     @cached_property
     def _shares(self) -> Tensor:
-        if self.head_shares is None:
+        numbers = self.head_shares if self.thresholds is None else self.thresholds
+        if numbers is None:
             return torch.tensor([[self.share or 0.0]], dtype=torch.float32)
-        return torch.tensor(self.head_shares, dtype=torch.float32).view(max(1, len(self.shares_at)), -1)
+        return torch.tensor(numbers, dtype=torch.float32).view(max(1, len(self.shares_at)), -1)
 
     def spread_weights(self, rows: int) -> Tensor:
         """(rows,) float32: the weight of spread of every query head, as `shares`; 0 without one."""
@@ -146,8 +154,7 @@ class Reading:
         if self.spread is None:
             return 0.0
         heads = query.shape[:-2]
-        weights = self.spread_weights(math.prod(heads)).to(query).view(*heads, 1, 1)
-        return weights * (scale**2 * query.square().sum(-1, keepdim=True)) * spread
+        return self.spread_weights(math.prod(heads)).to(query).view(*heads, 1, 1) * variance(query, spread, scale)
 
     def parts(self, groups: Int[Tensor, "B Hkv T"], num_groups: int) -> Pages:
         """The parts of the keys that are summarised and read: pages of groups, or the groups themselves."""
@@ -168,36 +175,71 @@ class Reading:
         return border.clamp(max=self.sink_tokens) + (query - self.window - border).clamp(min=0)
 
     def choose(
-        self, scores: Float[Tensor, "*N K"], counts: Float[Tensor, "*N K"], already: Float[Tensor, "*N"]
+        self,
+        scores: Float[Tensor, "*N K"],
+        counts: Float[Tensor, "*N K"],
+        already: Float[Tensor, "*N"],
+        near: Float[Tensor, "*N"] | None = None,
+        variances: Float[Tensor, "*N K"] | None = None,
     ) -> Bool[Tensor, "*N K"]:
-        """The parts to read: those with the highest scores, within the budget.
+        """The parts to read: those with the highest scores, within the budget; or those whose summaries would err most.
 
         A budget in pairs ends inside a part. This part is read if the larger half of it is within the budget: too
         much as often as too little. Sinks and the keys between window and border count, so that the wanted share holds
         for all keys beyond the window.
+
+        With thresholds a part is read where its summary is likely to err by more than the threshold of the head. The
+        error is taken to be its weight times 1 + v. The weight is the share of attention that the summary would have
+        if no part were read: exp(score) over the sum of exp of all scores and of `near`. v is the variance of the
+        logits of its keys: where these are alike the summary is right, however much it weighs.
 
         Args:
             scores: (..., N, K), compared within a query; of equal scores the first group wins. With shares of
                 heads the dimensions before N are the query heads.
             counts: (..., K) distant keys of each part, broadcastable to the scores.
             already: of each query, see `already`; broadcastable to the scores without their last dimension.
+            near: of each query, the log-sum-exp of the logits of keys that it attends exactly in any case, as
+                `near_logsumexp`; needed with thresholds alone.
+            variances: of the logits of the keys of each part, see `variance`; likewise.
 
         Returns:
             (..., K) bool; False for empty groups.
         """
+        if self.thresholds is not None:
+            assert near is not None and variances is not None
+            levels = self._levels(scores, counts.sum(-1).float() + already.float())
+            total = scores.masked_fill(counts == 0, float("-inf")).logsumexp(-1).logaddexp(near)
+            errors = scores - total[..., None] + variances.log1p()
+            return (errors > levels) & (counts > 0)
         ranked = scores.masked_fill(counts == 0, float("-inf")).sort(dim=-1, descending=True, stable=True).indices
         sizes = counts.expand_as(scores).gather(-1, ranked)
         if self.share is not None:
             # In float32 whatever the scores are in, so that every backend rounds alike.
             attended = already[..., None].float()
             beyond = sizes.sum(-1, keepdim=True).float() + attended
-            heads = (*scores.shape[:-2], 1, 1) if self.head_shares is not None else ()
-            shares = self.shares(math.prod(heads)).to(scores.device).view(-1, *heads)
-            budget = share_at(beyond, shares, self.shares_at) * beyond - attended
+            budget = self._levels(scores, beyond[..., 0]) * beyond - attended
             within = sizes.cumsum(-1) - sizes / 2 <= budget
         else:
             within = torch.arange(scores.shape[-1], device=scores.device) < (self.top_k or 0)
         return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, ranked, within & (sizes > 0))
+
+    def _levels(self, scores: Tensor, beyond: Tensor) -> Tensor:
+        """(..., N, 1): the share or threshold of each query, with so many keys beyond its window."""
+        own = self.head_shares is not None or self.thresholds is not None
+        heads = (*scores.shape[:-2], 1, 1) if own else ()
+        shares = self.shares(math.prod(heads)).to(scores.device).view(-1, *heads)
+        return share_at(beyond[..., None], shares, self.shares_at)
+
+
+def variance(query: Float[Tensor, "*N D"], spread: Float[Tensor, "*N K"], scale: float) -> Float[Tensor, "*N K"]:
+    """Variance of the logits of the keys of each part, were its keys spread alike in all directions: (scale |q|)^2 s_c.
+
+    Args:
+        query: (..., N, D).
+        spread: see `key_spread`, broadcastable to the result.
+        scale: factor of the dot products.
+    """
+    return scale**2 * query.square().sum(-1, keepdim=True) * spread
 
 
 Numbers = TypeVar("Numbers", Tensor, "np.ndarray")

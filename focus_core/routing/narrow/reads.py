@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from focus_core.attention.reference import attention_logits
-from focus_core.routing.narrow.reading import Reading
+from focus_core.routing.narrow.reading import Reading, variance
 from focus_core.routing.narrow.summaries import key_spread
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def blocks_read(
     *,
     scale: float,
     softcap: float | None = None,
+    every: int = 1,
 ) -> Iterator[BlockRead]:
     """What queries read, and the distant keys of each part, for blocks of queries in their order.
 
@@ -60,6 +61,7 @@ def blocks_read(
         reading: window, sinks, borders and budget.
         scale: factor of the dot products.
         softcap: as in `narrow_attention`.
+        every: one block of so many is looked at, in the middle of them.
     """
     texts, heads, _, width = key.shape
     length, chunk, summed = query.shape[2], reading.chunk, reading.sink_tokens
@@ -79,6 +81,8 @@ def blocks_read(
         more[:, :, 0] += sums
         more = more.cumsum(2)
         sums, summed = more[:, :, -1], last
+        if begin // (chunk * CHUNKS_AT_ONCE) % every != every // 2:
+            continue
         totals, squares, counts = more[..., :width], more[..., width], more[..., width + 1]
         means = totals / counts.clamp(min=1)[..., None]
         spread = key_spread(counts, squares, means)
@@ -90,7 +94,35 @@ def blocks_read(
             part[:, :, None].repeat_interleave(chunk, 3)[..., : end - begin, :] for part in (counts, spread)
         )
         own = torch.arange(begin, end, device=key.device)
-        logits = logits + reading.beyond_mean(query[:, :, begin:end].unflatten(1, (heads, -1)), spread, scale)
+        queries = query[:, :, begin:end].unflatten(1, (heads, -1))
+        logits = logits + reading.beyond_mean(queries, spread, scale)
         already = reading.already(own, reading.borders(own))
-        reads = reading.choose(reading.scores(logits, sizes), sizes, already)
+        doubt: tuple[Tensor, ...] = ()
+        if reading.thresholds is not None:
+            near = near_logsumexp(query, key, reading, begin, end, scale, softcap)
+            doubt = near, variance(queries, spread, scale)
+        reads = reading.choose(reading.scores(logits, sizes), sizes, already, *doubt)
         yield BlockRead(begin, reads, sizes, logits, spread)
+
+
+def near_logsumexp(
+    query: Float[Tensor, "B H T D"],
+    key: Float[Tensor, "B Hkv T D"],
+    reading: Reading,
+    start: int,
+    stop: int,
+    scale: float,
+    softcap: float | None,
+) -> Float[Tensor, "B Hkv G n"]:
+    """Log-sum-exp of the logits of sinks and extended window, for the queries from `start`, a border, to `stop`."""
+    found = []
+    for begin in range(start, stop, reading.chunk):
+        end, border = min(begin + reading.chunk, stop), reading.border(begin)
+        sinks = min(reading.sink_tokens, border)
+        keys = torch.cat([key[:, :, :sinks], key[:, :, border:end]], 2)[:, :, None]
+        logits = attention_logits(query[:, :, begin:end].unflatten(1, (key.shape[1], -1)), keys, scale, softcap)
+        index = torch.arange(border - sinks, end, device=query.device)
+        index[:sinks] = 0
+        future = index > torch.arange(begin, end, device=query.device)[:, None]
+        found.append(logits.masked_fill(future, float("-inf")).logsumexp(-1))
+    return torch.cat(found, -1)

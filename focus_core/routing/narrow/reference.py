@@ -65,16 +65,19 @@ def narrow_reference(
     sizes = counts.clamp(min=1)[..., None]
     means = sums(key) / sizes
     mean_logits = attention_logits(query[..., None, :], means, scale, softcap)[..., 0, :]
+    spread = (sums(key.square()) / sizes - means.square()).mean(-1)
+    variances = (scale * query.norm(dim=-1, keepdim=True)) ** 2 * spread
     if reading.spread is not None:
-        spread = (sums(key.square()) / sizes - means.square()).mean(-1)
         weights = torch.tensor(reading.spread, dtype=query.dtype, device=query.device)[:, None, None]
-        mean_logits = mean_logits + weights * (scale * query.norm(dim=-1, keepdim=True)) ** 2 * spread
+        mean_logits = mean_logits + weights * variances
     beyond = (index < index[:, None] - reading.window) & ~distant
-    reads = reading.choose(reading.scores(mean_logits, counts), counts, beyond.sum(-1).to(query.dtype))
+    pair_logits, always = attention_logits(query, key, scale, softcap), (index <= index[:, None]) & ~distant
+    near = pair_logits.masked_fill(~always, float("-inf")).logsumexp(-1)
+    reads = reading.choose(reading.scores(mean_logits, counts), counts, beyond.sum(-1).to(query.dtype), near, variances)
 
     read_keys = reads.gather(-1, groups[:, :, None].expand(-1, -1, length, -1))
-    exact = (index <= index[:, None]) & (~distant | read_keys)
-    pair_logits = attention_logits(query, key, scale, softcap).masked_fill(~exact, float("-inf"))
+    exact = always | (distant & read_keys)
+    pair_logits = pair_logits.masked_fill(~exact, float("-inf"))
     summary_logits = (mean_logits + counts.log()).masked_fill(reads, float("-inf"))
     logits = torch.cat([pair_logits, summary_logits], -1)
     weights = logits.softmax(-1)

@@ -115,6 +115,16 @@ class Router(nn.Module):
         """
         raise FocusError("These routers have no shares by need: set shares_by_need=False, or fit them with focus fit.")
 
+    def head_thresholds(self, mean: float) -> tuple[float, ...]:
+        """The log of the weight above which each query head reads a page, where the mean share of pairs is `mean`.
+
+        In the order of `head_shares`.
+
+        Raises:
+            FocusError: no such thresholds were measured.
+        """
+        raise FocusError("These routers have no thresholds: set by_error=False, or fit them with focus fit.")
+
     def spread_weights(self) -> tuple[float, ...]:
         """The weight of the spread of keys in the summaries that each query head sees.
 

@@ -18,22 +18,29 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 MEANS = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
-"""Mean shares for which the shares of heads are stored."""
+"""Mean shares for which the shares, or thresholds, of heads are stored."""
+ALL = -1e4
+"""Log of an error that every summary is above, even in float32."""
+NOTHING, EVERYTHING, UNFITTED = 12.0, -20.0, -4.6
+"""Logs of errors: one that no summary is above, one that nearly every summary is above, and 1%."""
 
 
 class NarrowRouter(Router):
     """Scores keys against the centroids (H, K, D) of every key/value head; `fit_narrow` sets them.
 
-    A model with L layers has L H K (D + 1) values, L Hq M more with shares by need, A times as many with A `shares_at`,
-    and L Hq with weights of spread.
+    A model with L layers has L H K (D + 1) values, L Hq M more with shares by need or thresholds, A times as many with
+    A `shares_at`, and L Hq with weights of spread.
 
     Attributes:
         shares: (M, Hq), the share of each query head for each of the `MEANS`, or (A, M, Hq) with A `shares_at`; None
             without shares by need.
+        thresholds: (M, Hq) or (A, M, Hq) likewise, the log of the error of a summary above which each query head reads
+            the page; None without reading by error.
         spread: (Hq,), the weight of the spread of keys in each query head; None without it.
     """
 
     shares: Tensor | None
+    thresholds: Tensor | None
     spread: Tensor | None
 
     reads_own_groups: ClassVar[bool] = False
@@ -50,13 +57,17 @@ class NarrowRouter(Router):
         *,
         num_heads: int = 0,
         by_need: bool = False,
+        by_error: bool = False,
         by_spread: bool = False,
         shares_at: tuple[int, ...] = (),
         **settings: Any,
     ) -> None:
         super().__init__(hidden_size, num_kv_heads, **settings)
-        equal = torch.tensor(MEANS)[:, None].repeat(*((len(shares_at),) if shares_at else ()), 1, num_heads)
+        shape = (len(shares_at),) if shares_at else ()
+        errors = [NOTHING, *[UNFITTED] * (len(MEANS) - 2), EVERYTHING]
+        equal, same = (torch.tensor(row)[:, None].repeat(*shape, 1, num_heads) for row in (MEANS, errors))
         self.register_buffer("shares", equal if by_need else None)
+        self.register_buffer("thresholds", same if by_error else None)
         self.register_buffer("spread", torch.zeros(num_heads) if by_spread else None)
         self._asked: dict[str, tuple[tuple[float, int, int], tuple[float, ...]]] = {}
 
@@ -66,6 +77,14 @@ class NarrowRouter(Router):
             return super().head_shares(mean)
         return self._remembered("shares", self.shares, mean)
 
+    def head_thresholds(self, mean: float) -> tuple[float, ...]:
+        """See `Router.head_thresholds`; between two of the `MEANS` on the line through both."""
+        if self.thresholds is None:
+            return super().head_thresholds(mean)
+        if mean >= 1:
+            return (ALL,) * (self.thresholds.numel() // len(MEANS))
+        return self._remembered("thresholds", self.thresholds, mean)
+
     def spread_weights(self) -> tuple[float, ...]:
         """See `Router.spread_weights`."""
         return super().spread_weights() if self.spread is None else self._remembered("spread", self.spread, 0.0)
@@ -74,22 +93,22 @@ class NarrowRouter(Router):
         """The numbers of a buffer: every decoded token asks in every layer, and they hardly ever change."""
         key = mean, buffer._version, buffer.data_ptr()
         if name not in self._asked or self._asked[name][0] != key:
-            numbers = tuple((self._interpolated(buffer, mean) if name == "shares" else buffer.float()).tolist())
+            numbers = tuple((buffer.float() if name == "spread" else self._interpolated(buffer, mean)).tolist())
             self._asked[name] = key, numbers
         return self._asked[name][1]
 
     @staticmethod
-    def _interpolated(shares: Tensor, mean: float) -> Tensor:
+    def _interpolated(buffer: Tensor, mean: float) -> Tensor:
         """(A Hq,): those of A numbers of keys one after another."""
         above = next(place for place, each in enumerate(MEANS) if each >= mean)
         below = max(0, above - 1)
         along = (mean - MEANS[below]) / (MEANS[above] - MEANS[below]) if above else 0.0
-        first, last = shares[..., below, :].double(), shares[..., above, :].double()
+        first, last = buffer[..., below, :].double(), buffer[..., above, :].double()
         return ((1 - along) * first + along * last).flatten()
 
     def keep_heads(self, first: int, count: int) -> None:
         """See `Router.keep_heads`; shares and weights are of the query heads of these heads."""
-        for name in ("shares", "spread"):
+        for name in ("shares", "thresholds", "spread"):
             values = getattr(self, name)
             if values is not None:
                 kept = values.unflatten(-1, (self.num_heads, -1))[..., first : first + count, :]

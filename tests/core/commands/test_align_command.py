@@ -183,7 +183,7 @@ def test_state_groups_read_what_the_routers_read(tiny_llama):
 def test_untrained_routers_are_the_same_beside_routers_of_any_kind():
     """Settings that narrow groups alone have, such as those of the shipped routers, are none of theirs."""
     states = {layer: torch.randn(40, 32, generator=torch.Generator().manual_seed(layer)) for layer in range(2)}
-    narrow = {"read_share": 0.2, "shares_by_need": True, "count_spread": True, "full_below": 8, "count_weight": 1.0}
+    narrow = {"read_share": 0.2, "by_error": True, "count_spread": True, "full_below": 8, "count_weight": 1.0}
     one, two = (
         group_states([states], FocusConfig(router=router, num_groups=4, **more))
         for router, more in (("layer", {}), ("narrow", narrow))

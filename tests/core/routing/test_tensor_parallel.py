@@ -18,7 +18,7 @@ CONFIGS = {
     "layer": FocusConfig(router="layer", **SETTINGS),
     "head": FocusConfig(router="head", **SETTINGS),
     "narrow": FocusConfig(
-        router="narrow", **SETTINGS, read_share=0.3, shares_by_need=True, count_spread=True, chunk=4, page_size=4
+        router="narrow", **SETTINGS, read_share=0.3, by_error=True, count_spread=True, chunk=4, page_size=4
     ),
 }
 IDS = torch.randint(0, 256, (2, 60), generator=torch.Generator().manual_seed(1))
@@ -63,7 +63,7 @@ def test_two_processes_give_the_logits_of_one(tiny_llama, tmp_path):
             router = focus.router(layer)
             router.potential.copy_(torch.randn(router.potential.shape))
             if name == "narrow":
-                router.shares.mul_(torch.tensor([0.5, 1.0, 1.5, 2.0]))
+                router.thresholds.copy_(torch.tensor([-4.0, -2.5, -1.5, 0.0]).expand_as(router.thresholds))
                 router.spread.copy_(torch.tensor([0.0, 0.3, 0.6, 0.9]))
         focus.save_pretrained(tmp_path / name)
         model = focus.detach()

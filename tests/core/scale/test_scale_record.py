@@ -17,7 +17,7 @@ from focus_core.scale.record import CONSTANTS, ScaleSettings, record_scale
 SETTINGS = ScaleSettings(checked=(40, 80), measured=Lengths(short=64, long=128, cached=16), lm=32, repetitions=1)
 NARROW = FocusConfig(
     router="narrow", num_groups=4, top_k=1, window=16, chunk=16, read_share=0.2, score="dot", count_weight=1.0,
-    shares_by_need=True, count_spread=True,
+    by_error=True, count_spread=True,
 )  # fmt: skip
 
 

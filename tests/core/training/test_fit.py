@@ -17,10 +17,8 @@ TEXT = "She rowed to the island and the old man was glad of it. Nobody had come 
 def test_fitted_routers_attach_and_keep_the_share(tiny_llama, tmp_path):
     path = tmp_path / "my-text.txt"
     path.write_text(TEXT)
-    # By need, a head of so short a text reads at least the keys between window and border, whatever its share.
-    config = narrow_config(
-        num_groups=8, window=16, page_size=4, chunk=8, shares_by_need=False, count_spread=False, shares_at=()
-    )
+    # A head of so short a text reads at least the keys between window and border, whatever its threshold.
+    config = narrow_config(num_groups=8, window=16, page_size=4, chunk=8, by_error=False, count_spread=False)
     record = fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048)
     assert json.loads((tmp_path / "out" / "training.json").read_text()) == record
     assert [text["name"] for text in record["data"]] == ["my-text.txt"]
@@ -45,18 +43,20 @@ def test_a_table_gives_the_routers_of_its_text(tiny_llama, tmp_path):
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(("by_need", "by_spread"), [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("by_spread", [True, False])
+@pytest.mark.parametrize("by_need", ["shares_by_need", "by_error", None])
 def test_heads_are_measured_where_it_is_wanted(tiny_llama, tmp_path, by_need, by_spread):
     path = tmp_path / "my-text.txt"
     path.write_text(TEXT)
-    wanted = {"shares_by_need": by_need, "count_spread": by_spread}
+    wanted = {"by_error": False, "count_spread": by_spread} | ({by_need: True} if by_need else {})
     config = narrow_config(num_groups=8, window=16, page_size=4, chunk=8, **wanted)
     record = fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048)
     assert record["settings"].get("need") == ([{"length": 512, "blocks": 1}] if by_need or by_spread else None)
     focus = FocusModel.from_pretrained(tiny_llama.model, tmp_path / "out")
     routers = [focus.router(layer) for layer in focus.layers]
     focus.detach()
-    assert all((router.shares is not None) == by_need for router in routers)
+    assert all((router.shares is not None) == (by_need == "shares_by_need") for router in routers)
+    assert all((router.thresholds is not None) == (by_need == "by_error") for router in routers)
     assert all((router.spread is not None) == by_spread for router in routers)
     assert not by_spread or any(bool((router.spread > 0).any()) for router in routers)
 
@@ -66,6 +66,11 @@ def test_need_is_measured_at_every_length_that_model_and_texts_have(tiny_llama, 
     (tmp_path / "long.txt").write_text(TEXT)
     (tmp_path / "short.txt").write_text(TEXT[:1500])
     settings = {"num_groups": 8, "window": 16, "page_size": 4, "chunk": 8}
+    record = fit_routers(tmp_path, tmp_path / "out", model=tiny_llama, config=narrow_config(**settings), tokens=1024)
+    (tmp_path / "out" / "training.json").unlink()
+    assert [(each["length"], each["blocks"]) for each in record["settings"]["need"]] == [(128, 2), (400, 2)]
+    assert record["settings"]["config"]["shares_at"] == [128, 222, 384]
+    settings |= {"by_error": False, "shares_by_need": True}
     for places, kept, lengths in [
         ((64, 120), (64, 120), [(128, 2)]),
         ((64, 120, 200), (64, 120, 200), [(128, 2), (400, 2)]),

@@ -15,7 +15,7 @@ from focus_core.attention.reference import attention_logits
 from focus_core.routing.narrow.cache.pages import COMPILED, PageStore, as_array
 from focus_core.routing.narrow.compiled.choice import shares_between
 from focus_core.routing.narrow.compiled.decode import attend_pages
-from focus_core.routing.narrow.reading import Reading
+from focus_core.routing.narrow.reading import Reading, variance
 from focus_core.routing.narrow.summaries import key_spread
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ def _compiled(query: Tensor, pages: PageStore, near: Near, reading: Reading, sca
         *shares_between(reading.shares_at),
         reading.spread_weights(len(query)).numpy(),
         np.float32(reading.count_weight),
+        reading.thresholds is not None,
         np.float32(scale),
         output.numpy(),
         logsumexp.numpy(),
@@ -150,18 +151,22 @@ def attend_masked(
     places = torch.arange(near.length - query.shape[1], near.length, device=query.device)
     parts = _parts(pages, reading)
     logits = attention_logits(queries, parts.keys[:, None], scale, softcap)
-    beyond = reading.beyond_mean(queries, parts.spread[:, None, None], scale)
+    spread = parts.spread[:, None, None]
+    beyond = reading.beyond_mean(queries, spread, scale)
     already = reading.already(places, reading.border(int(places[0])))
-    reads = reading.choose(reading.scores(logits + beyond, parts.counts), parts.counts, already)
+    index, window = _near_keys(near)
+    causal = torch.where(index <= places[:, None], 0.0, FAR).to(compute)
+    near_logits = attention_logits(queries, near.keys[:, None, window].to(compute), scale, softcap) + causal
+    scores = reading.scores(logits + beyond, parts.counts)
+    doubt = near_logits.logsumexp(-1), variance(queries, spread, scale)
+    reads = reading.choose(scores, parts.counts, already, *doubt)
 
     shut = torch.where(reads, 0.0, FAR).to(compute)
     in_page = torch.arange(pages.size, device=query.device) < pages.counts[:, : pages.used, None]
     of_page = parts.of_page[:, None, None].expand(*reads.shape[:-1], -1)
     paged = shut.gather(-1, of_page)[..., None] + torch.where(in_page, 0.0, FAR).to(compute)[:, None, None]
-    index, window = _near_keys(near)
-    causal = torch.where(index <= places[:, None], 0.0, FAR).to(compute).expand(*reads.shape[:-1], -1)
     summaries = torch.where(reads | (parts.counts == 0), FAR, parts.counts.log() + beyond)
-    bias = torch.cat([paged.flatten(-2), causal, summaries], -1)
+    bias = torch.cat([paged.flatten(-2), causal.expand(*reads.shape[:-1], -1), summaries], -1)
     page_keys, page_values = pages.restored((slice(None), slice(pages.used)))
     keys, values = (
         torch.cat([stored.flatten(1, 2).to(compute), each[:, window].to(compute), means], 1)

@@ -1,4 +1,4 @@
-"""Which pages a query reads: the ranking and the budget of `Reading.choose`, without a sort."""
+"""Which pages a query reads: the ranking and the budget of `Reading.choose` without a sort, or its thresholds."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from focus_core.routing.narrow.compiled.vectors import LANES, above, keys_above, lowest, moments
+from focus_core.routing.narrow.compiled.vectors import LANES, above, erring, exponentials, keys_above, lowest, moments
 
+EVERYTHING = -1e3
+"""Thresholds at or below this are of full attention."""
 FEW = 4
 """Pages' worth of keys that are ranked one by one."""
 ROUNDS = 40
@@ -23,7 +25,7 @@ NEAREST = 0.05
 
 
 class Shares(NamedTuple):
-    """Shares of the G query heads of a key/value head, as `share_at` takes them.
+    """Shares or thresholds of the G query heads of a key/value head, as `share_at` takes them.
 
     Attributes:
         tables: (A, G) float32.
@@ -65,6 +67,51 @@ def budget_of(shares: Shares, member: int, distant: int, already: int) -> float:
     """
     beyond: Any = np.float32(distant + already)
     return share_of(shares, member, beyond) * beyond - np.float32(already)
+
+
+@njit(nogil=True, cache=True)
+def erring_pages(
+    scores: np.ndarray,
+    spread: np.ndarray,
+    count: int,
+    threshold: float,
+    square: np.float32,
+    largest: np.float32,
+    total: np.float32,
+    chosen: np.ndarray,
+) -> int:
+    """Pages to read: those whose summaries would err by more than a threshold, see `Reading.choose`.
+
+    Args:
+        scores: (M,) float32, of each page; M is a multiple of 16. Changed.
+        spread: (M,) float32, variance of the keys of each page.
+        count: pages that are there, M at most.
+        threshold: log of an error.
+        square: squared length of the query, times the squared scale.
+        largest: of the keys that are attended exactly in any case, the logit whose weight is 1.
+        total: their weights together.
+        chosen: (count,) or more int64, written.
+
+    Returns:
+        Number of chosen pages.
+    """
+    if count == 0:
+        return 0
+    if threshold <= EVERYTHING:
+        for page in range(count):
+            chosen[page] = page
+        return count
+    shift, pages = exponentials(scores.ctypes.data, count, -(-count // LANES), largest)
+    level = np.float32((pages + total * np.exp(largest - shift)) * np.exp(threshold))
+    read = 0
+    for first in range(0, count, LANES):
+        at = 4 * first
+        bits = erring(scores.ctypes.data + at, spread.ctypes.data + at, square, level)
+        while bits != 0:
+            chosen[read] = first + lowest(bits)
+            bits &= bits - 1
+            read += 1
+    return read
 
 
 @njit(nogil=True, cache=True)

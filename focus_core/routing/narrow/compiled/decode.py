@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from focus_core.attention.cpu.rows import ROWS, exponential_parts
-from focus_core.routing.narrow.compiled.choice import FEW, Shares, budget_of, choose_pages
+from focus_core.routing.narrow.compiled.choice import FEW, Shares, budget_of, choose_pages, erring_pages, share_of
 from focus_core.routing.narrow.compiled.vectors import LANES
 from focus_core.routing.narrow.compiled.widening import wide
 
@@ -80,6 +80,30 @@ def _sum(values: np.ndarray) -> np.float32:
 
 
 @njit(**ROWS)
+def _exponential_sum(values: np.ndarray, largest: np.float32) -> np.float32:
+    """Sum of exp(value - largest)."""
+    total = np.float32(0)
+    for i in range(len(values)):
+        total += np.exp(values[i] - largest)
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _erring(
+    scores: np.ndarray,
+    spread: np.ndarray,
+    count: int,
+    threshold: float,
+    square: np.float32,
+    near: np.ndarray,
+    chosen: np.ndarray,
+) -> int:
+    """`erring_pages` beside the logits of near keys."""
+    largest = _largest(near)
+    return erring_pages(scores, spread, count, threshold, square, largest, _exponential_sum(near, largest), chosen)
+
+
+@njit(**ROWS)
 def _square(vector: np.ndarray) -> np.float32:
     """Squared length of a vector (D,)."""
     total = np.float32(0)
@@ -139,13 +163,21 @@ def _used(counts: np.ndarray) -> int:
 
 @njit(nogil=True, cache=True)
 def _describe(
-    counts: np.ndarray, groups: np.ndarray, log_of: np.ndarray, sizes: np.ndarray, logs: np.ndarray, order: np.ndarray
+    counts: np.ndarray,
+    groups: np.ndarray,
+    spread: np.ndarray,
+    log_of: np.ndarray,
+    sizes: np.ndarray,
+    logs: np.ndarray,
+    variances: np.ndarray,
+    order: np.ndarray,
 ) -> None:
-    """Write sizes, in whole tiles, their logs, and which of two pages with equal scores comes first."""
+    """Write sizes and variances in whole tiles, logs of sizes, and which of two pages with equal scores is first."""
     most = len(order)
     sizes[:] = 0
     for page in range(len(counts)):
         sizes[page], logs[page] = counts[page], log_of[int(counts[page])]
+        variances[page] = spread[page]
         order[page] = np.int64(groups[page]) * most + page
 
 
@@ -208,6 +240,7 @@ def attend_pages(
     steps: np.ndarray,
     spread_weights: np.ndarray,
     count_weight: np.float32,
+    by_error: bool,
     scale: np.float32,
     output: np.ndarray,
     logsumexp: np.ndarray,
@@ -241,6 +274,7 @@ def attend_pages(
         steps: (A - 1,).
         spread_weights: (Hq,) float32, of the spread of keys in the logit of a summary; 0 for none.
         count_weight: weight of the log of a page's size in its score.
+        by_error: whether `tables` are of thresholds, not of shares.
         scale: factor of the dot products.
         output: (Hq, n, Dv), written.
         logsumexp: (Hq, n), written.
@@ -250,8 +284,8 @@ def attend_pages(
     shares = Shares(tables, places, steps)
     log_of = np.log(np.arange(size + 1).astype(np.float32))
     mean_logits, logs = np.empty(most, np.float32), np.empty(most, np.float32)
-    # In whole tiles, for `choose_pages`.
-    scores, all_sizes = np.zeros((2, -(-most // LANES) * LANES), np.float32)
+    # In whole tiles, for `choose_pages` and `erring_pages`.
+    scores, all_sizes, variances = np.zeros((3, -(-most // LANES) * LANES), np.float32)
     order, chosen = np.empty(most, np.int64), np.empty(2 * most, np.int64)
     weights = np.empty(near_keys.shape[1] + most * size + most, np.float32)
     powers = np.empty(len(weights), np.int32)
@@ -262,21 +296,25 @@ def attend_pages(
         used = _used(counts[head])
         sizes, sums = counts[head, :used], key_sums[head, :used]
         if row == begin_row or row % repeats == 0:
-            _describe(sizes, groups[head], log_of, all_sizes, logs, order)
+            _describe(sizes, groups[head], spread[head], log_of, all_sizes, logs, variances, order)
         for place in range(num_queries):
             scaled[:] = query[row, place] * scale
             _dots(scaled, sums, mean_logits)
-            spread_weight = spread_weights[row] * _square(scaled)
-            _scores(mean_logits, sizes, logs, spread[head], count_weight, spread_weight, scores)
+            square = _square(scaled)
+            _scores(mean_logits, sizes, logs, spread[head], count_weight, spread_weights[row] * square, scores)
             already = min(border, sinks) + max(0, token + place - window - border)
-            budget = budget_of(shares, row, distant, already)
-            read = choose_pages(scores, all_sizes, order, used, float(FEW * size), float(budget), chosen)
             own = stop - num_queries + place + 1
             # Logits: sinks, window, pages that are read, summaries.
             begin = min(sinks, own)
             end = begin + max(0, own - first)
             _dots(scaled, near_keys[head, :begin], weights)
             _dots(scaled, near_keys[head, first:own], weights[begin:])
+            if by_error:
+                threshold = share_of(shares, row, np.float32(distant + already))
+                read = _erring(scores, variances, used, threshold, square, weights[:end], chosen)
+            else:
+                budget = budget_of(shares, row, distant, already)
+                read = choose_pages(scores, all_sizes, order, used, float(FEW * size), float(budget), chosen)
             for page in chosen[:read]:
                 members = int(sizes[page])
                 _page_logits(scaled, page_keys[head, page, :members], key_scales[head, page, :members], weights[end:])

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from focus_core.routing.narrow.compiled.choice import Shares, budget_of, choose_pages
+from focus_core.routing.narrow.compiled.choice import Shares, budget_of, choose_pages, erring_pages, share_of
 from focus_core.routing.narrow.compiled.layout import Head
 from focus_core.routing.narrow.compiled.sums import Sums, no_sums, square, sum_up
 from focus_core.routing.narrow.compiled.vectors import (
@@ -40,6 +40,7 @@ class Settings(NamedTuple):
         chunk: C.
         page_size: P.
         count_weight: weight of the log of a page's size in its score.
+        by_error: whether heads have thresholds in place of shares.
     """
 
     window: int
@@ -47,6 +48,7 @@ class Settings(NamedTuple):
     chunk: int
     page_size: int
     count_weight: float
+    by_error: bool
 
 
 class _Rows(NamedTuple):
@@ -110,7 +112,7 @@ def attend(
     Args:
         head: keys, values and queries.
         settings: of the reading.
-        shares: of the keys beyond the window, for each query head.
+        shares: of the keys beyond the window, or thresholds, for each query head.
         spread_weights: (G,) float32, of the spread of keys; 0 for none.
         start: first token, a multiple of the chunk.
         stop: behind the last one.
@@ -294,11 +296,18 @@ def _attend_far(
     chosen = choice.chosen
     for row in range(first_row, last_row):
         own, member, token = logits + 4 * (row - first_row) * stride, row % rows.group, begin + row // rows.group
-        weight = spread_weights[member] * square(rows.query[row])
+        length = square(rows.query[row])
+        weight = spread_weights[member] * length
         score_pages(own, scores, spread, logs, tiles, weight, np.float32(settings.count_weight))
         already = min(border, settings.sink_tokens) + max(0, token - settings.window - border)
-        budget = budget_of(shares, member, distant, already)
-        number = choose_pages(choice.scores, sums.sizes, head.order, pages, few, budget, chosen)
+        if settings.by_error:
+            threshold, near = share_of(shares, member, np.float32(distant + already)), np.float32(0)
+            for lane in range(LANES):
+                near += rows.totals[row, lane]
+            number = erring_pages(choice.scores, sums.spread, pages, threshold, length, rows.largest[row], near, chosen)
+        else:
+            budget = budget_of(shares, member, distant, already)
+            number = choose_pages(choice.scores, sums.sizes, head.order, pages, few, budget, chosen)
         keys_read = 0
         for place in range(number):
             page = chosen[place]

@@ -91,6 +91,7 @@ def prefill(
         reading.chunk,
         page_size,
         float(reading.count_weight),
+        reading.thresholds is not None,
     )
     spread_weights = reading.spread_weights(total * group).view(total, group).numpy()
     tables = reading.shares(total * group).unflatten(1, (total, group)).transpose(0, 1).contiguous().numpy()

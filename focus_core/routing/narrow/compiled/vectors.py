@@ -321,6 +321,55 @@ def score_pages(
     return types.void(*[types.int64] * 5, types.float32, types.float32), _score
 
 
+def _exponentials(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
+    scores, count, tiles, least = args
+    best = _variable(builder, _MASKED)
+    with cgutils.for_range(builder, tiles) as loop:
+        builder.store(_larger(builder, builder.load(best), _kept(builder, scores, loop.index, count)), best)
+    found = _llvm(builder, "vector.reduce.fmax", _F32, [builder.load(best)], fast=True)
+    found = builder.select(builder.fcmp_ordered(">", found, least), found, least)
+    shift, total = _splat(builder, found), _variable(builder)
+    with cgutils.for_range(builder, tiles) as loop:
+        weights = _exp(builder, builder.fsub(_kept(builder, scores, loop.index, count), shift))
+        _store(builder, weights, _at(builder, scores, loop.index, _int(LANES)))
+        builder.store(builder.fadd(builder.load(total), weights), total)
+    return context.make_tuple(builder, signature.return_type, [found, _sum(builder, builder.load(total))])
+
+
+@_in_llvm
+def exponentials(typing: Any, scores: Any, count: Any, tiles: Any, least: Any):
+    """Turn scores into exp(score - m), m the largest of them and `least`; returns m, and their sum.
+
+    Args:
+        scores: address, in whole tiles; becomes the exponentials, 0 from place `count` on.
+        count: scores that are there.
+        tiles: of the scores.
+        least: float32.
+    """
+    return types.UniTuple(types.float32, 2)(*[types.int64] * 3, types.float32), _exponentials
+
+
+def _erring(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
+    weights, spread, square, least = args
+    doubt = _fma(builder, _splat(builder, square), _load(builder, spread), _constant(1.0))
+    error = builder.fmul(_load(builder, weights), doubt)
+    bits = builder.bitcast(builder.fcmp_ordered(">", error, _splat(builder, least)), _BITS)
+    return builder.zext(bits, _I64)
+
+
+@_in_llvm
+def erring(typing: Any, weights: Any, spread: Any, square: Any, least: Any):
+    """Which of 16 pages have weight (1 + square spread) above `least`, as bits; the first one is the lowest.
+
+    Args:
+        weights: address.
+        spread: address.
+        square: float32, squared length of the scaled query.
+        least: float32.
+    """
+    return types.int64(*[types.int64] * 2, *[types.float32] * 2), _erring
+
+
 def _moments(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
     scores, sizes, tiles = args
     keys, total, square = (_variable(builder) for _ in range(3))

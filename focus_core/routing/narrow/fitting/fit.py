@@ -19,6 +19,7 @@ from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel, retrofit
 from focus_core.routing.narrow.fitting.need import fit_shares
 from focus_core.routing.narrow.fitting.spread import fit_spread
+from focus_core.routing.narrow.fitting.thresholds import fit_thresholds
 from focus_core.routing.routers import ROUTERS
 from focus_core.routing.rules import Rule, attend_fully, hard_groups
 
@@ -36,13 +37,15 @@ def fit_narrow(
     *,
     num_groups: int = 64,
     need: Sequence[np.ndarray] = (),
+    one_threshold: bool = False,
     seed: int = 0,
     progress: Progress = silent,
 ) -> FocusModel:
     """Attach narrow routers whose groups fit the model's own keys; one forward pass, nothing is trained.
 
     With `count_spread`, a second pass fits how much the spread of keys counts for each query head (`fit_spread`). With
-    `shares_by_need`, more passes measure how much of the text each must read, one of them backward (`fit_shares`).
+    `by_error`, more passes measure what each head loses where it does not read, one of them backward
+    (`fit_thresholds`); with `shares_by_need` how much of the text each must read (`fit_shares`).
 
     Args:
         model: any causal language model that `retrofit` takes.
@@ -52,6 +55,7 @@ def fit_narrow(
         need: (N, T) token ids for these passes, one block at a time: an array for each length T, shorter ones first.
             The first also serves to fit spread, and the last has as many tokens as the last of the config's
             `shares_at`, or more. `blocks` alone when empty.
+        one_threshold: with `by_error`, the same threshold for every head.
         seed: of k-means.
         progress: told the share done.
 
@@ -96,6 +100,8 @@ def fit_narrow(
         fit_spread(focus, need[0], progress=progress)
     if config.shares_by_need:
         fit_shares(focus, need, progress=progress)
+    if config.by_error:
+        fit_thresholds(focus, need, alike=one_threshold, progress=progress)
     focus.trained = True
     return focus
 

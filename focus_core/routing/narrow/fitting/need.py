@@ -6,21 +6,20 @@ and each query needs more of them. One share for all is too much for most and to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from focus_core.attention import AttentionOutput
 from focus_core.progress import Progress, silent
 from focus_core.routing.layer import reading_of
 from focus_core.routing.model import FocusModel
 from focus_core.routing.narrow.attention import narrow_attention
+from focus_core.routing.narrow.fitting.changes import change_of, entering_states, output_projections, relative_squares
 from focus_core.routing.narrow.fitting.gradients import calls_with_gradients
 from focus_core.routing.narrow.fitting.plan import pair_costs, place_weights, plan_shares
 from focus_core.routing.routers.narrow import MEANS
@@ -121,8 +120,8 @@ def head_errors(
     ids = torch.from_numpy(blocks).to(focus.model.device)
     tokens = np.flatnonzero(weights.any(0))
     weigh, taken = (torch.from_numpy(each).to(ids.device) for each in (weights.T[tokens], tokens))
-    with torch.inference_mode(), _streams(focus) as streams:
-        outputs = _output_projections(focus, ids[:1, :8])
+    with torch.inference_mode(), entering_states(focus) as streams:
+        outputs = output_projections(focus, ids[:1, :8])
 
         def attend(call: AttentionCall) -> AttentionOutput:
             if call.layer not in layers:
@@ -133,8 +132,8 @@ def head_errors(
             full, states, output = _read(call, 1.0), streams[call.layer][:, taken], outputs[call.layer]
             found = []
             for share in measured[:-1]:
-                change = _change(_read(call, share, tokens), full)[:, taken]
-                found.append(_relative(change, states, output).double() @ weigh)
+                change = change_of(_read(call, share, tokens), full)[:, taken]
+                found.append(relative_squares(change, states, output).double() @ weigh)
             error = torch.stack([*found, torch.zeros_like(found[0])], -1)
             errors[call.layer] = errors.get(call.layer, 0) + error.cpu().numpy() / len(ids)
             return full
@@ -164,9 +163,9 @@ def layer_weights(
     moved, errors = dict.fromkeys(layers, 0.0), dict.fromkeys(layers, 0.0)
     ids = torch.from_numpy(blocks).to(focus.model.device)
     generator, calls = torch.Generator(ids.device).manual_seed(seed), count()
-    with _streams(focus) as streams:
+    with entering_states(focus) as streams:
         with torch.inference_mode():
-            outputs = _output_projections(focus, ids[:1, :8])
+            outputs = output_projections(focus, ids[:1, :8])
         for row in ids:
             for call, gradient in calls_with_gradients(focus, row[None], generator=generator):
                 if call.layer not in layers:
@@ -175,16 +174,18 @@ def layer_weights(
                 with torch.inference_mode():
                     full = _read(call, 1.0)
                     for share in PROBED:
-                        change = _change(_read(call, share), full)
+                        change = change_of(_read(call, share), full)
                         moved[call.layer] += float((change * gradient.flatten(0, 1)).sum(-1).square().sum()) / 2
-                        errors[call.layer] += float(_relative(change, streams[call.layer], outputs[call.layer]).sum())
+                        errors[call.layer] += float(
+                            relative_squares(change, streams[call.layer], outputs[call.layer]).sum()
+                        )
     return {layer: moved[layer] / max(errors[layer], 1e-30) for layer in layers}
 
 
 def _read(call: AttentionCall, share: float, tokens: np.ndarray | None = None) -> AttentionOutput:
     """Attention of whole texts where every head reads one share; results of other than `tokens` may be anything."""
     routing, geometry = call.routing, call.geometry
-    reading = replace(routing.reading(), share=share, top_k=None, head_shares=None, shares_at=())
+    reading = replace(routing.reading(), share=share, top_k=None, head_shares=None, thresholds=None, shares_at=())
     groups, num_groups = call.groups.keys.to(torch.int8).argmax(-1)[:, None], call.groups.keys.shape[-1]
     tensors = (call.query, call.key, call.value)
     if tokens is not None and len(tokens) < call.query.shape[2]:
@@ -204,73 +205,3 @@ def _spans(tokens: np.ndarray, chunk: int, length: int) -> list[tuple[int, int]]
     chunks = np.unique(tokens // chunk)
     runs = np.split(chunks, np.flatnonzero(np.diff(chunks) > 1) + 1)
     return [(int(run[0]) * chunk, min((int(run[-1]) + 1) * chunk, length)) for run in runs]
-
-
-def _change(found: AttentionOutput, full: AttentionOutput) -> Float[Tensor, "Hq T Dv"]:
-    """What each query head of one text changes."""
-    return (found.output.float() - full.output.float()).flatten(0, 1)
-
-
-def _relative(change: Tensor, states: Tensor, output: Tensor) -> Float[Tensor, "Hq T"]:
-    """Squared change that each query head makes after the output projection, over the squared length of the states.
-
-    Args:
-        change: (Hq, T, Dv).
-        states: (1, T, d).
-        output: (Hq, Dv, d).
-    """
-    squares = ((change @ (output @ output.mT)) * change).sum(-1)
-    return squares / states.float().square().sum(-1).clamp(min=1e-12)
-
-
-@contextmanager
-def _streams(focus: FocusModel) -> Iterator[dict[int, Tensor]]:
-    """The hidden states that enter each decoder layer, (B, T, d) by layer, as they were last."""
-    streams: dict[int, Tensor] = {}
-
-    def remember(layer: int) -> Any:
-        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            streams[layer] = args[0] if args else kwargs["hidden_states"]
-
-        return hook
-
-    handles = [
-        focus.decoder_layers[layer].register_forward_pre_hook(remember(layer), with_kwargs=True)
-        for layer in focus.layers
-    ]
-    try:
-        yield streams
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _output_projections(focus: FocusModel, ids: Tensor) -> dict[int, Float[Tensor, "Hq Dv d"]]:
-    """What each attention module multiplies the outputs of its heads with, by layer.
-
-    It is the last matrix that the module calls, whatever its name and layout.
-    """
-    last: dict[int, tuple[Any, int]] = {}
-
-    def remember(layer: int) -> Any:
-        return lambda module, args: last.__setitem__(layer, (module, args[0].shape[-1]))
-
-    handles = [
-        child.register_forward_pre_hook(remember(layer))
-        for layer, attention in focus.attention_modules.items()
-        for child in attention.modules()
-        if not list(child.children()) and getattr(child, "weight", torch.empty(0)).ndim == 2
-    ]
-    try:
-        with focus.routing("off"):
-            focus.model.base_model(input_ids=ids, use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
-    found = {}
-    heads = focus.model.config.get_text_config().num_attention_heads
-    for layer, (module, width) in last.items():
-        unit = torch.eye(width, dtype=focus.model.dtype, device=module.weight.device)[:, None]
-        matrix = (module(unit) - module(torch.zeros_like(unit)))[:, 0].float()
-        found[layer] = matrix.unflatten(0, (heads, -1))
-    return found

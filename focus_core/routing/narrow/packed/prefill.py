@@ -25,7 +25,7 @@ from focus_core.errors import FocusError
 from focus_core.routing.narrow.output import Prefill
 from focus_core.routing.narrow.packed.pages import PageSums, SortedKeys, SpanPages, sorted_keys
 from focus_core.routing.narrow.packed.reads import read_pages, reader_lists
-from focus_core.routing.narrow.reading import Reading
+from focus_core.routing.narrow.reading import Reading, variance
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -124,9 +124,10 @@ def packed_prefill(
                 continue
             pages = sums.span(borders.tolist())
             queries = query[:, :, begin:end].unflatten(1, (key.shape[1], -1))
-            logits, counts = _page_logits(queries.to(compute), pages, reading, scale)
+            logits, counts, variances = _page_logits(queries.to(compute), pages, reading, scale)
             own = torch.arange(begin, end, device=query.device)
-            reads = reading.choose(reading.scores(logits, counts), counts, reading.already(own, reading.borders(own)))
+            already, near = reading.already(own, reading.borders(own)), whole.logsumexp.unflatten(1, (key.shape[1], -1))
+            reads = reading.choose(reading.scores(logits, counts), counts, already, near, variances)
             pairs_read += (reads * counts).sum((-1, -2)).to(torch.int64).flatten(1)
             _add_summaries(whole, logits, counts, reads, pages, chunk)
             _add_pages(whole, queries, keys, reads, counts, pages, kernel, scale)
@@ -207,8 +208,8 @@ def _windows(
 
 def _page_logits(
     query: Float[Tensor, "B Hkv G n D"], pages: SpanPages, reading: Reading, scale: float
-) -> tuple[Float[Tensor, "B Hkv G n L"], Float[Tensor, "B Hkv 1 n L"]]:
-    """Logits of summaries without the log of their sizes, and these sizes."""
+) -> tuple[Float[Tensor, "B Hkv G n L"], Float[Tensor, "B Hkv 1 n L"], Float[Tensor, "B Hkv G n L"]]:
+    """Logits of summaries without the log of their sizes, these sizes, and the variances of the logits of keys."""
     queries, chunk = query.shape[3], reading.chunk
 
     def of_queries(per_chunk: Tensor) -> Tensor:
@@ -216,12 +217,15 @@ def _page_logits(
 
     before, grown = pages.before, pages.grown
     logits = attention_logits(query, before.keys[:, :, None], scale, None)
-    logits = logits + reading.beyond_mean(query, before.spread[:, :, None, None], scale)
+    spread = before.spread[:, :, None, None]
+    logits, variances = logits + reading.beyond_mean(query, spread, scale), variance(query, spread, scale)
     at_borders = attention_logits(_by_chunk(query, chunk), grown.keys, scale, None)
     at_borders = _by_query(at_borders, chunk, queries)
-    at_borders = at_borders + reading.beyond_mean(query, of_queries(grown.spread), scale)
+    spread = of_queries(grown.spread)
+    at_borders = at_borders + reading.beyond_mean(query, spread, scale)
     columns = pages.growing[:, :, None, None].expand_as(at_borders)
-    return logits.scatter(-1, columns, at_borders), of_queries(pages.counts)
+    variances = variances.scatter(-1, columns, variance(query, spread, scale))
+    return logits.scatter(-1, columns, at_borders), of_queries(pages.counts), variances
 
 
 def _add_summaries(

@@ -1,0 +1,281 @@
+"""The error of a summary above which each query head reads the page: what heads lose at several, and the best for all.
+
+A page is worth reading where much of a query's attention is on keys that are not alike, however many other pages there
+are. So a head that looks for one token reads one page, a head that takes a mean reads none, and one that does both
+reads more for some queries than for others. How much an error matters differs between heads by a factor of a hundred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.optimize import root_scalar
+from torch import Tensor
+
+from focus_core.attention import AttentionOutput
+from focus_core.progress import Progress, silent
+from focus_core.routing.layer import reading_of
+from focus_core.routing.model import FocusModel
+from focus_core.routing.narrow.attention import NarrowOutput, narrow_attention
+from focus_core.routing.narrow.fitting.changes import change_of, entering_states, output_projections, relative_squares
+from focus_core.routing.narrow.fitting.need import PROBED_BLOCKS, layer_weights
+from focus_core.routing.narrow.fitting.plan import plan_shares
+from focus_core.routing.narrow.reading import variance
+from focus_core.routing.narrow.reads import CHUNKS_AT_ONCE, blocks_read, near_logsumexp
+from focus_core.routing.routers.narrow import EVERYTHING, MEANS, NOTHING
+from focus_core.routing.rules import AttentionCall, Rule, attend_fully, hard_groups
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+LEVELS = (NOTHING, 1.0, 0.0, -0.7, -1.4, -2.0, -2.6, -3.2, -3.8, -4.4, -5.0, -5.7, -6.5, -7.5, -9.0, EVERYTHING)
+"""Logs of errors at which heads are measured; the last stands for full attention."""
+EDGES = tuple(np.linspace(-20, 6, 209).tolist())
+"""Logs of errors above which pairs are counted in longer texts, where thresholds are lowered."""
+PIECES = 8
+"""Pieces of a text whose pairs are counted apart, about."""
+LIMITS = (-20.0, 12.0)
+"""What may be added to thresholds."""
+
+
+class Measured(NamedTuple):
+    """What the query heads of a layer lose and read at the `LEVELS`.
+
+    Attributes:
+        errors: summed over tokens, see `focus_core.routing.narrow.fitting.need.head_errors`.
+        pairs: distant pairs that are attended exactly.
+    """
+
+    errors: Float[np.ndarray, "Hq S"]
+    pairs: Float[np.ndarray, "Hq S"]
+
+
+def fit_thresholds(
+    focus: FocusModel, texts: Sequence[np.ndarray], *, alike: bool = False, progress: Progress = silent
+) -> None:
+    """Measure what each query head loses, and store its threshold for every mean share in the routers.
+
+    Args:
+        focus: narrow routers with `by_error`, their groups fitted.
+        texts: of one length T or more, shorter ones first: (N, T) int64 token ids of broad text, longer than the
+            window. The first length decides how heads differ. In longer texts all thresholds are lowered alike, so that
+            texts of each length keep as many pairs as the mean share says. `FocusConfig.shares_at` has the `places_of`
+            these lengths.
+        alike: one threshold for all heads; nothing is measured but pairs.
+        progress: told the share done.
+    """
+    layers = [layer for layer, window in zip(focus.layers, focus.sliding_windows) if window is None]
+    stored: list[Any] = [focus.router(layer).thresholds for layer in layers]
+    if not layers:  # every layer has a sliding window of its own, and reads nothing
+        return
+    if alike:
+        none = np.array([NOTHING if mean <= 0 else EVERYTHING if mean >= 1 else 0.0 for mean in MEANS])
+        read = errors_of_pages(focus, texts[0], progress=progress)
+        same = none + _shifts(read, np.repeat(none[:, None], len(read.above), 1), (-2, -1, 0))
+        for thresholds in stored:
+            thresholds.copy_(torch.from_numpy(same)[:, None])
+    else:
+        for thresholds, own in zip(stored, _planned(focus, texts[0], progress)):
+            thresholds.copy_(own)  # everywhere alike, as yet
+    _lower(focus, stored, texts[1:], progress)
+
+
+def places_of(lengths: Sequence[int], window: int) -> tuple[int, ...]:
+    """`FocusConfig.shares_at` for texts of these lengths: nothing falls up to the first, then with the log of keys.
+
+    Between two lengths lies one place more, half of the way in the log. None where there is one length.
+    """
+    ends = [lengths[0], *(length - window for length in lengths[1:])]
+    places = [place for first, last in pairwise(ends) for place in (round((first * last) ** 0.5), last)]
+    return (ends[0], *places) if places else ()
+
+
+def _lower(focus: FocusModel, stored: list[Any], texts: Sequence[np.ndarray], progress: Progress) -> None:
+    """Lower all thresholds alike, until longer texts keep each mean share of their pairs."""
+    places = focus.config.shares_at
+    for last, blocks in zip(count(2, 2), texts):
+        read = errors_of_pages(focus, blocks, progress=progress)
+        before = torch.cat([thresholds[last] for thresholds in stored], -1)
+        shifts = torch.tensor(_shifts(read, before.double().cpu().numpy(), places[last - 2 : last + 1]))
+        for thresholds in stored:
+            thresholds[last - 1] += shifts[:, None].to(thresholds) / 2
+            thresholds[last:] += shifts[:, None].to(thresholds)
+
+
+def _planned(focus: FocusModel, blocks: np.ndarray, progress: Progress) -> Sequence[Float[Tensor, "M Hq"]]:
+    """Thresholds of each layer's heads that make the sum of errors least, for each of the `MEANS`."""
+    probed = np.linspace(0, len(blocks) - 1, min(PROBED_BLOCKS, len(blocks))).round().astype(int)
+    by_layer = layer_weights(focus, blocks[probed], progress=progress)
+    found = head_costs(focus, blocks, progress=progress)
+    errors = np.concatenate([found[layer].errors * by_layer[layer] for layer in sorted(found)])
+    pairs = np.concatenate([found[layer].pairs for layer in sorted(found)])
+    planned = plan_shares(errors, pairs, LEVELS, np.array(MEANS) * pairs[:, -1].sum())
+    return torch.from_numpy(planned).chunk(len(found), 1)
+
+
+def head_costs(focus: FocusModel, blocks: np.ndarray, *, progress: Progress = silent) -> dict[int, Measured]:
+    """What each query head loses and reads at the `LEVELS`, means over blocks, by layer.
+
+    Layers with a window of their own are left out. All layers see the states of the untouched model.
+
+    Args:
+        focus: narrow routers.
+        blocks: (N, T) int64 token ids.
+        progress: told the share done.
+    """
+    layers = [layer for layer, window in zip(focus.layers, focus.sliding_windows) if window is None]
+    found: dict[int, Measured] = {}
+    ids = torch.from_numpy(blocks).to(focus.model.device)
+    with torch.inference_mode(), entering_states(focus) as streams:
+        outputs = output_projections(focus, ids[:1, :8])
+
+        def attend(call: AttentionCall) -> AttentionOutput:
+            if call.layer not in layers:
+                return attend_fully(call)
+            progress(
+                f"Measuring what each head reads in {ids.shape[1]:,} tokens", next(calls) / (len(ids) * len(layers))
+            )
+            states, output = streams[call.layer], outputs[call.layer]
+            full = attend_fully(call)
+            read = [_weighed(call, level) for level in LEVELS[:-1]]
+            changes = [change_of(AttentionOutput(*each[:2]), full) for each in read]
+            errors = [relative_squares(change, states, output).double().sum(-1) for change in changes]
+            errors.append(torch.zeros_like(errors[0]))
+            pairs = [each.pairs.distant_kept.flatten() for each in read] + [read[0].pairs.distant.flatten()]
+            own = Measured(*(torch.stack(each, -1).cpu().numpy() / len(ids) for each in (errors, pairs)))
+            before = found.get(call.layer)
+            found[call.layer] = own if before is None else Measured(*(a + b for a, b in zip(before, own)))
+            return full
+
+        calls = count()
+        with focus.routing("hard", rule=Rule(attend, hard_groups)):
+            for row in ids:
+                focus.model.base_model(input_ids=row[None], use_cache=False)
+    return found
+
+
+def _weighed(call: AttentionCall, level: float) -> NarrowOutput:
+    """Attention where every head reads the pages above one weight."""
+    routing, geometry = call.routing, call.geometry
+    reading = routing.reading()
+    reading = replace(reading, thresholds=(level,) * call.query.shape[:2].numel(), head_shares=None, shares_at=())
+    groups, num_groups = call.groups.keys.to(torch.int8).argmax(-1)[:, None], call.groups.keys.shape[-1]
+    return narrow_attention(
+        call.query, call.key, call.value, groups, num_groups, reading, scale=geometry.scale, softcap=geometry.softcap
+    )
+
+
+class Read(NamedTuple):
+    """Pairs of a text, means over texts, in U pieces of it.
+
+    Attributes:
+        beyond: (U,) keys beyond the window of the queries of each piece, the mean.
+        always: distant pairs of one head that are attended exactly whatever is read.
+        distant: all distant pairs of one head.
+        above: (heads, U, E) pairs with pages whose log weight is above each of the `EDGES`, of all layers that read.
+    """
+
+    beyond: Float[np.ndarray, " U"]
+    always: float
+    distant: float
+    above: Float[np.ndarray, "heads U E"]
+
+
+def errors_of_pages(focus: FocusModel, blocks: np.ndarray, *, progress: Progress = silent) -> Read:
+    """How many pairs are with pages above a weight, under the untouched model's states.
+
+    Args:
+        focus: narrow routers.
+        blocks: (N, T) int64 token ids.
+        progress: told the share done.
+    """
+    layers = [layer for layer, window in zip(focus.layers, focus.sliding_windows) if window is None]
+    ids, length = torch.from_numpy(blocks).to(focus.model.device), blocks.shape[1]
+    above: dict[int, Tensor] = {}
+    calls = count()
+
+    def attend(call: AttentionCall) -> AttentionOutput:
+        if call.layer in layers:
+            progress(f"Weighing pages of {length:,} tokens", next(calls) / (len(ids) * len(layers)))
+            above[call.layer] = above.get(call.layer, 0) + _above(call) / len(ids)
+        return attend_fully(call)
+
+    with torch.inference_mode(), focus.routing("hard", rule=Rule(attend, hard_groups)):
+        for row in ids:
+            focus.model.base_model(input_ids=row[None], use_cache=False)
+    reading = reading_of(focus.config, focus.config.top_k, share=0.0)
+    query = torch.arange(length)
+    beyond, already = (query - reading.window).clamp(min=0).double(), reading.already(query, reading.borders(query))
+    pieces = beyond.split(_piece(length, reading.chunk))
+    found = torch.cat([above[layer] for layer in layers]).cpu().numpy()
+    return Read(np.array([float(piece.mean()) for piece in pieces]), float(already.sum()), float(beyond.sum()), found)
+
+
+def _piece(length: int, chunk: int) -> int:
+    """Tokens of a piece of a text, a multiple of a block's."""
+    block = chunk * CHUNKS_AT_ONCE
+    return max(1, length // (block * PIECES)) * block
+
+
+def _above(call: AttentionCall) -> Float[Tensor, "Hq U E"]:
+    """Pairs of one layer and text with pages above each of the `EDGES`: one block of a piece stands for all of it."""
+    reading, scale, softcap = call.routing.reading(), call.geometry.scale, call.geometry.softcap
+    reading = replace(reading, thresholds=(0.0,) * call.query.shape[:2].numel(), head_shares=None, shares_at=())
+    parts, total = reading.parts(call.routing.key_groups[:, None], call.config.num_groups)
+    query, key, length = call.query.float(), call.key.float(), call.query.shape[2]
+    edges, chunk, piece = torch.tensor(EDGES, device=query.device), reading.chunk, _piece(length, reading.chunk)
+    every = piece // (chunk * CHUNKS_AT_ONCE)
+    found = torch.zeros(
+        query.shape[:2].numel(), -(-length // piece), len(EDGES) + 1, dtype=torch.double, device=query.device
+    )
+    for block in blocks_read(query, key, parts, total, reading, scale=scale, softcap=softcap, every=every):
+        stop = block.start + block.reads.shape[-2]
+        near = near_logsumexp(query, key, reading, block.start, stop, scale, softcap)
+        scores = reading.scores(block.logits, block.sizes).masked_fill(block.sizes == 0, float("-inf"))
+        queries = query[:, :, block.start : stop].unflatten(1, (key.shape[1], -1))
+        doubt = variance(queries, block.spread, scale).log1p()
+        errors = scores - scores.logsumexp(-1).logaddexp(near)[..., None] + doubt
+        number = block.start // piece
+        stands_for = (min((number + 1) * piece, length) - number * piece) / (stop - block.start)
+        sizes = block.sizes.expand_as(errors).flatten(0, 2).flatten(1).double() * stands_for
+        found[:, number].scatter_add_(1, torch.bucketize(errors, edges).flatten(0, 2).flatten(1), sizes)
+    return found.flip(-1).cumsum(-1).flip(-1)[..., 1:]
+
+
+def _shifts(read: Read, thresholds: Float[np.ndarray, "M heads"], places: Sequence[int]) -> list[float]:
+    """What to add to the thresholds of all heads at one place, so that a text keeps each mean share of its pairs.
+
+    Args:
+        read: of the text.
+        thresholds: at this place, as yet those of the place before.
+        places: keys beyond the window, up to the first of which nothing is added, half of it at the second, and all of
+            it from the third on.
+    """
+    along = np.interp(read.beyond, places, (0, 0.5, 1))
+    heads = len(read.above)
+
+    def excess(shift: float, levels: np.ndarray, mean: float) -> float:
+        own = levels[:, None] + shift * along
+        slot = np.interp(own, EDGES, np.arange(len(EDGES)))
+        below = slot.astype(int).clip(0, len(EDGES) - 2)
+        ends = (np.take_along_axis(read.above, (below + step)[..., None], -1)[..., 0] for step in (0, 1))
+        more, fewer = ends
+        pairs = more + (slot - below) * (fewer - more)
+        return float(pairs.sum()) / heads + read.always - mean * read.distant
+
+    found = []
+    for mean, levels in zip(MEANS, thresholds):
+        if not 0 < mean < 1:
+            found.append(0.0)
+        elif excess(LIMITS[1], levels, mean) >= 0:  # what is attended in any case is more
+            found.append(LIMITS[1])
+        elif excess(LIMITS[0], levels, mean) <= 0:  # too few queries have so many keys before them
+            found.append(LIMITS[0])
+        else:
+            found.append(root_scalar(excess, (levels, mean), bracket=LIMITS, xtol=1e-3).root)
+    return found
