@@ -13,7 +13,6 @@ from typing import Any
 
 import cards
 import frontier_kinds
-import kept_pairs
 from cards import RESULTS, ROOT, Pages, read, read_if_there, records, table
 
 from focus_core.frontier.figure import figure
@@ -267,7 +266,6 @@ def pages() -> Pages:
     cards.fill(made, doc, "qwen", frontier_kinds.fresh(qwen, frontier_kinds.QWEN))
     candidates = read_if_there(frontier_kinds.CANDIDATES)
     cards.fill(made, doc, "candidates", frontier_kinds.fresh(candidates, frontier_kinds.CANDIDATES))
-    cards.fill(made, doc, "lengths", kept_pairs.by_length())
     cards.fill(made, doc, "limits", frontier_kinds.limits(several, fresh or several))
     cards.fill(made, ROOT / "docs" / "baselines.md", "grids", frontier_kinds.grids(fresh or several))
     cards.fill(made, doc, "budgets", budgets_table(books))

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import cards
-import kept_pairs
 import narrow_speeds
 import numpy as np
 from benchmark_card import RETRIEVAL, pairs
@@ -43,8 +42,8 @@ OTHER = "earlier/bench-model-narrow-epyc.json"
 """The whole model on another machine."""
 MORE = 1.1
 """Ours and another method keep about as many pairs where their shares differ by less than this factor."""
-ONE_SHARE = "one-share"
-"""The default's form with one share for all query heads, in the record of candidates."""
+ONE_THRESHOLD = "one-threshold"
+"""The default's form with one threshold for all query heads, in the record of candidates."""
 BESIDE = {"sparq": "SparQ", "streaming": "the window"}
 """Baselines of the table, and their names there."""
 COLUMNS = (
@@ -239,9 +238,8 @@ def alike(record: Record, length: int, row: MeanRow) -> bool:
 
 def short(record: Record) -> str:
     """The lengths at which ours keeps more pairs than others were given; nothing without one."""
-    between = f"{kept_pairs.kept_at(kept_pairs.BETWEEN):.0%} at {kept_pairs.BETWEEN:,}"
     told = [
-        f"{ours.kept_share:.0%} of the pairs at {length:,} tokens and {between}, others {others.kept_share:.0%}"
+        f"{ours.kept_share:.0%} of the pairs at {length:,} tokens, others {others.kept_share:.0%}"
         for length in lengths_of(record)
         if (ours := row_of(record, length)) is not None
         and (others := row_of(record, length, "sparq")) is not None
@@ -261,12 +259,12 @@ def terms(record: Record, candidates: Record | None) -> str:
     """What ours has and baselines have not."""
     edge, tuned = at_the_edge(record)
     which = "Tuned baselines" if len(edge) == len(tuned) else f"{len(edge)} of {len(tuned)} tuned baselines"
-    start = "Query heads of ours read unlike shares, larger ones early in a text; baselines have one share for all."
+    start = "Each head of ours has a threshold of its own; baselines have one share for every head and query."
     if candidates is not None:
-        one, sparq = (divergence(candidates, lengths_of(candidates)[-1], name) for name in (ONE_SHARE, "sparq"))
+        one, sparq = (divergence(candidates, lengths_of(candidates)[-1], name) for name in (ONE_THRESHOLD, "sparq"))
         if one is not None and sparq is not None:
             start = (
-                f"Shares by head and place make the lead: with one share for all ours is at {one:.4f}, SparQ at "
+                f"Each head of ours has a threshold of its own. With one for all ours is at {one:.4f}, SparQ at "
                 f"{sparq:.4f} ([parts](docs/frontier.md#what-each-part-of-the-default-earns))."
             )
     return f"{start} {which} chose the edge of their grids."

@@ -32,9 +32,9 @@ def narrow_card() -> str:
     ]
     return f"""# Routers {NARROW}
 
-The default. Groups of keys are fitted to the model, and nothing is trained. A query reads the pages of keys that it
-ranks highest, and a summary of each other page, which counts how far its keys are spread. Each query head reads the
-share that it was measured to need, at its place in the text: in all, 15% of the distant pairs of a text.
+The default. Groups of keys are fitted to the model, and nothing is trained. A query reads a summary of each page of
+keys, which counts how far they are spread. Where the summary is likely to err by more than a threshold of the head, it
+reads the keys themselves: in all, about 15% of the distant pairs of a text.
 [docs/method.md](../../../docs/method.md) has the formulas.
 `python tools/router_card.py` writes this page from the recorded runs.
 

@@ -16,10 +16,12 @@ from focus_core.commands.options import (
     ModelOption,
     finite,
     print_json,
+    refuse_given,
 )
 
 
 def fit(
+    context: typer.Context,
     data: Annotated[
         list[Path], typer.Option("--data", "-d", help="Text, JSON Lines or Parquet file, or folder; repeat for more.")
     ],
@@ -70,7 +72,6 @@ def fit(
 
     Example: focus fit --data texts/ --out runs/narrow
     """
-    from focus_core.errors import FocusError
     from focus_core.progress import terminal_progress
     from focus_core.training.fit import fit_routers, narrow_config
 
@@ -78,8 +79,8 @@ def fit(
         "num_groups": groups, "page_size": page, "read_share": share, "window": window, "sink_tokens": sinks,
         "by_error": not one_share, "count_spread": not no_spread,
     }  # fmt: skip
-    if one_share and one_threshold:
-        raise FocusError("--one-share reads no pages by a threshold: leave --one-threshold out.")
+    if one_share:
+        refuse_given(context, ["one_threshold"], "leave --one-share out")
     with terminal_progress() as progress:
         how = {"config": narrow_config(**settings), "tokens": tokens, "one_threshold": one_threshold}
         record = fit_routers(data, out, model=model, **how, seed=seed, progress=progress)

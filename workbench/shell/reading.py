@@ -60,7 +60,7 @@ def share_of_pairs(
         _percents(own),
         key=key,
         format_func=lambda percent: f"{percent:g}%",
-        help="The budget of narrow groups: the share of the keys beyond its window that a query attends to exactly. "
+        help="The budget of narrow groups: the share of the keys beyond their windows that queries attend to exactly. "
         f"Summaries stand for the others. There is no k. Default of these routers: {100 * own:g}%.",
         persist_state="session",
     )
