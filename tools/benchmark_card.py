@@ -114,14 +114,14 @@ def pairs(record: dict[str, Any]) -> str:
 
 def _lower(found: dict[int, dict[str, dict[str, Any]]]) -> str:
     """What of the default is significantly worse, and at which lengths; empty for nothing."""
-    told = []
+    told: dict[str, list[str]] = {}
     for metric, what in (("acc", "accuracies"), ("gold_log_probability", "log-likelihoods")):
         where = [
             tokens for tokens in sorted(found) if cards.direction(found[tokens]["hard"]["differences"][metric]) < 0
         ]
         if where:
-            told.append(f"{what}{'' if len(where) == len(found) else f' at {_tokens(where)}'}")
-    lower = f"{listed(told)} are significantly lower."
+            told.setdefault("" if len(where) == len(found) else f" at {_tokens(where)}", []).append(what)
+    lower = f"{listed([listed(what) + at for at, what in told.items()])} are significantly lower."
     return f" {lower[0].upper()}{lower[1:]}" if told else ""
 
 
