@@ -83,7 +83,8 @@ def measure_narrow(
         return assign(router, router(key), config).argmax(-1)[None]
 
     def reading(threshold: float) -> Reading:
-        return reading_of(config, config.top_k, config.read_share, None, (threshold,) * query.shape[1], weights)
+        same = (threshold,) * query.shape[1]
+        return reading_of(config, config.top_k, config.read_share, thresholds=same, spread=weights)
 
     def sparse(
         parts: tuple[Tensor, Tensor, Tensor] = (query, key, value), stop: int | None = None, by: str = backend

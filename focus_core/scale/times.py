@@ -116,10 +116,10 @@ class FitRates:
 
 
 def fit_seconds(shape: ModelShape, tokens: int, on: Cluster, config: FocusConfig, fit: FitRates) -> float:
-    """Time of fitting narrow routers to one block, in four passes: groups, spread, weights of layers, shares by need.
+    """Time of fitting narrow routers to one block, in four passes: groups, spread, weights of layers, what heads lose.
 
-    Each pass runs the untouched model, the third with a backward pass. The last two add attention at every share that
-    is measured, so they cost most.
+    Each pass runs the untouched model, the third with a backward pass. The last two add attention at every share or
+    threshold that is measured, so they cost most. Thresholds are taken to read as much as the shares of `MEASURED`.
 
     Args:
         shape: of the model.

@@ -188,10 +188,7 @@ class Reading:
         much as often as too little. Sinks and the keys between window and border count, so that the wanted share holds
         for all keys beyond the window.
 
-        With thresholds a part is read where its summary is likely to err by more than the threshold of the head. The
-        error is taken to be its weight times 1 + v. The weight is the share of attention that the summary would have
-        if no part were read: exp(score) over the sum of exp of all scores and of `near`. v is the variance of the
-        logits of its keys: where these are alike the summary is right, however much it weighs.
+        With thresholds a part is read where the likely error of its summary (`log_errors`) is above that of the head.
 
         Args:
             scores: (..., N, K), compared within a query; of equal scores the first group wins. With shares of
@@ -208,9 +205,7 @@ class Reading:
         if self.thresholds is not None:
             assert near is not None and variances is not None
             levels = self._levels(scores, counts.sum(-1).float() + already.float())
-            total = scores.masked_fill(counts == 0, float("-inf")).logsumexp(-1).logaddexp(near)
-            errors = scores - total[..., None] + variances.log1p()
-            return (errors > levels) & (counts > 0)
+            return log_errors(scores, counts, near, variances) > levels
         ranked = scores.masked_fill(counts == 0, float("-inf")).sort(dim=-1, descending=True, stable=True).indices
         sizes = counts.expand_as(scores).gather(-1, ranked)
         if self.share is not None:
@@ -229,6 +224,28 @@ class Reading:
         heads = (*scores.shape[:-2], 1, 1) if own else ()
         shares = self.shares(math.prod(heads)).to(scores.device).view(-1, *heads)
         return share_at(beyond[..., None], shares, self.shares_at)
+
+
+def log_errors(
+    scores: Float[Tensor, "*N K"],
+    counts: Float[Tensor, "*N K"],
+    near: Float[Tensor, "*N"],
+    variances: Float[Tensor, "*N K"],
+) -> Float[Tensor, "*N K"]:
+    """Log of the likely error of each summary, w (1 + v) of docs/method.md; -inf for empty parts.
+
+    w is the share of attention that the summary would have if no part were read: exp(score) over the sum of exp of all
+    scores and of `near`. v is the variance of the logits of its keys: where these are alike the summary is right,
+    however much it weighs.
+
+    Args:
+        scores: of parts.
+        counts: distant keys of each part, broadcastable to the scores.
+        near: log-sum-exp of the logits of keys that a query attends exactly in any case, as `near_logsumexp`.
+        variances: see `variance`.
+    """
+    scores = scores.masked_fill(counts == 0, float("-inf"))
+    return scores - scores.logsumexp(-1).logaddexp(near)[..., None] + variances.log1p()
 
 
 def variance(query: Float[Tensor, "*N D"], spread: Float[Tensor, "*N K"], scale: float) -> Float[Tensor, "*N K"]:

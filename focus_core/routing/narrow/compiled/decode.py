@@ -11,7 +11,7 @@ from numba import njit
 
 from focus_core.attention.cpu.rows import ROWS, exponential_parts
 from focus_core.routing.narrow.compiled.choice import FEW, Shares, budget_of, choose_pages, erring_pages, share_of
-from focus_core.routing.narrow.compiled.vectors import LANES
+from focus_core.routing.narrow.compiled.llvm import LANES
 from focus_core.routing.narrow.compiled.widening import wide
 
 

@@ -9,16 +9,10 @@ from numba import njit
 
 from focus_core.routing.narrow.compiled.choice import Shares, budget_of, choose_pages, erring_pages, share_of
 from focus_core.routing.narrow.compiled.layout import Head
+from focus_core.routing.narrow.compiled.llvm import LANES
+from focus_core.routing.narrow.compiled.ranking import score_pages
 from focus_core.routing.narrow.compiled.sums import Sums, no_sums, square, sum_up
-from focus_core.routing.narrow.compiled.vectors import (
-    LANES,
-    ROWS,
-    add_values,
-    dots,
-    score_pages,
-    softmax_row,
-    softmax_tile,
-)
+from focus_core.routing.narrow.compiled.vectors import ROWS, add_values, dots, softmax_row, softmax_tile
 
 FAR = np.float32(-1e30)
 FEW_PAGES = 4.0

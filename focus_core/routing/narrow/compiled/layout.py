@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from focus_core.routing.narrow.compiled.vectors import LANES
+from focus_core.routing.narrow.compiled.llvm import LANES
 
 
 class Head(NamedTuple):

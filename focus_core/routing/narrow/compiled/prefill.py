@@ -18,7 +18,7 @@ from focus_core.attention.cpu.threads import in_threads
 from focus_core.routing.narrow.compiled.choice import Shares, shares_between
 from focus_core.routing.narrow.compiled.kernel import Settings, attend
 from focus_core.routing.narrow.compiled.layout import Head, laid_out
-from focus_core.routing.narrow.compiled.vectors import LANES
+from focus_core.routing.narrow.compiled.llvm import LANES
 from focus_core.routing.narrow.output import Prefill
 from focus_core.routing.narrow.reading import Reading
 

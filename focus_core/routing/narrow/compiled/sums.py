@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from focus_core.routing.narrow.compiled.layout import Head
-from focus_core.routing.narrow.compiled.vectors import LANES
+from focus_core.routing.narrow.compiled.llvm import LANES
 
 
 class Sums(NamedTuple):

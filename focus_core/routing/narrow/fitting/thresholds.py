@@ -25,7 +25,7 @@ from focus_core.routing.narrow.attention import NarrowOutput, narrow_attention
 from focus_core.routing.narrow.fitting.changes import change_of, entering_states, output_projections, relative_squares
 from focus_core.routing.narrow.fitting.need import PROBED_BLOCKS, layer_weights
 from focus_core.routing.narrow.fitting.plan import plan_shares
-from focus_core.routing.narrow.reading import variance
+from focus_core.routing.narrow.reading import log_errors, variance
 from focus_core.routing.narrow.reads import CHUNKS_AT_ONCE, blocks_read, near_logsumexp
 from focus_core.routing.routers.narrow import EVERYTHING, MEANS, NOTHING
 from focus_core.routing.rules import AttentionCall, Rule, attend_fully, hard_groups
@@ -140,14 +140,18 @@ def head_costs(focus: FocusModel, blocks: np.ndarray, *, progress: Progress = si
             progress(
                 f"Measuring what each head reads in {ids.shape[1]:,} tokens", next(calls) / (len(ids) * len(layers))
             )
-            states, output = streams[call.layer], outputs[call.layer]
             full = attend_fully(call)
-            read = [_weighed(call, level) for level in LEVELS[:-1]]
-            changes = [change_of(AttentionOutput(*each[:2]), full) for each in read]
-            errors = [relative_squares(change, states, output).double().sum(-1) for change in changes]
-            errors.append(torch.zeros_like(errors[0]))
-            pairs = [each.pairs.distant_kept.flatten() for each in read] + [read[0].pairs.distant.flatten()]
-            own = Measured(*(torch.stack(each, -1).cpu().numpy() / len(ids) for each in (errors, pairs)))
+
+            def cost(level: float) -> tuple[Tensor, Tensor, Tensor]:
+                """Errors, kept and all distant pairs of the heads; only one output is held at a time."""
+                read = _read_above(call, level)
+                change = change_of(AttentionOutput(*read[:2]), full)
+                squares = relative_squares(change, streams[call.layer], outputs[call.layer])
+                return squares.double().sum(-1), read.pairs.distant_kept.flatten(), read.pairs.distant.flatten()
+
+            errors, kept, distant = zip(*(cost(level) for level in LEVELS[:-1]))
+            columns = (*errors, torch.zeros_like(errors[0])), (*kept, distant[0])
+            own = Measured(*(torch.stack(each, -1).cpu().numpy() / len(ids) for each in columns))
             before = found.get(call.layer)
             found[call.layer] = own if before is None else Measured(*(a + b for a, b in zip(before, own)))
             return full
@@ -159,8 +163,8 @@ def head_costs(focus: FocusModel, blocks: np.ndarray, *, progress: Progress = si
     return found
 
 
-def _weighed(call: AttentionCall, level: float) -> NarrowOutput:
-    """Attention where every head reads the pages above one weight."""
+def _read_above(call: AttentionCall, level: float) -> NarrowOutput:
+    """Attention where every head has one threshold."""
     routing, geometry = call.routing, call.geometry
     reading = routing.reading()
     reading = replace(reading, thresholds=(level,) * call.query.shape[:2].numel(), head_shares=None, shares_at=())
@@ -177,7 +181,7 @@ class Read(NamedTuple):
         beyond: (U,) keys beyond the window of the queries of each piece, the mean.
         always: distant pairs of one head that are attended exactly whatever is read.
         distant: all distant pairs of one head.
-        above: (heads, U, E) pairs with pages whose log weight is above each of the `EDGES`, of all layers that read.
+        above: (heads, U, E) pairs with pages whose log error is above each of the `EDGES`, of all layers that read.
     """
 
     beyond: Float[np.ndarray, " U"]
@@ -187,7 +191,7 @@ class Read(NamedTuple):
 
 
 def errors_of_pages(focus: FocusModel, blocks: np.ndarray, *, progress: Progress = silent) -> Read:
-    """How many pairs are with pages above a weight, under the untouched model's states.
+    """How many pairs are with pages above an error, under the untouched model's states.
 
     Args:
         focus: narrow routers.
@@ -201,7 +205,7 @@ def errors_of_pages(focus: FocusModel, blocks: np.ndarray, *, progress: Progress
 
     def attend(call: AttentionCall) -> AttentionOutput:
         if call.layer in layers:
-            progress(f"Weighing pages of {length:,} tokens", next(calls) / (len(ids) * len(layers)))
+            progress(f"Counting pages of {length:,} tokens by error", next(calls) / (len(ids) * len(layers)))
             above[call.layer] = above.get(call.layer, 0) + _above(call) / len(ids)
         return attend_fully(call)
 
@@ -236,10 +240,9 @@ def _above(call: AttentionCall) -> Float[Tensor, "Hq U E"]:
     for block in blocks_read(query, key, parts, total, reading, scale=scale, softcap=softcap, every=every):
         stop = block.start + block.reads.shape[-2]
         near = near_logsumexp(query, key, reading, block.start, stop, scale, softcap)
-        scores = reading.scores(block.logits, block.sizes).masked_fill(block.sizes == 0, float("-inf"))
         queries = query[:, :, block.start : stop].unflatten(1, (key.shape[1], -1))
-        doubt = variance(queries, block.spread, scale).log1p()
-        errors = scores - scores.logsumexp(-1).logaddexp(near)[..., None] + doubt
+        scores = reading.scores(block.logits, block.sizes)
+        errors = log_errors(scores, block.sizes, near, variance(queries, block.spread, scale))
         number = block.start // piece
         stands_for = (min((number + 1) * piece, length) - number * piece) / (stop - block.start)
         sizes = block.sizes.expand_as(errors).flatten(0, 2).flatten(1).double() * stands_for

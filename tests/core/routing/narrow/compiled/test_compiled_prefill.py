@@ -15,7 +15,8 @@ from reading_budgets import budgets
 from focus_core.routing.narrow.attention import narrow_attention
 from focus_core.routing.narrow.compiled import prefill as compiled
 from focus_core.routing.narrow.compiled.choice import choose_pages
-from focus_core.routing.narrow.compiled.vectors import LANES, ROWS, add_values, dots, softmax_row, softmax_tile
+from focus_core.routing.narrow.compiled.llvm import LANES
+from focus_core.routing.narrow.compiled.vectors import ROWS, add_values, dots, softmax_row, softmax_tile
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.reference import narrow_reference
 
