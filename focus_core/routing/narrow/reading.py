@@ -249,7 +249,7 @@ def log_errors(
 
 
 def variance(query: Float[Tensor, "*N D"], spread: Float[Tensor, "*N K"], scale: float) -> Float[Tensor, "*N K"]:
-    """Variance of the logits of the keys of each part, were its keys spread alike in all directions: (scale |q|)^2 s_c.
+    """Variance of the logits of a part's keys, were these spread alike in all directions: ``(scale |q|)^2 s_c``.
 
     Args:
         query: (..., N, D).
