@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 from focus_core.report.html import to_html
 from focus_core.report.model import Card, Document, Example, Interval, Report, TagShare, Together, TokenCount
@@ -149,7 +150,7 @@ def test_many_groups_are_folded_and_open_one_by_one(opened, name):
     every = page.get_by_role("button", name="Open all")
     if name == "some":
         every.click()
-        page.wait_for_function("document.querySelectorAll('details.fold[open]').length === 30")
+        expect(page.locator("details.fold[open]")).to_have_count(30)
         assert cards.count() == 240
     else:
         assert every.is_disabled()
@@ -177,10 +178,10 @@ def test_a_link_opens_its_group_and_can_be_copied(opened, name, place):
     # The page's own links, and Back.
     page.get_by_role("link", name="5", exact=True).first.click()
     page.wait_for_url(re.compile("#layer-5"))
-    page.wait_for_function("document.querySelectorAll('details.fold[open]').length === 2")
+    expect(page.locator("details.fold[open]")).to_have_count(2)
     page.go_back()
     page.wait_for_url(copied)
-    page.wait_for_function("document.activeElement.classList.contains('shown')")
+    expect(card).to_be_focused()
     assert in_view(page, title)
 
 
@@ -192,7 +193,7 @@ def test_the_keyboard_alone_is_enough(opened):
     for key in ("ArrowDown", "ArrowDown", "Enter"):
         page.keyboard.press(key)
     page.wait_for_url(re.compile("#group-0-1$"))
-    page.wait_for_function("document.activeElement.id === 'group-0-1'")
+    expect(page.locator("#group-0-1")).to_be_focused()
     page.keyboard.press("Tab")  # on from the card: its own address, then the button that copies it
     assert page.evaluate("document.activeElement.getAttribute('href')") == "#group-0-1"
     page.keyboard.press("Tab")
@@ -244,6 +245,6 @@ def test_thousands_of_groups_open_and_answer_at_once(opened):
 def test_a_printed_report_shows_its_groups(opened):
     page = opened("some")
     page.evaluate("window.onbeforeprint = null; window.dispatchEvent(new Event('beforeprint'))")
-    page.wait_for_function("document.querySelectorAll('details.fold[open]').length === 30")
+    expect(page.locator("details.fold[open]")).to_have_count(30)
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
-    page.wait_for_function("document.querySelectorAll('details.fold[open]').length === 0")
+    expect(page.locator("details.fold[open]")).to_have_count(0)
