@@ -1,4 +1,4 @@
-"""Draws the budgets of readings: one share, shares or thresholds of heads, at several numbers of keys or everywhere."""
+"""Draws the budgets of readings: one share, or thresholds of heads, at several numbers of keys or everywhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 @st.composite
 def budgets(draw: st.DrawFn, heads: int) -> dict[str, Any]:
-    """Settings of a `Reading`: `share`, and perhaps `head_shares` or `thresholds`, and `shares_at`.
+    """Settings of a `Reading`: `share`, and perhaps `thresholds`, and `shares_at`.
 
     Shares are no simple fractions, with which a budget could end exactly between two pages.
     """
@@ -18,7 +18,5 @@ def budgets(draw: st.DrawFn, heads: int) -> dict[str, Any]:
         return settings
     places = draw(st.just([]) | st.lists(st.integers(0, 120), min_size=1, max_size=3, unique=True).map(sorted))
     count = heads * max(1, len(places))
-    shares = draw(st.lists(st.floats(0, 1, width=32), min_size=count, max_size=count))
-    if draw(st.booleans()):
-        return settings | {"thresholds": tuple(2 - 9 * share for share in shares), "shares_at": tuple(places)}
-    return settings | {"head_shares": tuple(shares), "shares_at": tuple(places)}
+    thresholds = draw(st.lists(st.floats(-7, 2, width=32), min_size=count, max_size=count))
+    return settings | {"thresholds": tuple(thresholds), "shares_at": tuple(places)}

@@ -12,7 +12,7 @@ from focus_core.attention import kept_pairs
 from focus_core.errors import FocusError
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import heads_in_batch
-from focus_core.routing.narrow.reading import Reading, share_at
+from focus_core.routing.narrow.reading import Reading
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,11 @@ def budget_exposure(
 
 
 def _beyond_budget(num_tokens: int, reading: Reading) -> float:
-    """Distant pairs beyond the budget in one layer, mean over its heads; those up to a border count as read."""
+    """Distant pairs of a head beyond the budget of one layer; those up to a border count as read."""
     query = torch.arange(num_tokens)
     beyond = (query - reading.window).clamp(min=0).double()
     already = reading.already(query, reading.borders(query)).double()
-    if reading.thresholds is not None:
-        reading = replace(reading, thresholds=None, shares_at=())
-    shares = share_at(beyond, reading.shares(reading.num_heads)[..., None].double(), reading.shares_at)
-    return float((beyond - torch.maximum(already, shares * beyond)).sum(-1).mean())
+    return float((beyond - torch.maximum(already, (reading.share or 0.0) * beyond)).sum())
 
 
 def check_exposed(num_tokens: int, config: FocusConfig, sliding_windows: Sequence[int | None] = (None,)) -> None:

@@ -41,7 +41,6 @@ RANGES = table(
         "read_share": maybe(number(0, 1)),
         "count_weight": number(-1e6, 1e6),
         "page_size": maybe(whole(1, MOST_TOKENS)),
-        "shares_by_need": flag,
         "by_error": flag,
         "shares_at": array(whole(0, MOST_TOKENS), longest=MOST_GROUPS),
         "count_spread": flag,
@@ -53,12 +52,12 @@ RANGES = table(
 
 OF_NARROW = (
     ("read_share", "set top_k"),
-    *(
-        (name, "leave it out")
-        for name in ("shares_by_need", "by_error", "shares_at", "count_spread", "full_below", "cache_bits")
-    ),
+    *((name, "leave it out") for name in ("by_error", "shares_at", "count_spread", "full_below", "cache_bits")),
 )
 """Settings of narrow groups alone, and what to do about them with other routers."""
+
+RETIRED = "shares_by_need"
+"""A setting of earlier versions, which files still have; False changes nothing."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +93,10 @@ class FocusConfig:
             `top_k` for one call replaces it.
         count_weight: weight of the log of a narrow group's size in its score; see docs/method.md.
         page_size: P, keys of a page of a narrow group; with a `read_share` queries read pages. None for whole groups.
-        shares_by_need: each query head reads a share of its own, as `focus fit` measured; `read_share` is that of all
-            their pairs, in texts as long as those that it measured.
         by_error: each query head reads the pages whose summaries are likely to err by more than a threshold of its own,
             as `focus fit` measured; `read_share` is then the share of the pairs of texts as long as those it measured.
-        shares_at: with `shares_by_need` or `by_error`, rising numbers of keys beyond the window for which the shares
-            or thresholds of heads were measured; between two of them they lie on the line through both. Empty where
-            one holds for all.
+        shares_at: with `by_error`, rising numbers of keys beyond the window for which `read_share` was measured;
+            between two of them the thresholds of heads lie on the line through both. Empty where one holds for all.
         count_spread: summaries of narrow groups count how far their keys are spread about the mean, with a weight for
             each query head that `focus fit` found.
         full_below: with narrow groups, tokens at earlier places attend to everything. Below some length this is faster:
@@ -128,7 +124,6 @@ class FocusConfig:
     read_share: float | None = None
     count_weight: float = 0.0
     page_size: int | None = 16
-    shares_by_need: bool = False
     by_error: bool = False
     shares_at: tuple[int, ...] = ()
     count_spread: bool = False
@@ -153,8 +148,6 @@ class FocusConfig:
         wrong = [top_k for top_k in self.layer_top_k or () if top_k > self.num_groups]
         if wrong:
             raise FocusError(f"layer_top_k holds {wrong[0]}: every layer takes 0 to {self.num_groups} groups a token.")
-        if self.shares_by_need and self.by_error:
-            raise FocusError("shares_by_need and by_error are two ways to read: choose one.")
         if list(self.shares_at) != sorted(set(self.shares_at)):
             raise FocusError(f"shares_at is {list(self.shares_at)}: give rising numbers of keys.")
         for name, remedy in () if ROUTERS[self.router].from_keys else OF_NARROW:
@@ -216,11 +209,11 @@ class FocusConfig:
             hidden_size: d, width of the hidden states that enter the attention block; of a key where `from_keys`.
             num_kv_heads: key/value heads of the layer.
             generator: source of the initial values (CPU).
-            num_heads: query heads of the layer; needed with `shares_by_need`, `by_error` or `count_spread`.
+            num_heads: query heads of the layer; needed with `by_error` or `count_spread`.
         """
         own: dict[str, Any] = {}
-        if self.shares_by_need or self.by_error or self.count_spread:
-            own = {"num_heads": num_heads, "by_need": self.shares_by_need, "by_spread": self.count_spread}
+        if self.by_error or self.count_spread:
+            own = {"num_heads": num_heads, "by_spread": self.count_spread}
             own |= {"by_error": self.by_error, "shares_at": self.shares_at}
         return ROUTERS[self.router](
             hidden_size,
@@ -256,6 +249,12 @@ class FocusConfig:
         Raises:
             FocusError: no object, an unknown setting, or a value out of range.
         """
+        if isinstance(values, dict) and RETIRED in values:
+            if values[RETIRED]:
+                raise FocusError(
+                    f"{name} is of an earlier version ({RETIRED}): fit these routers again with focus fit."
+                )
+            values = {key: value for key, value in values.items() if key != RETIRED}
         known = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(values, dict) or not set(values) <= known:
             unknown = sorted(set(values) - known) if isinstance(values, dict) else [type(values).__name__]

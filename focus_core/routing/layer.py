@@ -133,13 +133,8 @@ class LayerRouting:
         config = self.config if config is None else config
         if top_k is not None:
             return reading_of(config, top_k, spread=self._spread(config))
-        budget = config.read_share, self._head_shares(config), self._thresholds(config)
+        budget = config.read_share, self._thresholds(config)
         return reading_of(config, self.top_k, *budget, spread=self._spread(config))
-
-    def _head_shares(self, config: FocusConfig) -> tuple[float, ...] | None:
-        if config.read_share is None or not config.shares_by_need:
-            return None
-        return self.router.head_shares(config.read_share)
 
     def _thresholds(self, config: FocusConfig) -> tuple[float, ...] | None:
         if config.read_share is None or not config.by_error:
@@ -216,7 +211,6 @@ def reading_of(
     config: FocusConfig,
     top_k: int,
     share: float | None = None,
-    head_shares: tuple[float, ...] | None = None,
     thresholds: tuple[float, ...] | None = None,
     spread: tuple[float, ...] | None = None,
 ) -> Reading:
@@ -227,9 +221,8 @@ def reading_of(
         chunk=config.chunk,
         top_k=top_k,
         share=share,
-        head_shares=head_shares,
         thresholds=thresholds,
-        shares_at=() if head_shares is None and thresholds is None else config.shares_at,
+        shares_at=() if thresholds is None else config.shares_at,
         spread=spread,
         count_weight=config.count_weight,
         page_size=config.page_size,

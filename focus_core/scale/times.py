@@ -6,10 +6,13 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.narrow.fitting.need import MEASURED, PROBED
+from focus_core.routing.narrow.fitting.layers import PROBED
 from focus_core.scale.rates import Rates
 from focus_core.scale.shapes import ModelShape
 from focus_core.scale.work import attended, decode_step, prefill_flops, tensor_parallel_bytes, training_flops
+
+READ = (0.0, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
+"""Shares of the pairs that heads are taken to read at the thresholds which `focus fit` measures."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,10 @@ def training_seconds(shape: ModelShape, tokens: int, on: Cluster, objective: str
     return (seconds + passes * tokens * shape.layers * rates.token_s) / on.gpus
 
 
+READ = (0.0, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
+"""Shares of the pairs that heads are taken to read at the thresholds which `focus fit` measures."""
+
+
 @dataclass(frozen=True)
 class FitRates:
     """What the passes of `focus fit` and a trace take beyond prefill.
@@ -119,7 +126,7 @@ def fit_seconds(shape: ModelShape, tokens: int, on: Cluster, config: FocusConfig
     """Time of fitting narrow routers to one block, in four passes: groups, spread, weights of layers, what heads lose.
 
     Each pass runs the untouched model, the third with a backward pass. The last two add attention at every share or
-    threshold that is measured, so they cost most. Thresholds are taken to read as much as the shares of `MEASURED`.
+    threshold that is measured, so they cost most. Thresholds are taken to read the shares `READ`.
 
     Args:
         shape: of the model.
@@ -132,7 +139,7 @@ def fit_seconds(shape: ModelShape, tokens: int, on: Cluster, config: FocusConfig
     groups = fit.cluster_s * tokens * shape.kv_heads * shape.layers
     spread = fit.spread_s * attended(0, tokens, None).exact * shape.heads * shape.layers
     shares = 0.0
-    for share in (*MEASURED, *PROBED):
+    for share in (*READ, *PROBED):
         read = prefill_flops(shape, tokens, config.replace(read_share=share))
         # The difference that a share makes passes through a (D, D) matrix for each head.
         squares = 2 * tokens * shape.heads * shape.layers * shape.head_dim**2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +82,9 @@ def fit_routers(
     each = max(1, round(tokens / length / len(files)))
     pools = [token_blocks(loaded.tokenizer, documents([Source(path)]), length, max_blocks=each) for path in files]
     blocks = np.concatenate(pools)
-    by_need = config.by_error or config.shares_by_need
-    need = _need_blocks(loaded, files, config) if by_need or config.count_spread else []
-    config = config.replace(shares_at=_places(config, [each.shape[1] for each in need]) if by_need else ())
+    need = _need_blocks(loaded, files, config) if config.by_error or config.count_spread else []
+    places = places_of([each.shape[1] for each in need], config.window) if config.by_error else ()
+    config = config.replace(shares_at=places)
     how: dict[str, Any] = {"one_threshold": True} if one_threshold else {}
     focus = fit_narrow(loaded.model, blocks, config, need=need, **how, seed=seed, progress=progress)
     try:
@@ -110,7 +109,7 @@ def _need_blocks(loaded: LoadedModel, files: Sequence[Path], config: FocusConfig
     """
     positions, (first, *longer) = positions_of(loaded.model), NEED_LENGTHS
     lengths = [min(first, positions or first)]
-    if config.by_error or (config.shares_at and config.shares_at[-1] > first):
+    if config.by_error:
         lengths += [length for length in longer if positions is None or length <= positions]
     found = []
     for length in lengths:
@@ -126,15 +125,3 @@ def _need_blocks(loaded: LoadedModel, files: Sequence[Path], config: FocusConfig
             blocks = [blocks[number] for number in chosen]
         found.append(np.concatenate(blocks))
     return found
-
-
-def _places(config: FocusConfig, lengths: Sequence[int]) -> tuple[int, ...]:
-    """The `shares_at` that blocks of these lengths decide; none where it is one alone.
-
-    Thresholds have one for each length, shares those that were asked for.
-    """
-    if config.by_error:
-        return places_of(lengths, config.window)
-    reached, last = (0, *config.shares_at), lengths[-1]
-    places = [place for before, place in pairwise(reached) if place <= last and before < last - config.window]
-    return tuple(places) if len(places) > 1 else ()

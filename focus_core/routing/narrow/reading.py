@@ -31,12 +31,11 @@ class Reading:
         top_k: groups that a query reads; None where `share` decides.
         share: share of the keys beyond a query's window that it attends exactly, 0 to 1, before `top_k`; None where
             `top_k` decides.
-        head_shares: of each query head, in place of `share`; with A `shares_at`, those of all heads for the first of
-            them, then those for the next. None for one share.
-        shares_at: rising numbers of keys beyond the window for which `head_shares` hold; between two of them a share
-            lies on the line through both. Empty where they hold for all.
         thresholds: of each query head, the log of the error of a summary above which it reads the part itself, whatever
-            the share; as `head_shares` with `shares_at`. None for shares.
+            the share; with A `shares_at`, those of all heads for the first of them, then those for the next. None
+            where the share decides.
+        shares_at: rising numbers of keys beyond the window for which `thresholds` hold; between two of them a threshold
+            lies on the line through both. Empty where they hold for all.
         spread: of each query head, the weight of the spread of keys in the logits of summaries; None for none.
         count_weight: weight of the log of a part's size in its score: 1 ranks parts by their estimated mass, 0 by
             mass per key.
@@ -53,9 +52,8 @@ class Reading:
     chunk: int = 64
     top_k: int | None = None
     share: float | None = None
-    head_shares: tuple[float, ...] | None = None
-    shares_at: tuple[int, ...] = ()
     thresholds: tuple[float, ...] | None = None
+    shares_at: tuple[int, ...] = ()
     spread: tuple[float, ...] | None = None
     count_weight: float = 0.0
     page_size: int | None = None
@@ -66,13 +64,10 @@ class Reading:
             raise FocusError(f"chunk is {self.chunk}: it must be at least 1 token.")
         if self.page_size is not None and self.page_size < 1:
             raise FocusError(f"page_size is {self.page_size}: a page holds at least 1 key.")
-        shares = () if self.share is None else (self.share, *(self.head_shares or ()))
-        wrong = [share for share in shares if not 0 <= share <= 1]
-        if wrong:
-            raise FocusError(f"The share of distant keys to read is {wrong[0]}: choose one from 0 to 1.")
-        numbers = self.head_shares if self.thresholds is None else self.thresholds
-        if self.shares_at and (not numbers or len(numbers) % len(self.shares_at)):
-            raise FocusError(f"{len(self.shares_at)} shares_at need as many shares of every head: give head_shares.")
+        if self.share is not None and not 0 <= self.share <= 1:
+            raise FocusError(f"The share of distant keys to read is {self.share}: choose one from 0 to 1.")
+        if self.shares_at and (not self.thresholds or len(self.thresholds) % len(self.shares_at)):
+            raise FocusError(f"{len(self.shares_at)} shares_at need as many thresholds of every head: give thresholds.")
         if self.thresholds is not None and self.share is None:
             raise FocusError("Thresholds take the place of a share: give the share that they stand for.")
         if self.top_k is None and self.share is None:
@@ -100,7 +95,7 @@ class Reading:
         """The settings of the `repeats` query heads of one row, where key/value heads are rows of the batch."""
         changes = {}
         places = max(1, len(self.shares_at))
-        for name, tables in (("head_shares", places), ("thresholds", places), ("spread", 1)):
+        for name, tables in (("thresholds", places), ("spread", 1)):
             numbers = getattr(self, name)
             if numbers is not None:
                 heads = len(numbers) // tables
@@ -111,28 +106,28 @@ class Reading:
 
     @property
     def num_heads(self) -> int:
-        """Query heads that have a share of their own; 1 where all have the same."""
-        return self._shares.shape[1]
+        """Query heads that have a threshold of their own; 1 where all read one share."""
+        return self._levels.shape[1]
 
-    def shares(self, rows: int) -> Tensor:
-        """(A, rows) float32: the share, or threshold, of every query head for each of `shares_at`, text after text.
+    def levels(self, rows: int) -> Tensor:
+        """(A, rows) float32: the threshold of every query head for each of `shares_at`, text after text.
 
-        A is 1 where shares hold for any number of keys; `share_at` is what a query reads.
+        A is 1 where thresholds hold for any number of keys; `level_at` is what a query has. Without thresholds the
+        share of all heads.
 
         Args:
             rows: a multiple of the heads.
         """
-        return self._shares if rows == self.num_heads else self._shares.repeat(1, rows // self.num_heads)
+        return self._levels if rows == self.num_heads else self._levels.repeat(1, rows // self.num_heads)
 
     @cached_property
-    def _shares(self) -> Tensor:
-        numbers = self.head_shares if self.thresholds is None else self.thresholds
-        if numbers is None:
+    def _levels(self) -> Tensor:
+        if self.thresholds is None:
             return torch.tensor([[self.share or 0.0]], dtype=torch.float32)
-        return torch.tensor(numbers, dtype=torch.float32).view(max(1, len(self.shares_at)), -1)
+        return torch.tensor(self.thresholds, dtype=torch.float32).view(max(1, len(self.shares_at)), -1)
 
     def spread_weights(self, rows: int) -> Tensor:
-        """(rows,) float32: the weight of spread of every query head, as `shares`; 0 without one."""
+        """(rows,) float32: the weight of spread of every query head, as `levels`; 0 without one."""
         return self._spread if rows == len(self._spread) else self._spread.repeat(rows // len(self._spread))
 
     @cached_property
@@ -191,8 +186,8 @@ class Reading:
         With thresholds a part is read where the likely error of its summary (`log_errors`) is above that of the head.
 
         Args:
-            scores: (..., N, K), compared within a query; of equal scores the first group wins. With shares of
-                heads the dimensions before N are the query heads.
+            scores: (..., N, K), compared within a query; of equal scores the first group wins. With thresholds the
+                dimensions before N are the query heads.
             counts: (..., K) distant keys of each part, broadcastable to the scores.
             already: of each query, see `already`; broadcastable to the scores without their last dimension.
             near: of each query, the log-sum-exp of the logits of keys that it attends exactly in any case, as
@@ -204,26 +199,21 @@ class Reading:
         """
         if self.thresholds is not None:
             assert near is not None and variances is not None
-            levels = self._levels(scores, counts.sum(-1).float() + already.float())
-            return log_errors(scores, counts, near, variances) > levels
+            heads = (*scores.shape[:-2], 1, 1)
+            levels = self.levels(math.prod(heads)).to(scores.device).view(-1, *heads)
+            beyond = counts.sum(-1, keepdim=True).float() + already[..., None].float()
+            return log_errors(scores, counts, near, variances) > level_at(beyond, levels, self.shares_at)
         ranked = scores.masked_fill(counts == 0, float("-inf")).sort(dim=-1, descending=True, stable=True).indices
         sizes = counts.expand_as(scores).gather(-1, ranked)
         if self.share is not None:
             # In float32 whatever the scores are in, so that every backend rounds alike.
             attended = already[..., None].float()
             beyond = sizes.sum(-1, keepdim=True).float() + attended
-            budget = self._levels(scores, beyond[..., 0]) * beyond - attended
+            budget = torch.tensor(self.share, dtype=torch.float32) * beyond - attended
             within = sizes.cumsum(-1) - sizes / 2 <= budget
         else:
             within = torch.arange(scores.shape[-1], device=scores.device) < (self.top_k or 0)
         return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, ranked, within & (sizes > 0))
-
-    def _levels(self, scores: Tensor, beyond: Tensor) -> Tensor:
-        """(..., N, 1): the share or threshold of each query, with so many keys beyond its window."""
-        own = self.head_shares is not None or self.thresholds is not None
-        heads = (*scores.shape[:-2], 1, 1) if own else ()
-        shares = self.shares(math.prod(heads)).to(scores.device).view(-1, *heads)
-        return share_at(beyond[..., None], shares, self.shares_at)
 
 
 def log_errors(
@@ -262,18 +252,18 @@ def variance(query: Float[Tensor, "*N D"], spread: Float[Tensor, "*N K"], scale:
 Numbers = TypeVar("Numbers", Tensor, "np.ndarray")
 
 
-def share_at(beyond: Numbers, shares: Numbers, places: Sequence[int]) -> Numbers:
-    """Shares for numbers of keys beyond the window, on the line through the shares at the two nearest `places`.
+def level_at(beyond: Numbers, levels: Numbers, places: Sequence[int]) -> Numbers:
+    """Thresholds for numbers of keys beyond the window, on the line through those at the two nearest `places`.
 
-    Before the first and after the last place a share stays as it is there.
+    Before the first and after the last place a threshold stays as it is there.
 
     Args:
         beyond: float32, numbers of keys, broadcastable to the result.
-        shares: (A, ...) float32, at each of the places.
-        places: A of them, rising; with none the only share holds everywhere.
+        levels: (A, ...) float32, at each of the places.
+        places: A of them, rising; with none the only threshold holds everywhere.
     """
-    found: Any = shares[0]
+    found: Any = levels[0]
     for place, (first, last) in enumerate(pairwise(places)):
         along = ((beyond - first) * (1 / (last - first))).clip(0, 1)
-        found = found + along * (shares[place + 1] - shares[place])
+        found = found + along * (levels[place + 1] - levels[place])
     return found

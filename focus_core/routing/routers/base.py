@@ -105,20 +105,10 @@ class Router(nn.Module):
         """Weight of each group for each token as a query; `key_weights` where tokens read the groups they are in."""
         return key_weights
 
-    def head_shares(self, mean: float) -> tuple[float, ...]:
-        """The share of its distant keys that each query head reads, where the mean over all layers is `mean`.
+    def head_thresholds(self, mean: float) -> tuple[float, ...]:
+        """The log of the error above which each query head reads a page, where the mean share of pairs is `mean`.
 
         With A numbers of keys in `FocusConfig.shares_at`, those for the first of them, then those for the next.
-
-        Raises:
-            FocusError: no such shares were measured.
-        """
-        raise FocusError("These routers have no shares by need: set shares_by_need=False, or fit them with focus fit.")
-
-    def head_thresholds(self, mean: float) -> tuple[float, ...]:
-        """The log of the weight above which each query head reads a page, where the mean share of pairs is `mean`.
-
-        In the order of `head_shares`.
 
         Raises:
             FocusError: no such thresholds were measured.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 MEANS = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
-"""Mean shares for which the shares, or thresholds, of heads are stored."""
+"""Mean shares of pairs for which the thresholds of heads are stored."""
 ALL = -1e4
 """Log of an error that every summary is above, even in float32."""
 NOTHING, EVERYTHING, UNFITTED = 12.0, -20.0, -4.6
@@ -28,18 +28,15 @@ NOTHING, EVERYTHING, UNFITTED = 12.0, -20.0, -4.6
 class NarrowRouter(Router):
     """Scores keys against the centroids (H, K, D) of every key/value head; `fit_narrow` sets them.
 
-    A model with L layers has L H K (D + 1) values, L Hq M more with shares by need or thresholds, A times as many with
-    A `shares_at`, and L Hq with weights of spread.
+    A model with L layers has L H K (D + 1) values, L Hq M more with thresholds, A times as many with A `shares_at`, and
+    L Hq with weights of spread.
 
     Attributes:
-        shares: (M, Hq), the share of each query head for each of the `MEANS`, or (A, M, Hq) with A `shares_at`; None
-            without shares by need.
-        thresholds: (M, Hq) or (A, M, Hq) likewise, the log of the error of a summary above which each query head reads
-            the page; None without reading by error.
+        thresholds: (M, Hq), the log of the error of a summary above which each query head reads the page, for each of
+            the `MEANS`, or (A, M, Hq) with A `shares_at`; None without reading by error.
         spread: (Hq,), the weight of the spread of keys in each query head; None without it.
     """
 
-    shares: Tensor | None
     thresholds: Tensor | None
     spread: Tensor | None
 
@@ -56,7 +53,6 @@ class NarrowRouter(Router):
         num_kv_heads: int,
         *,
         num_heads: int = 0,
-        by_need: bool = False,
         by_error: bool = False,
         by_spread: bool = False,
         shares_at: tuple[int, ...] = (),
@@ -65,17 +61,10 @@ class NarrowRouter(Router):
         super().__init__(hidden_size, num_kv_heads, **settings)
         shape = (len(shares_at),) if shares_at else ()
         errors = [NOTHING, *[UNFITTED] * (len(MEANS) - 2), EVERYTHING]
-        equal, same = (torch.tensor(row)[:, None].repeat(*shape, 1, num_heads) for row in (MEANS, errors))
-        self.register_buffer("shares", equal if by_need else None)
+        same = torch.tensor(errors)[:, None].repeat(*shape, 1, num_heads)
         self.register_buffer("thresholds", same if by_error else None)
         self.register_buffer("spread", torch.zeros(num_heads) if by_spread else None)
         self._asked: dict[str, tuple[tuple[float, int, int], tuple[float, ...]]] = {}
-
-    def head_shares(self, mean: float) -> tuple[float, ...]:
-        """See `Router.head_shares`; between two of the `MEANS` on the line through both."""
-        if self.shares is None:
-            return super().head_shares(mean)
-        return self._remembered("shares", self.shares, mean)
 
     def head_thresholds(self, mean: float) -> tuple[float, ...]:
         """See `Router.head_thresholds`; between two of the `MEANS` on the line through both."""
@@ -107,8 +96,8 @@ class NarrowRouter(Router):
         return ((1 - along) * first + along * last).flatten()
 
     def keep_heads(self, first: int, count: int) -> None:
-        """See `Router.keep_heads`; shares and weights are of the query heads of these heads."""
-        for name in ("shares", "thresholds", "spread"):
+        """See `Router.keep_heads`; thresholds and weights are of the query heads of these heads."""
+        for name in ("thresholds", "spread"):
             values = getattr(self, name)
             if values is not None:
                 kept = values.unflatten(-1, (self.num_heads, -1))[..., first : first + count, :]

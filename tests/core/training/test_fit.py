@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 
 from focus_core import FocusError, FocusModel
 from focus_core.evaluation import evaluate
@@ -44,19 +43,18 @@ def test_a_table_gives_the_routers_of_its_text(tiny_llama, tmp_path):
 
 
 @pytest.mark.parametrize("by_spread", [True, False])
-@pytest.mark.parametrize("by_need", ["shares_by_need", "by_error", None])
-def test_heads_are_measured_where_it_is_wanted(tiny_llama, tmp_path, by_need, by_spread):
+@pytest.mark.parametrize("by_error", [True, False])
+def test_heads_are_measured_where_it_is_wanted(tiny_llama, tmp_path, by_error, by_spread):
     path = tmp_path / "my-text.txt"
     path.write_text(TEXT)
-    wanted = {"by_error": False, "count_spread": by_spread} | ({by_need: True} if by_need else {})
+    wanted = {"by_error": by_error, "count_spread": by_spread}
     config = narrow_config(num_groups=8, window=16, page_size=4, chunk=8, **wanted)
     record = fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048)
-    assert record["settings"].get("need") == ([{"length": 512, "blocks": 1}] if by_need or by_spread else None)
+    assert record["settings"].get("need") == ([{"length": 512, "blocks": 1}] if by_error or by_spread else None)
     focus = FocusModel.from_pretrained(tiny_llama.model, tmp_path / "out")
     routers = [focus.router(layer) for layer in focus.layers]
     focus.detach()
-    assert all((router.shares is not None) == (by_need == "shares_by_need") for router in routers)
-    assert all((router.thresholds is not None) == (by_need == "by_error") for router in routers)
+    assert all((router.thresholds is not None) == by_error for router in routers)
     assert all((router.spread is not None) == by_spread for router in routers)
     assert not by_spread or any(bool((router.spread > 0).any()) for router in routers)
 
@@ -70,24 +68,6 @@ def test_need_is_measured_at_every_length_that_model_and_texts_have(tiny_llama, 
     (tmp_path / "out" / "training.json").unlink()
     assert [(each["length"], each["blocks"]) for each in record["settings"]["need"]] == [(128, 2), (400, 2)]
     assert record["settings"]["config"]["shares_at"] == [128, 222, 384]
-    settings |= {"by_error": False, "shares_by_need": True}
-    for places, kept, lengths in [
-        ((64, 120), (64, 120), [(128, 2)]),
-        ((64, 120, 200), (64, 120, 200), [(128, 2), (400, 2)]),
-        ((64, 120, 150, 380), (64, 120, 150, 380), [(128, 2), (400, 2)]),
-        ((64, 120, 450), (64, 120), [(128, 2), (400, 2)]),  # no block has so many keys
-        ((120, 125), (), [(128, 2)]),  # no query of 128 tokens has more than 112 keys beyond the window
-    ]:
-        config = narrow_config(**settings, shares_at=places)
-        record = fit_routers(tmp_path, tmp_path / "out", model=tiny_llama, config=config, tokens=1024)
-        (tmp_path / "out" / "training.json").unlink()
-        assert [(each["length"], each["blocks"]) for each in record["settings"]["need"]] == lengths
-        focus = FocusModel.from_pretrained(tiny_llama.model, tmp_path / "out")
-        assert focus.config == config.replace(shares_at=kept)
-        shares = focus.router(0).shares
-        focus.detach()
-        assert shares.shape[:-2] == ((len(kept),) if kept else ())
-        assert not kept or not torch.allclose(shares[0], shares[1], atol=1e-3)
 
 
 def test_a_short_text_is_refused(tiny_llama, tmp_path):

@@ -124,9 +124,8 @@ def layer_sentence(trace: Trace, row: int, pairs: pd.DataFrame) -> str:
     )
     if trace.config.read_share is not None:
         luck = f"The budget is {share_name(trace.config.read_share)} of the pairs beyond the window"
-        luck += ", all heads and layers together" * (trace.config.shares_by_need or trace.config.by_error)
-        varies = trace.config.by_error or trace.config.shares_at
-        luck += "; one text keeps more, another less." if varies else "."
+        luck += ", all heads and layers together" * trace.config.by_error
+        luck += "; one text keeps more, another less." if trace.config.by_error else "."
     return (
         f"Layer {trace.layers[row]}: **{values['kept']:.1%}** of the causal pairs are kept ({values['local']:.1%} "
         f"local, {values['sink']:.1%} sinks, {values['same group']:.1%} by {_way(trace)}). The bound on the speed-up "

@@ -13,8 +13,8 @@ from focus_core.attention.cpu.kernel import FAR, folded
 from focus_core.attention.cpu.threads import in_threads
 from focus_core.attention.reference import attention_logits
 from focus_core.routing.narrow.cache.pages import COMPILED, PageStore, as_array
-from focus_core.routing.narrow.compiled.choice import shares_between
 from focus_core.routing.narrow.compiled.decode import attend_pages
+from focus_core.routing.narrow.compiled.levels import levels_between
 from focus_core.routing.narrow.reading import Reading, variance
 from focus_core.routing.narrow.summaries import key_spread
 
@@ -118,8 +118,8 @@ def _compiled(query: Tensor, pages: PageStore, near: Near, reading: Reading, sca
         reading.window,
         reading.border(token),
         pages.length,
-        reading.shares(len(query)).numpy(),
-        *shares_between(reading.shares_at),
+        reading.levels(len(query)).numpy(),
+        *levels_between(reading.shares_at),
         reading.spread_weights(len(query)).numpy(),
         np.float32(reading.count_weight),
         reading.thresholds is not None,

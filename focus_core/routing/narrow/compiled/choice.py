@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from itertools import pairwise
-from typing import Any, NamedTuple
-
 import numpy as np
 from numba import njit
 
@@ -23,51 +19,6 @@ OUTLYING = 10
 WORD = 64
 NEAREST = 0.05
 """A step goes at least this part of the way between the bounds, so that no distribution makes steps ever smaller."""
-
-
-class Shares(NamedTuple):
-    """Shares or thresholds of the G query heads of a key/value head, as `share_at` takes them.
-
-    Attributes:
-        tables: (A, G) float32.
-        places: (A - 1,) float32, all but the last.
-        steps: (A - 1,) float32, one over the way from each place to the next.
-    """
-
-    tables: np.ndarray
-    places: np.ndarray
-    steps: np.ndarray
-
-
-@lru_cache(maxsize=64)
-def shares_between(places: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Places and steps of `Shares`; remembered, since every decoded token asks in every layer."""
-    found = np.array(places, np.float32)
-    return found[:-1], np.array([1 / (last - first) for first, last in pairwise(places)], np.float32)
-
-
-@njit(nogil=True, cache=True)
-def share_of(shares: Shares, member: int, beyond: np.float32) -> float:
-    """What `share_at` gives one query head, rounded alike."""
-    found = shares.tables[0, member]
-    for place in range(len(shares.places)):
-        along = min(max((beyond - shares.places[place]) * shares.steps[place], np.float32(0)), np.float32(1))
-        found += along * (shares.tables[place + 1, member] - shares.tables[place, member])
-    return found
-
-
-@njit(nogil=True, cache=True)
-def budget_of(shares: Shares, member: int, distant: int, already: int) -> float:
-    """Keys of pages that a query may read, as in `Reading.choose`: float32.
-
-    Args:
-        shares: see `Shares`.
-        member: query head.
-        distant: keys in pages.
-        already: keys beyond the window that the query attends exactly in any case.
-    """
-    beyond: Any = np.float32(distant + already)
-    return share_of(shares, member, beyond) * beyond - np.float32(already)
 
 
 @njit(nogil=True, cache=True)

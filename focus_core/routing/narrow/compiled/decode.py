@@ -10,7 +10,8 @@ import numpy as np
 from numba import njit
 
 from focus_core.attention.cpu.rows import ROWS, exponential_parts
-from focus_core.routing.narrow.compiled.choice import FEW, Shares, budget_of, choose_pages, erring_pages, share_of
+from focus_core.routing.narrow.compiled.choice import FEW, choose_pages, erring_pages
+from focus_core.routing.narrow.compiled.levels import Levels, budget_of, level_of
 from focus_core.routing.narrow.compiled.llvm import LANES
 from focus_core.routing.narrow.compiled.widening import wide
 
@@ -269,19 +270,19 @@ def attend_pages(
         window: w.
         border: of these queries, see `Reading.border`.
         distant: keys in pages.
-        tables: (A, Hq), see `Shares`; so are places and steps.
+        tables: (A, Hq), see `Levels`; so are places and steps.
         places: (A - 1,).
         steps: (A - 1,).
         spread_weights: (Hq,) float32, of the spread of keys in the logit of a summary; 0 for none.
         count_weight: weight of the log of a page's size in its score.
-        by_error: whether `tables` are of thresholds, not of shares.
+        by_error: whether `tables` are of thresholds, not of a share.
         scale: factor of the dot products.
         output: (Hq, n, Dv), written.
         logsumexp: (Hq, n), written.
     """
     repeats, num_queries = len(query) // len(page_keys), query.shape[1]
     most, size = page_keys.shape[1:3]
-    shares = Shares(tables, places, steps)
+    levels = Levels(tables, places, steps)
     log_of = np.log(np.arange(size + 1).astype(np.float32))
     mean_logits, logs = np.empty(most, np.float32), np.empty(most, np.float32)
     # In whole tiles, for `choose_pages` and `erring_pages`.
@@ -310,10 +311,10 @@ def attend_pages(
             _dots(scaled, near_keys[head, :begin], weights)
             _dots(scaled, near_keys[head, first:own], weights[begin:])
             if by_error:
-                threshold = share_of(shares, row, np.float32(distant + already))
+                threshold = level_of(levels, row, np.float32(distant + already))
                 read = _erring(scores, variances, used, threshold, square, weights[:end], chosen)
             else:
-                budget = budget_of(shares, row, distant, already)
+                budget = budget_of(levels, row, distant, already)
                 read = choose_pages(scores, all_sizes, order, used, float(FEW * size), float(budget), chosen)
             for page in chosen[:read]:
                 members = int(sizes[page])

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from focus_core.routing.narrow.compiled.choice import Shares, budget_of, choose_pages, erring_pages, share_of
+from focus_core.routing.narrow.compiled.choice import choose_pages, erring_pages
 from focus_core.routing.narrow.compiled.layout import Head
+from focus_core.routing.narrow.compiled.levels import Levels, budget_of, level_of
 from focus_core.routing.narrow.compiled.llvm import LANES
 from focus_core.routing.narrow.compiled.ranking import score_pages
 from focus_core.routing.narrow.compiled.sums import Sums, no_sums, square, sum_up
@@ -34,7 +35,7 @@ class Settings(NamedTuple):
         chunk: C.
         page_size: P.
         count_weight: weight of the log of a page's size in its score.
-        by_error: whether heads have thresholds in place of shares.
+        by_error: whether heads have thresholds in place of a share.
     """
 
     window: int
@@ -91,7 +92,7 @@ class _Choice(NamedTuple):
 def attend(
     head: Head,
     settings: Settings,
-    shares: Shares,
+    levels: Levels,
     spread_weights: np.ndarray,
     start: int,
     stop: int,
@@ -106,7 +107,7 @@ def attend(
     Args:
         head: keys, values and queries.
         settings: of the reading.
-        shares: of the keys beyond the window, or thresholds, for each query head.
+        levels: of each query head.
         spread_weights: (G,) float32, of the spread of keys; 0 for none.
         start: first token, a multiple of the chunk.
         stop: behind the last one.
@@ -134,7 +135,7 @@ def attend(
             if pages > 0:
                 _score_pages(begin, first, last, pages, rows, sums, choice)
                 _attend_far(
-                    head, settings, shares, spread_weights, begin, first, last, border, pages, rows, sums, choice
+                    head, settings, levels, spread_weights, begin, first, last, border, pages, rows, sums, choice
                 )
         for page in range(pages):
             if choice.counts[page] > 0:
@@ -268,7 +269,7 @@ def _score_pages(begin: int, first: int, last: int, pages: int, rows: _Rows, sum
 def _attend_far(
     head: Head,
     settings: Settings,
-    shares: Shares,
+    levels: Levels,
     spread_weights: np.ndarray,
     begin: int,
     first: int,
@@ -295,12 +296,12 @@ def _attend_far(
         score_pages(own, scores, spread, logs, tiles, weight, np.float32(settings.count_weight))
         already = min(border, settings.sink_tokens) + max(0, token - settings.window - border)
         if settings.by_error:
-            threshold, near = share_of(shares, member, np.float32(distant + already)), np.float32(0)
+            threshold, near = level_of(levels, member, np.float32(distant + already)), np.float32(0)
             for lane in range(LANES):
                 near += rows.totals[row, lane]
             number = erring_pages(choice.scores, sums.spread, pages, threshold, length, rows.largest[row], near, chosen)
         else:
-            budget = budget_of(shares, member, distant, already)
+            budget = budget_of(levels, member, distant, already)
             number = choose_pages(choice.scores, sums.sizes, head.order, pages, few, budget, chosen)
         keys_read = 0
         for place in range(number):

@@ -7,7 +7,6 @@ they wait, so a busy core beside them costs its share and no more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,9 +14,9 @@ import torch
 from torch import Tensor
 
 from focus_core.attention.cpu.threads import in_threads
-from focus_core.routing.narrow.compiled.choice import Shares, shares_between
 from focus_core.routing.narrow.compiled.kernel import Settings, attend
 from focus_core.routing.narrow.compiled.layout import Head, laid_out
+from focus_core.routing.narrow.compiled.levels import Levels, levels_between
 from focus_core.routing.narrow.compiled.llvm import LANES
 from focus_core.routing.narrow.output import Prefill
 from focus_core.routing.narrow.reading import Reading
@@ -58,7 +57,6 @@ def prefill(
     reading: Reading,
     *,
     scale: float,
-    spans: Sequence[tuple[int, int]] | None = None,
 ) -> Prefill:
     """Exact attention over window, sinks and read pages, and summaries of the others; see `narrow_attention`.
 
@@ -72,8 +70,6 @@ def prefill(
         num_groups: K.
         reading: settings, with a share and pages. The results of queries that attend to everything are not written.
         scale: factor of the dot products.
-        spans: first queries, multiples of the chunk, and the places behind the last ones. The results of others are not
-            written, nor their pairs counted. None for all queries.
     """
     batch, heads, length, _ = query.shape
     kv_heads = key.shape[1]
@@ -94,8 +90,8 @@ def prefill(
         reading.thresholds is not None,
     )
     spread_weights = reading.spread_weights(total * group).view(total, group).numpy()
-    tables = reading.shares(total * group).unflatten(1, (total, group)).transpose(0, 1).contiguous().numpy()
-    shares = [Shares(table, *shares_between(reading.shares_at)) for table in tables]
+    tables = reading.levels(total * group).unflatten(1, (total, group)).transpose(0, 1).contiguous().numpy()
+    levels = [Levels(table, *levels_between(reading.shares_at)) for table in tables]
     span = max(1, SPAN_ROWS // group // reading.chunk) * reading.chunk
     begin = reading.full_until(length)
     part = -(-(length - begin) // (PARTS * span)) * span
@@ -105,11 +101,10 @@ def prefill(
 
     def attend_part(task: tuple[int, int, int]) -> np.ndarray:
         start, stop, n = task
-        return attend(laid[n], settings, shares[n], spread_weights[n], start, stop, span, output[n], logsumexp[n])
+        return attend(laid[n], settings, levels[n], spread_weights[n], start, stop, span, output[n], logsumexp[n])
 
     # The last parts have the most keys before them, so they come first.
-    wanted = [(begin, length)] if spans is None else spans
-    parts = [(at, min(at + part, stop)) for start, stop in wanted for at in range(start, stop, part)]
+    parts = [(at, min(at + part, length)) for at in range(begin, length, part)]
     tasks = [(*each, n) for each in reversed(parts) for n in range(total)]
     laid = in_threads(lay_out, range(total))
     for (*_, n), count in zip(tasks, in_threads(attend_part, tasks)):

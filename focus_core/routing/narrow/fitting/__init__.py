@@ -1,1 +1,1 @@
-"""What fits narrow groups to a model: centroids, weights of spread, thresholds, shares by need."""
+"""What fits narrow groups to a model: centroids, weights of spread, thresholds."""

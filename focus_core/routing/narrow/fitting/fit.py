@@ -17,7 +17,6 @@ from focus_core.progress import Progress, silent
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel, retrofit
-from focus_core.routing.narrow.fitting.need import fit_shares
 from focus_core.routing.narrow.fitting.spread import fit_spread
 from focus_core.routing.narrow.fitting.thresholds import fit_thresholds
 from focus_core.routing.routers import ROUTERS
@@ -45,7 +44,7 @@ def fit_narrow(
 
     With `count_spread`, a second pass fits how much the spread of keys counts for each query head (`fit_spread`). With
     `by_error`, more passes measure what each head loses where it does not read, one of them backward
-    (`fit_thresholds`); with `shares_by_need` how much of the text each must read (`fit_shares`).
+    (`fit_thresholds`).
 
     Args:
         model: any causal language model that `retrofit` takes.
@@ -53,8 +52,7 @@ def fit_narrow(
         config: settings with router="narrow"; the default budget reads 15% of the distant keys.
         num_groups: K, where no config says it.
         need: (N, T) token ids for these passes, one block at a time: an array for each length T, shorter ones first.
-            The first also serves to fit spread, and the last has as many tokens as the last of the config's
-            `shares_at`, or more. `blocks` alone when empty.
+            The first also serves to fit spread. `blocks` alone when empty.
         one_threshold: with `by_error`, the same threshold for every head.
         seed: of k-means.
         progress: told the share done.
@@ -75,11 +73,6 @@ def fit_narrow(
             f"{blocks.size} tokens are too few to fit {config.num_groups} groups: give more text, 6,000 tokens or more."
         )
     need = need or [blocks]
-    longest = need[-1].shape[1]
-    if config.shares_by_need and config.shares_at and config.shares_at[-1] > longest:
-        raise FocusError(
-            f"shares_at has {config.shares_at[-1]:,} keys, and blocks of need have {longest:,} tokens at most."
-        )
     focus = retrofit(model, config, seed=seed)
 
     def fit(routing: LayerRouting) -> None:
@@ -98,8 +91,6 @@ def fit_narrow(
         focus.model.base_model(input_ids=ids, use_cache=False)
     if config.count_spread:
         fit_spread(focus, need[0], progress=progress)
-    if config.shares_by_need:
-        fit_shares(focus, need, progress=progress)
     if config.by_error:
         fit_thresholds(focus, need, alike=one_threshold, progress=progress)
     focus.trained = True

@@ -84,7 +84,7 @@ def slopes_of_spread(
 
     rule = Rule(attend, hard_groups)
     ids = torch.from_numpy(blocks).to(focus.model.device)
-    alike: dict[str, Any] = {"count_spread": False, "shares_by_need": False, "by_error": False}
+    alike: dict[str, Any] = {"count_spread": False, "by_error": False}
     with torch.inference_mode(), focus.routing("hard", rule=rule, **alike):
         for row in ids:
             focus.model.base_model(input_ids=row[None], use_cache=False)

@@ -23,8 +23,8 @@ from focus_core.routing.layer import reading_of
 from focus_core.routing.model import FocusModel
 from focus_core.routing.narrow.attention import NarrowOutput, narrow_attention
 from focus_core.routing.narrow.fitting.changes import change_of, entering_states, output_projections, relative_squares
-from focus_core.routing.narrow.fitting.need import PROBED_BLOCKS, layer_weights
-from focus_core.routing.narrow.fitting.plan import plan_shares
+from focus_core.routing.narrow.fitting.layers import PROBED_BLOCKS, layer_weights
+from focus_core.routing.narrow.fitting.plan import plan_levels
 from focus_core.routing.narrow.reading import log_errors, variance
 from focus_core.routing.narrow.reads import CHUNKS_AT_ONCE, blocks_read, near_logsumexp
 from focus_core.routing.routers.narrow import EVERYTHING, MEANS, NOTHING
@@ -47,7 +47,7 @@ class Measured(NamedTuple):
     """What the query heads of a layer lose and read at the `LEVELS`.
 
     Attributes:
-        errors: summed over tokens, see `focus_core.routing.narrow.fitting.need.head_errors`.
+        errors: summed over tokens, see `head_costs`.
         pairs: distant pairs that are attended exactly.
     """
 
@@ -114,14 +114,17 @@ def _planned(focus: FocusModel, blocks: np.ndarray, progress: Progress) -> Seque
     found = head_costs(focus, blocks, progress=progress)
     errors = np.concatenate([found[layer].errors * by_layer[layer] for layer in sorted(found)])
     pairs = np.concatenate([found[layer].pairs for layer in sorted(found)])
-    planned = plan_shares(errors, pairs, LEVELS, np.array(MEANS) * pairs[:, -1].sum())
+    planned = plan_levels(errors, pairs, LEVELS, np.array(MEANS) * pairs[:, -1].sum())
     return torch.from_numpy(planned).chunk(len(found), 1)
 
 
 def head_costs(focus: FocusModel, blocks: np.ndarray, *, progress: Progress = silent) -> dict[int, Measured]:
     """What each query head loses and reads at the `LEVELS`, means over blocks, by layer.
 
-    Layers with a window of their own are left out. All layers see the states of the untouched model.
+    The error of a head is the squared difference that its reading makes to the hidden states which the layer adds to,
+    over their squared length, summed over tokens. It is taken token by token, because the first tokens of a text have
+    states that are a thousand times as long as others. All layers see the states of the untouched model, so one pass
+    over a text measures every head at every level. Layers with a window of their own are left out.
 
     Args:
         focus: narrow routers.
@@ -167,7 +170,7 @@ def _read_above(call: AttentionCall, level: float) -> NarrowOutput:
     """Attention where every head has one threshold."""
     routing, geometry = call.routing, call.geometry
     reading = routing.reading()
-    reading = replace(reading, thresholds=(level,) * call.query.shape[:2].numel(), head_shares=None, shares_at=())
+    reading = replace(reading, thresholds=(level,) * call.query.shape[:2].numel(), shares_at=())
     groups, num_groups = call.groups.keys.to(torch.int8).argmax(-1)[:, None], call.groups.keys.shape[-1]
     return narrow_attention(
         call.query, call.key, call.value, groups, num_groups, reading, scale=geometry.scale, softcap=geometry.softcap
@@ -229,7 +232,7 @@ def _piece(length: int, chunk: int) -> int:
 def _above(call: AttentionCall) -> Float[Tensor, "Hq U E"]:
     """Pairs of one layer and text with pages above each of the `EDGES`: one block of a piece stands for all of it."""
     reading, scale, softcap = call.routing.reading(), call.geometry.scale, call.geometry.softcap
-    reading = replace(reading, thresholds=(0.0,) * call.query.shape[:2].numel(), head_shares=None, shares_at=())
+    reading = replace(reading, thresholds=(0.0,) * call.query.shape[:2].numel(), shares_at=())
     parts, total = reading.parts(call.routing.key_groups[:, None], call.config.num_groups)
     query, key, length = call.query.float(), call.key.float(), call.query.shape[2]
     edges, chunk, piece = torch.tensor(EDGES, device=query.device), reading.chunk, _piece(length, reading.chunk)

@@ -11,15 +11,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_narrow import FAMILIES, assert_padding_and_a_cache_change_nothing, blocks, calls_of, model
+from hypothesis.extra.numpy import arrays
+from tiny_narrow import FAMILIES, SMALL, assert_padding_and_a_cache_change_nothing, blocks, calls_of, model
+from transformers import MistralConfig, MistralForCausalLM
 
 from focus_core import FocusConfig, FocusError, FocusModel, retrofit
 from focus_core.routing.narrow.attention import narrow_pairs
+from focus_core.routing.narrow.compiled.levels import Levels, level_of, levels_between
 from focus_core.routing.narrow.fitting.fit import fit_narrow
 from focus_core.routing.narrow.fitting.thresholds import EDGES, LEVELS, errors_of_pages, head_costs, places_of
-from focus_core.routing.narrow.reading import Reading
+from focus_core.routing.narrow.reading import Reading, level_at
 from focus_core.routing.narrow.reference import narrow_reference
-from focus_core.routing.routers.narrow import MEANS
+from focus_core.routing.routers.narrow import MEANS, UNFITTED
 from focus_core.routing.rules import attend_fully
 
 CONFIG = FocusConfig(
@@ -61,7 +64,7 @@ def test_a_part_is_read_where_its_summary_would_err(logits, variances, counts, n
 def test_thresholds_need_a_share_and_one_of_every_head():
     with pytest.raises(FocusError, match="take the place of a share"):
         Reading(window=1, sink_tokens=0, top_k=1, thresholds=(0.0,))
-    with pytest.raises(FocusError, match="2 shares_at need as many"):
+    with pytest.raises(FocusError, match="2 shares_at need as many thresholds"):
         Reading(window=1, sink_tokens=0, share=0.1, thresholds=(0.0, 0.0, 0.0), shares_at=(3, 9))
     reading = Reading(window=1, sink_tokens=0, share=0.1, thresholds=tuple(np.arange(12) / 12), shares_at=(5, 9))
     assert reading.of_row(1, 2).thresholds == (2 / 12, 3 / 12, 8 / 12, 9 / 12)
@@ -114,6 +117,21 @@ def test_pairs_above_an_error_are_those_that_a_threshold_reads(fitted):
             groups = call.groups.keys.int().argmax(-1)[None]
             found.append(narrow_pairs(query, key, groups, 6, reading, scale=call.geometry.scale).distant_kept[0])
         assert (read.above[..., place].sum(1) + read.always).tolist() == torch.cat(found).tolist()
+
+
+@settings(deadline=None)
+@given(places=st.lists(st.integers(0, 4000), min_size=1, max_size=4, unique=True).map(sorted), data=st.data())
+def test_a_threshold_lies_on_the_line_between_two_numbers_of_keys(places, data):
+    levels = data.draw(arrays(np.float32, (len(places), 3), elements=st.floats(-9, 2, width=32)))
+    beyond = data.draw(arrays(np.int64, 5, elements=st.integers(0, 5000))).astype(np.float32)
+    expected = [np.interp(beyond, places, levels[:, head]) for head in range(3)]
+    found = level_at(beyond, levels[..., None], places)
+    assert found.dtype == np.float32 and np.allclose(found, expected, atol=1e-5)
+    torch_too = level_at(torch.from_numpy(beyond), torch.from_numpy(levels[..., None]), places)
+    assert np.array_equal(torch_too.numpy(), found)
+    compiled = Levels(levels, *levels_between(tuple(places)))
+    own = [[level_of(compiled, head, keys) for keys in beyond] for head in range(3)]
+    assert np.array_equal(own, np.broadcast_to(found, (3, 5)))  # bit for bit: an ulp can move a page
 
 
 def kept_share(focus, ids, mean):
@@ -180,9 +198,38 @@ def test_thresholds_are_stored_and_come_back(fitted, tmp_path):
         FocusModel.from_pretrained(model(), tmp_path)
 
 
+def test_less_is_lost_than_with_one_threshold(fitted):
+    need = [blocks(6), blocks(3, LENGTHS[1], seed=4)]
+    costs = head_costs(fitted, blocks(3, seed=9))
+    own = fitted.router(0).thresholds.shape
+    alike = fit_narrow(model(), blocks(6), fitted.config, need=need, one_threshold=True)
+
+    def lost(focus):
+        """Errors at 40% of the pairs, by the lines through those measured."""
+        found = 0.0
+        for layer, cost in costs.items():
+            thresholds = focus.router(layer).thresholds[0, MEANS.index(0.4)]
+            lines = zip(thresholds.tolist(), cost.errors)
+            found += sum(np.interp(-threshold, -np.array(LEVELS), error) for threshold, error in lines)
+        return found
+
+    assert own == alike.router(0).thresholds.shape and lost(fitted) < lost(alike)
+    alike.detach()
+
+
+def test_layers_with_a_window_of_their_own_are_left_out():
+    torch.manual_seed(0)
+    own = MistralForCausalLM(MistralConfig(**SMALL, sliding_window=24)).eval()
+    focus = fit_narrow(own, blocks(4), CONFIG)
+    thresholds = focus.router(0).thresholds
+    assert bool((thresholds[1:-1] == UNFITTED).all())
+
+
 def test_wrong_settings_are_refused():
-    with pytest.raises(FocusError, match="two ways to read: choose one"):
-        CONFIG.replace(shares_by_need=True)
+    with pytest.raises(FocusError, match="give rising numbers of keys"):
+        FocusConfig(router="narrow", shares_at=(5, 5))
+    with pytest.raises(FocusError, match="shares_at needs router='narrow'"):
+        FocusConfig(shares_at=(5, 9))
     with pytest.raises(FocusError, match="by_error needs router='narrow'"):
         FocusConfig(by_error=True)
     plain = retrofit(model(), CONFIG.replace(by_error=False, count_spread=False))
@@ -195,3 +242,17 @@ def test_routers_that_were_not_fitted_read_by_one_threshold():
     ids = blocks(1)
     shares = [kept_share(focus, ids, mean) for mean in (0.0, 0.1, 0.5, 1.0)]
     assert shares[0] < shares[1] == shares[2] < shares[3] == 1
+
+
+def test_files_of_earlier_versions_still_load(fitted, tmp_path):
+    fitted.save_pretrained(tmp_path)
+    path = tmp_path / "focus_config.json"
+    for earlier, wrong in [(False, None), (True, r"of an earlier version \(shares_by_need\): fit these routers again")]:
+        changed = json.loads(path.read_text())
+        changed["routing"]["shares_by_need"] = earlier
+        path.write_text(json.dumps(changed))
+        if wrong is None:
+            assert FocusModel.from_pretrained(model(), tmp_path).config == fitted.config
+        else:
+            with pytest.raises(FocusError, match=wrong):
+                FocusModel.from_pretrained(model(), tmp_path)

@@ -36,8 +36,9 @@ def test_the_step_equals_that_under_a_mask(length, share, page_size, shares_at):
     weights = (0.0, 0.3, 0.02, 1.0, 0.15, 0.4)
     budget: dict[str, Any] = {"share": share}
     if shares_at is not None:
-        shares = weights + weights[::-1] if shares_at else weights
-        budget |= {"head_shares": shares, "shares_at": shares_at, "spread": weights}
+        levels = (-2.0, -9.0, 0.0, -4.4, -3.0, -5.7)
+        thresholds = levels + levels[::-1] if shares_at else levels
+        budget |= {"thresholds": thresholds, "shares_at": shares_at, "spread": weights}
     reading = Reading(window=13, sink_tokens=3, chunk=4, page_size=page_size, count_weight=0.5, **budget)
     pages, near = stored(length, reading, seed=length)
     # Queries of one chunk, up to the last token.
