@@ -67,7 +67,7 @@ def test_need_is_measured_at_every_length_that_model_and_texts_have(tiny_llama, 
     record = fit_routers(tmp_path, tmp_path / "out", model=tiny_llama, config=narrow_config(**settings), tokens=1024)
     (tmp_path / "out" / "training.json").unlink()
     assert [(each["length"], each["blocks"]) for each in record["settings"]["need"]] == [(128, 2), (400, 2)]
-    assert record["settings"]["config"]["shares_at"] == [128, 222, 384]
+    assert record["settings"]["config"]["shares_at"] == [128, 160, 384]
 
 
 def test_a_short_text_is_refused(tiny_llama, tmp_path):

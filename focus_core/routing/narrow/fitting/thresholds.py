@@ -41,6 +41,8 @@ PIECES = 8
 """Pieces of a text whose pairs are counted apart, about."""
 LIMITS = (-20.0, 12.0)
 """What may be added to thresholds."""
+FALL = 1.25
+"""Behind a measured length thresholds fall until there are so many times as many keys."""
 
 
 class Measured(NamedTuple):
@@ -76,7 +78,7 @@ def fit_thresholds(
     if alike:
         none = np.array([NOTHING if mean <= 0 else EVERYTHING if mean >= 1 else 0.0 for mean in MEANS])
         read = errors_of_pages(focus, texts[0], progress=progress)
-        same = none + _shifts(read, np.repeat(none[:, None], len(read.above), 1), (-2, -1, 0))
+        same = none + _shifts(read, np.repeat(none[:, None], len(read.above), 1), (-2, -1))
         for thresholds in stored:
             thresholds.copy_(torch.from_numpy(same)[:, None])
     else:
@@ -86,12 +88,13 @@ def fit_thresholds(
 
 
 def places_of(lengths: Sequence[int], window: int) -> tuple[int, ...]:
-    """`FocusConfig.shares_at` for texts of these lengths: nothing falls up to the first, then with the log of keys.
+    """`FocusConfig.shares_at` for texts of these lengths: thresholds fall soon after each of them, and then stay.
 
-    Between two lengths lies one place more, half of the way in the log. None where there is one length.
+    An error costs the same wherever it is, so the best thresholds of a text are the same everywhere. Its beginning is a
+    shorter text too, though, and has the thresholds of that one. None where there is one length.
     """
     ends = [lengths[0], *(length - window for length in lengths[1:])]
-    places = [place for first, last in pairwise(ends) for place in (round((first * last) ** 0.5), last)]
+    places = [place for first, last in pairwise(ends) for place in (min(round(FALL * first), last - 1), last)]
     return (ends[0], *places) if places else ()
 
 
@@ -101,10 +104,9 @@ def _lower(focus: FocusModel, stored: list[Any], texts: Sequence[np.ndarray], pr
     for last, blocks in zip(count(2, 2), texts):
         read = errors_of_pages(focus, blocks, progress=progress)
         before = torch.cat([thresholds[last] for thresholds in stored], -1)
-        shifts = torch.tensor(_shifts(read, before.double().cpu().numpy(), places[last - 2 : last + 1]))
+        shifts = torch.tensor(_shifts(read, before.double().cpu().numpy(), places[last - 2 : last]))
         for thresholds in stored:
-            thresholds[last - 1] += shifts[:, None].to(thresholds) / 2
-            thresholds[last:] += shifts[:, None].to(thresholds)
+            thresholds[last - 1 :] += shifts[:, None].to(thresholds)
 
 
 def _planned(focus: FocusModel, blocks: np.ndarray, progress: Progress) -> Sequence[Float[Tensor, "M Hq"]]:
@@ -259,10 +261,9 @@ def _shifts(read: Read, thresholds: Float[np.ndarray, "M heads"], places: Sequen
     Args:
         read: of the text.
         thresholds: at this place, as yet those of the place before.
-        places: keys beyond the window, up to the first of which nothing is added, half of it at the second, and all of
-            it from the third on.
+        places: keys beyond the window, up to the first of which nothing is added, and all of it from the second on.
     """
-    along = np.interp(read.beyond, places, (0, 0.5, 1))
+    along = np.interp(read.beyond, places, (0, 1))
     heads = len(read.above)
 
     def excess(shift: float, levels: np.ndarray, mean: float) -> float:

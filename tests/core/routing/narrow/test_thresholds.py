@@ -149,9 +149,9 @@ def test_texts_of_both_lengths_keep_the_share_that_is_asked_for(fitted, mean):
     assert kept_share(fitted, blocks(3, 240, seed=4), mean) == pytest.approx(mean, abs=0.02)
 
 
-def test_thresholds_fall_with_the_log_of_keys_between_lengths():
+def test_thresholds_fall_soon_behind_each_length():
     assert places_of([2048], 128) == ()
-    assert places_of([2048, 8192, 32768], 128) == (2048, 4064, 8064, 16224, 32640)
+    assert places_of([2048, 8192, 32768], 128) == (2048, 2560, 8064, 10080, 32640)
 
 
 def test_one_threshold_for_all_heads_keeps_the_share_too():
