@@ -95,8 +95,8 @@ class FocusConfig:
         page_size: P, keys of a page of a narrow group; with a `read_share` queries read pages. None for whole groups.
         by_error: each query head reads the pages whose summaries are likely to err by more than a threshold of its own,
             as `focus fit` measured; `read_share` is then the share of the pairs of texts as long as those it measured.
-        shares_at: with `by_error`, rising numbers of keys beyond the window for which `read_share` was measured;
-            between two of them the thresholds of heads lie on the line through both. Empty where one holds for all.
+        shares_at: with `by_error`, rising numbers of keys beyond the window for which the thresholds of heads are
+            stored; between two of them they lie on the line through both. Empty where they hold for all.
         count_spread: summaries of narrow groups count how far their keys are spread about the mean, with a weight for
             each query head that `focus fit` found.
         full_below: with narrow groups, tokens at earlier places attend to everything. Below some length this is faster:

@@ -101,7 +101,10 @@ def verdict(trace: Trace, pairs: pd.DataFrame) -> str:
         )
     luck = f"Random groups would keep {mean['random kept']:.0%} of the pairs."
     if trace.config.read_share is not None:
-        luck = "The budget is a share of the pairs, so any groups would keep as many. Summaries are no pairs."
+        luck = "The budget is a share of the pairs, so any groups would keep as many."
+        if trace.config.by_error:
+            luck = "Heads read what their summaries would get wrong, so one text keeps more and another less."
+        luck += " Summaries are no pairs."
     return (
         f"{mean['kept']:.0%} of the causal pairs are computed, mean over layers.\n\n"
         f"Attention can be at most {1 / mean['kept']:.1f} times faster: a bound, not a measurement. {luck} "
