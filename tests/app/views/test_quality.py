@@ -1,6 +1,7 @@
 """The Quality page: what it takes for a result, what it compares, and what it says is missing."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -141,13 +142,16 @@ def open_quality(**query) -> AppTest:
     return open_page("quality", source="sample", routers="untrained", **query)
 
 
-def test_the_widest_record_of_kinds_of_text_comes_first_and_others_by_date():
-    files = sorted((data_dir() / "results").rglob("*.json"))  # earlier records, too, which are nobody's own
-    found = find_records(files)
-    first = next(record for record in found if record.kind == "kinds")
-    assert first.name == "frontier-kinds" and any(
-        record.date > first.date for record in found if record.kind == "kinds"
-    )
+def test_the_widest_record_of_kinds_of_text_comes_first_and_others_by_date(tmp_path, monkeypatch):
+    shutil.copytree(data_dir() / "results", tmp_path / "results")
+    widest = tmp_path / "results" / "frontier-kinds.json"
+    record = json.loads(widest.read_text())
+    record["made"]["date"] = "2026-01-01T00:00:00+00:00"  # older than all others
+    widest.write_text(json.dumps(record))
+    monkeypatch.setattr("workbench.views.quality.records.data_dir", lambda: tmp_path)
+    found = find_records(sorted((tmp_path / "results").glob("*.json")))
+    kinds = [record for record in found if record.kind == "kinds"]
+    assert kinds[0].name == "frontier-kinds" and all(record.date > kinds[0].date for record in kinds[1:])
     dates = [record.date for record in found if record.kind == "frontier"]
     assert len(dates) > 1 and dates == sorted(dates, reverse=True)
 
