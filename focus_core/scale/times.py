@@ -95,10 +95,6 @@ def training_seconds(shape: ModelShape, tokens: int, on: Cluster, objective: str
     return (seconds + passes * tokens * shape.layers * rates.token_s) / on.gpus
 
 
-READ = (0.0, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
-"""Shares of the pairs that heads are taken to read at the thresholds which `focus fit` measures."""
-
-
 @dataclass(frozen=True)
 class FitRates:
     """What the passes of `focus fit` and a trace take beyond prefill.

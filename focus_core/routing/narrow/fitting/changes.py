@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,9 +12,21 @@ from torch import Tensor, nn
 
 from focus_core.attention import AttentionOutput
 from focus_core.routing.model import FocusModel
+from focus_core.routing.narrow.attention import NarrowOutput, narrow_attention
+from focus_core.routing.rules import AttentionCall
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+
+
+def read_with(call: AttentionCall, **changes: Any) -> NarrowOutput:
+    """Attention of a call whose reading has other settings; see `Reading` for their names."""
+    geometry = call.geometry
+    reading = replace(call.routing.reading(), **changes)
+    groups, num_groups = call.groups.keys.to(torch.int8).argmax(-1)[:, None], call.groups.keys.shape[-1]
+    return narrow_attention(
+        call.query, call.key, call.value, groups, num_groups, reading, scale=geometry.scale, softcap=geometry.softcap
+    )
 
 
 def change_of(found: AttentionOutput, full: AttentionOutput) -> Float[Tensor, "Hq T Dv"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -11,8 +10,13 @@ import torch
 from focus_core.attention import AttentionOutput
 from focus_core.progress import Progress, silent
 from focus_core.routing.model import FocusModel
-from focus_core.routing.narrow.attention import narrow_attention
-from focus_core.routing.narrow.fitting.changes import change_of, entering_states, output_projections, relative_squares
+from focus_core.routing.narrow.fitting.changes import (
+    change_of,
+    entering_states,
+    output_projections,
+    read_with,
+    relative_squares,
+)
 from focus_core.routing.narrow.fitting.gradients import calls_with_gradients
 from focus_core.routing.rules import AttentionCall
 
@@ -59,9 +63,4 @@ def layer_weights(
 
 def _read(call: AttentionCall, share: float) -> AttentionOutput:
     """Attention where every head reads one share."""
-    routing, geometry = call.routing, call.geometry
-    reading = replace(routing.reading(), share=share, top_k=None, thresholds=None, shares_at=())
-    groups, num_groups = call.groups.keys.to(torch.int8).argmax(-1)[:, None], call.groups.keys.shape[-1]
-    tensors = (call.query, call.key, call.value)
-    found = narrow_attention(*tensors, groups, num_groups, reading, scale=geometry.scale, softcap=geometry.softcap)
-    return AttentionOutput(*found[:2])
+    return AttentionOutput(*read_with(call, share=share, top_k=None, thresholds=None, shares_at=())[:2])

@@ -21,8 +21,14 @@ from focus_core.attention import AttentionOutput
 from focus_core.progress import Progress, silent
 from focus_core.routing.layer import reading_of
 from focus_core.routing.model import FocusModel
-from focus_core.routing.narrow.attention import NarrowOutput, narrow_attention
-from focus_core.routing.narrow.fitting.changes import change_of, entering_states, output_projections, relative_squares
+from focus_core.routing.narrow.attention import NarrowOutput
+from focus_core.routing.narrow.fitting.changes import (
+    change_of,
+    entering_states,
+    output_projections,
+    read_with,
+    relative_squares,
+)
 from focus_core.routing.narrow.fitting.layers import PROBED_BLOCKS, layer_weights
 from focus_core.routing.narrow.fitting.plan import plan_levels
 from focus_core.routing.narrow.reading import log_errors, variance
@@ -170,13 +176,7 @@ def head_costs(focus: FocusModel, blocks: np.ndarray, *, progress: Progress = si
 
 def _read_above(call: AttentionCall, level: float) -> NarrowOutput:
     """Attention where every head has one threshold."""
-    routing, geometry = call.routing, call.geometry
-    reading = routing.reading()
-    reading = replace(reading, thresholds=(level,) * call.query.shape[:2].numel(), shares_at=())
-    groups, num_groups = call.groups.keys.to(torch.int8).argmax(-1)[:, None], call.groups.keys.shape[-1]
-    return narrow_attention(
-        call.query, call.key, call.value, groups, num_groups, reading, scale=geometry.scale, softcap=geometry.softcap
-    )
+    return read_with(call, thresholds=(level,) * call.query.shape[:2].numel(), shares_at=())
 
 
 class Read(NamedTuple):
