@@ -140,7 +140,7 @@ def trace_rates(focus: FocusModel, subject: Subject, rates: Rates, lengths: Leng
         pages = attended(0, tokens, focus.config).pages * subject.shape.sharing
         work.append([tokens * subject.shape.layers, pages * subject.shape.layers])
         taken = trace_time(focus, subject, tokens)
-        rest.append(taken - trace_seconds(subject.shape, tokens, Cluster(rates), focus.config, nothing))
+        rest.append(_rest(taken, trace_seconds(subject.shape, tokens, Cluster(rates), focus.config, nothing), 1))
     token, page = parted(work, rest)
     return token, page
 
@@ -152,7 +152,7 @@ def trace_time(focus: FocusModel, subject: Subject, tokens: int) -> float:
 
 
 def fit_times(subject: Subject, config: FocusConfig, tokens: int) -> list[float]:
-    """Seconds of each pass of `focus fit` on one block: groups, spread, weights of layers, shares at this length."""
+    """Seconds of each pass of `focus fit` on one block: groups, spread, weights of layers, what heads lose."""
     starts: dict[str, float] = {}
 
     def note(message: str, _: float) -> None:

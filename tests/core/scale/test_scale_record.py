@@ -70,6 +70,7 @@ def test_what_cannot_be_checked_is_refused_before_anything_is_measured(tiny_llam
 def test_parts_of_several_times_are_found_and_never_negative():
     assert parted([[10, 5], [20, 5]], [25, 35]) == pytest.approx([1, 3])
     assert min(parted([[10, 5], [20, 5]], [35, 25])) > 0
+    assert parted([[10, 5], [20, 5]], [0, 0]) == [0, 0]
 
 
 def test_a_model_of_any_size_is_costed_by_its_data_sheet():
