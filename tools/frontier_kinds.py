@@ -133,6 +133,8 @@ def summary(name: str, record: Record) -> str:
         parts += [f"### T = {length:,}", verdict(record, length), table(COLUMNS, rows)]
     parts.append(f"![KL against the share of distant pairs kept](../data/results/{stem}.svg)")
     parts.append(duration(record))
+    if name == QWEN and (told := read_to_choose(record)):
+        parts.append(told)
     return "\n\n".join(parts)
 
 
@@ -175,6 +177,17 @@ def _prepared(record: Record) -> str:
     return f"{what} took {minutes:.0f} minutes more."
 
 
+def read_to_choose(record: Record) -> str:
+    """What part of every key SparQ reads before it chooses, and what it loses with less; "" where it was not tuned."""
+    for entry in record.get("tuning", []):
+        if entry["method"] == "sparq":
+            tried = sorted((each["setting"]["components"], each["kl"]) for each in entry["tried"])
+            told = ", ".join(f"with {components:.1%} {kl:.4f}" for components, kl in tried).replace(".0%", "%")
+            chosen = f"{entry['setting']['components']:.0%} of the components of every key"
+            return f"To choose, SparQ reads {chosen}. Its KL while tuned: {told}."
+    return ""
+
+
 def at_the_edge(record: Record) -> tuple[list[str], list[str]]:
     """Baselines whose chosen setting is the smallest or largest of their grid, and all that were tuned."""
     chosen = {each["method"]: each["setting"] for each in record.get("tuning", [])}
@@ -214,7 +227,8 @@ def limits(record: Record, tuning: Record) -> str:
             f"Intervals are Student's t. Under {MIN_BLOCKS} blocks no difference counts as established. From "
             f"{MIN_BLOCKS} on, p-values are corrected by Holm's method over the rows of a table.",
             f"**Tuning.** {which} chose a setting at the edge of their grid ([grids](baselines.md)).{learned} "
-            "So a finer grid may bring them closer to the model, and make their choice slower.",
+            "So a finer grid may bring them closer to the model, and make their choice slower. "
+            + read_to_choose(tuning),
             f"**Uneven groups.** Of routers per head with k = 1, the largest group of the worst head has {largest}. "
             f"They keep {kept} of the distant pairs there; even groups would keep about an eighth.",
         )

@@ -158,3 +158,12 @@ def test_rows_where_ours_keeps_more_pairs_compare_no_methods(load, record):
     told = card.short(record)
     assert told == "The default keeps 30% of the pairs at 512 tokens, others 15%: no comparison there."
     assert "at 512 tokens" not in card.closest(record) and "at 2,048 tokens" in card.closest(record)
+
+
+def test_sparq_says_what_it_reads_to_choose_and_loses_with_less(kinds, record):
+    told = kinds.read_to_choose(record)
+    tried = next(each for each in record["tuning"] if each["method"] == "sparq")
+    assert told.startswith(f"To choose, SparQ reads {tried['setting']['components']:.0%} of the components")
+    assert all(f"{each['kl']:.4f}" in told for each in tried["tried"]) and "12.5%" in told and ".0%" not in told
+    assert told in " ".join(kinds.limits(record, record).split())
+    assert kinds.read_to_choose(record | {"tuning": []}) == ""
