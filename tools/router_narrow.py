@@ -81,7 +81,7 @@ def limits() -> str:
         (
             f"- Few blocks: {blocks} of a kind at most say nothing about it. The mean over kinds has {told}.",
             "- The form of these routers was chosen on texts of the table, too.",
-            f"- The attention call pays off from {even:,} tokens on, in float32 on one CPU. Prefill of the whole model "
+            f"- The attention call breaks even at {even:,} tokens, in float32 on one CPU. Prefill of the whole model "
             f"runs at {_each(prefill)} ([docs/speed.md](../../../docs/speed.md)).",
             "- Retrieval of one of many pairs ([docs/benchmarks.md](../../../docs/benchmarks.md)): "
             f"{pairs(read(RETRIEVAL))}",

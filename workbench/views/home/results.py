@@ -118,12 +118,17 @@ def _calls() -> list[dict[str, Any]]:
     return [point for point in points if point["dtype"] == "float32" and point["tokens"] <= longest]
 
 
+def _wins(point: dict[str, Any]) -> bool:
+    """Whether a call is faster in the two decimals that are shown: 1.00 is not."""
+    return round(point["speedup_with_choice"], 2) > 1
+
+
 def _attention() -> Result | None:
     points = _calls()
     best = max(points, key=lambda point: point["speedup_with_choice"])
-    if best["speedup_with_choice"] <= 1:
+    if not _wins(best):
         return None
-    faster = min(point["tokens"] for point in points if point["speedup_with_choice"] > 1)
+    faster = min(point["tokens"] for point in points if _wins(point))
     return Result(
         f"{best['speedup_with_choice']:.2f}x as fast",
         f"for one attention call over {best['tokens']:,} tokens.",
@@ -187,7 +192,7 @@ def _gain() -> Result | None:
 
 
 def _short() -> Result | None:
-    slow = max((point["tokens"] for point in _calls() if point["speedup_with_choice"] <= 1), default=0)
+    slow = max((point["tokens"] for point in _calls() if not _wins(point)), default=0)
     if not slow:
         return None
     return Result(
