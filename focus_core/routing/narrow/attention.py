@@ -90,7 +90,8 @@ def narrow_attention(
     - "chunked": plain PyTorch, a chunk of queries at a time, on any device, with gradients.
     - "varlen" and "flash": variable-length calls on CUDA, see `focus_core.routing.narrow.packed.prefill`. The keys of
       window, sinks and read groups are attended in float16 or bfloat16, as the kernels are. Unverified on CUDA.
-    - "auto": compiled loops on a CPU where they can, else "chunked", on CUDA too.
+    - "auto": compiled loops on a CPU where they can, else "chunked", on CUDA too. In bfloat16 they use the matrix units
+      of a CPU that has them (AMX): weights, and the mean values of summaries, are then rounded to bfloat16.
 
     Args:
         query: position-encoded, of whole texts without padding.

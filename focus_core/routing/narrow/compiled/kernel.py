@@ -7,23 +7,21 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from focus_core.routing.narrow.compiled.choice import choose_pages, erring_pages
+from focus_core.routing.narrow.compiled import halves, single
+from focus_core.routing.narrow.compiled.choice import EVERYTHING, choose_pages
+from focus_core.routing.narrow.compiled.halves import halve_means
 from focus_core.routing.narrow.compiled.layout import Head
-from focus_core.routing.narrow.compiled.levels import Levels, budget_of, level_of
+from focus_core.routing.narrow.compiled.levels import Levels, budget_of, level_at
 from focus_core.routing.narrow.compiled.llvm import LANES
-from focus_core.routing.narrow.compiled.ranking import score_pages
-from focus_core.routing.narrow.compiled.sums import Sums, no_sums, square, sum_up
-from focus_core.routing.narrow.compiled.vectors import ROWS, add_values, dots, softmax_row, softmax_tile
+from focus_core.routing.narrow.compiled.ranking import erring, exponentials, lowest, part_pages, score_pages, sum_at
+from focus_core.routing.narrow.compiled.state import CHOOSING, NEAR_TILES, SEEN_BITS, Choice, Half, Rows
+from focus_core.routing.narrow.compiled.sums import Sums, forget, sum_up
+from focus_core.routing.narrow.compiled.tiles import configure, part_halves, restore
+from focus_core.routing.narrow.compiled.vectors import MARGIN
 
 FAR = np.float32(-1e30)
 FEW_PAGES = 4.0
 """Pages that are ranked one by one."""
-NEAR_TILES = 16
-"""Tiles of neighbours whose softmax is taken at once."""
-BATCH = 64
-"""Readers of a page whose softmax is taken at once, a multiple of `ROWS`."""
-SEEN_BITS = 5
-"""Lowest bits of a reader, which say how many keys of the page it sees, 16 at most; the others are its row."""
 
 
 class Settings(NamedTuple):
@@ -46,48 +44,6 @@ class Settings(NamedTuple):
     by_error: bool
 
 
-class _Rows(NamedTuple):
-    """Running softmax of the queries of a span, G rows for each token, and one spare row that fills up fours.
-
-    Attributes:
-        query: (R + 1, D).
-        output: (R + 1, Dv).
-        largest: (R + 1,), see `softmax_row`.
-        totals: (R + 1, 16), likewise.
-        near: (16 G + 4, 16 times `NEAR_TILES`), scratch.
-        far: (`BATCH`, 16), scratch.
-        group: G.
-    """
-
-    query: np.ndarray
-    output: np.ndarray
-    largest: np.ndarray
-    totals: np.ndarray
-    near: np.ndarray
-    far: np.ndarray
-    group: int
-
-
-class _Choice(NamedTuple):
-    """What queries read.
-
-    Attributes:
-        logits: (C G + 4, M) of the summaries, for the rows of a chunk.
-        scores: (M,), scratch.
-        chosen: (2 M,) int64, scratch.
-        readers: (M, R) int32, rows that read a page, see `SEEN_BITS`.
-        counts: (M,) int64, how many.
-        keys_read: (G,) int64, summed over the queries of a head.
-    """
-
-    logits: np.ndarray
-    scores: np.ndarray
-    chosen: np.ndarray
-    readers: np.ndarray
-    counts: np.ndarray
-    keys_read: np.ndarray
-
-
 @njit(nogil=True, cache=True)
 def attend(
     head: Head,
@@ -97,6 +53,10 @@ def attend(
     start: int,
     stop: int,
     span: int,
+    rows: Rows,
+    sums: Sums,
+    choice: Choice,
+    half: Half | None,
     output: np.ndarray,
     logsumexp: np.ndarray,
 ) -> np.ndarray:
@@ -112,14 +72,21 @@ def attend(
         start: first token, a multiple of the chunk.
         stop: behind the last one.
         span: tokens, a multiple of the chunk.
+        rows: of a span, G times its tokens.
+        sums: room for them.
+        choice: with room for the pages.
+        half: room for the matrix units, with a head in bfloat16; None with one in float32.
         output: (G, T, Dv), written.
         logsumexp: (G, T), written.
 
     Returns:
         (G,) int64: pairs with keys of pages that are read.
     """
-    group, chunk = len(head.query), settings.chunk
-    rows, sums, choice = _scratch(head, span * group, chunk * group)
+    chunk = settings.chunk
+    if half is not None:
+        configure(half.shapes.ctypes.data)
+    forget(sums)
+    choice.keys_read[:] = 0
     summed, pages = settings.sink_tokens, 0
     for begin in range(start, stop, span):
         end = min(begin + span, stop)
@@ -128,60 +95,43 @@ def attend(
         for first in range(begin, end, chunk):
             last = min(first + chunk, end)
             border = max(0, first - settings.window) // chunk * chunk
-            _attend_near(head, settings, begin, first, last, border, rows)
+            _attend_near(head, settings, begin, first, last, border, rows, half)
             if border > summed:
-                pages = sum_up(head, summed, border, pages, sums)
+                pages = sum_up(head, summed, border, pages, settings.count_weight, sums)
+                if half is not None:
+                    halve_means(head, summed, border, pages, sums, half)
                 summed = border
             if pages > 0:
-                _score_pages(begin, first, last, pages, rows, sums, choice)
-                _attend_far(
-                    head, settings, levels, spread_weights, begin, first, last, border, pages, rows, sums, choice
+                _summarise(
+                    head, settings, levels, spread_weights, begin, first, last, border, pages, rows, sums, half, choice
                 )
         for page in range(pages):
             if choice.counts[page] > 0:
-                _read(head, page, rows, choice)
+                if half is None:
+                    single.read_page(head, page, rows, choice)
+                else:
+                    halves.read_page(head, page, rows, half, choice)
+                choice.counts[page] = 0
         _finish(begin, end, rows, output, logsumexp)
-    return choice.keys_read
+    if half is not None:
+        restore(half.shapes.ctypes.data)
+    return choice.keys_read.copy()
 
 
 @njit(nogil=True, cache=True)
-def _scratch(head: Head, num_rows: int, chunk_rows: int) -> tuple[_Rows, Sums, _Choice]:
-    group, _, width = head.query.shape
-    value_width, most = head.value.shape[1], len(head.key_pages)
-    tiles = -(-most // LANES)
-    rows = _Rows(
-        np.zeros((num_rows + 1, width), np.float32),
-        np.zeros((num_rows + 1, value_width), np.float32),
-        np.zeros(num_rows + 1, np.float32),
-        np.zeros((num_rows + 1, LANES), np.float32),
-        np.zeros((LANES * group + ROWS, NEAR_TILES * LANES), np.float32),
-        np.zeros((BATCH, LANES), np.float32),
-        group,
-    )
-    sums = no_sums(most, width, value_width)
-    choice = _Choice(
-        np.zeros((chunk_rows + ROWS, tiles * LANES), np.float32),
-        np.zeros(tiles * LANES, np.float32),
-        np.zeros(2 * most, np.int64),
-        np.zeros((most, -(-num_rows // ROWS) * ROWS), np.int32),
-        np.zeros(most, np.int64),
-        np.zeros(group, np.int64),
-    )
-    return rows, sums, choice
-
-
-@njit(nogil=True, cache=True)
-def _begin(head: Head, begin: int, end: int, rows: _Rows) -> None:
+def _begin(head: Head, begin: int, end: int, rows: Rows) -> None:
     """Take the queries of a span, with nothing attended yet."""
     for token in range(begin, end):
         for member in range(rows.group):
-            rows.query[(token - begin) * rows.group + member] = head.query[member, token]
+            row = (token - begin) * rows.group + member
+            rows.query[row] = head.query[member, token]
+            rows.squares[row] = head.squares[member, token]
     rows.output[:] = 0
     rows.largest[:], rows.totals[:] = FAR, 0
 
 
 @njit(nogil=True, cache=True)
-def _finish(begin: int, end: int, rows: _Rows, output: np.ndarray, logsumexp: np.ndarray) -> None:
+def _finish(begin: int, end: int, rows: Rows, output: np.ndarray, logsumexp: np.ndarray) -> None:
     """Write the results of a span."""
     for member in range(rows.group):
         for token in range(begin, end):
@@ -195,78 +145,29 @@ def _finish(begin: int, end: int, rows: _Rows, output: np.ndarray, logsumexp: np
 
 
 @njit(nogil=True, cache=True)
-def _attend_near(head: Head, settings: Settings, begin: int, first: int, last: int, border: int, rows: _Rows) -> None:
+def _attend_near(
+    head: Head, settings: Settings, begin: int, first: int, last: int, border: int, rows: Rows, half: Half | None
+) -> None:
     """Window, extended to the border, and sinks, for the tokens of a chunk."""
     for token in range(first, last, LANES):
         stop, own = min(token + LANES, last), token // LANES + 1
         for tile in range(border // LANES, own, NEAR_TILES):
-            _attend_tiles(head, begin, token, stop, tile, min(tile + NEAR_TILES, own), token + 1, rows)
+            tiles = min(tile + NEAR_TILES, own)
+            if half is None:
+                single.attend_tiles(head, begin, token, stop, tile, tiles, token + 1, rows)
+            else:
+                halves.attend_tiles(head, begin, token, stop, tile, tiles, token + 1, rows, half)
         sinks = min(settings.sink_tokens, border)
         for tile in range(0, -(-sinks // LANES), NEAR_TILES):
             tiles = min(tile + NEAR_TILES, -(-sinks // LANES))
-            _attend_tiles(head, begin, token, stop, tile, tiles, sinks, rows)
+            if half is None:
+                single.attend_tiles(head, begin, token, stop, tile, tiles, sinks, rows)
+            else:
+                halves.attend_tiles(head, begin, token, stop, tile, tiles, sinks, rows, half)
 
 
 @njit(nogil=True, cache=True)
-def _attend_tiles(
-    head: Head, begin: int, first: int, last: int, tile: int, end_tile: int, seen: int, rows: _Rows
-) -> None:
-    """Add tiles of keys in order of time to the running softmax of some tokens.
-
-    Args:
-        head: keys and values.
-        begin: first token of the span.
-        first: of the tokens, 16 at most.
-        last: behind the last one.
-        tile: the first one.
-        end_tile: behind the last one, `NEAR_TILES` at most.
-        seen: keys of the text that the first token sees. If that is all up to itself, each later one sees one more.
-        rows: of the span.
-    """
-    width, value_width, group, spare = rows.query.shape[1], rows.output.shape[1], rows.group, len(rows.query) - 1
-    query, output, logits, stride = (
-        rows.query.ctypes.data,
-        rows.output.ctypes.data,
-        rows.near.ctypes.data,
-        rows.near.shape[1],
-    )
-    first_row, last_row, tiles = (first - begin) * group, (last - begin) * group, end_tile - tile
-    for number in range(tiles):
-        for row in range(first_row, last_row, ROWS):
-            r1, r2, r3 = min(row + 1, spare), min(row + 2, spare), min(row + 3, spare)
-            out = logits + 4 * ((row - first_row) * stride + number * LANES)
-            dots(row, r1, r2, r3, query, width, head.key_tiles[tile + number].ctypes.data, out, stride)
-    grows = seen > first
-    for token in range(first, last):
-        count = min((seen + token - first if grows else seen) - tile * LANES, tiles * LANES)
-        for row in range((token - begin) * group, (token - begin + 1) * group):
-            own = logits + 4 * (row - first_row) * stride
-            largest, totals = rows.largest.ctypes.data, rows.totals.ctypes.data
-            softmax_row(own, row, largest, totals, output, value_width, count, tiles)
-    for number in range(tiles):
-        for row in range(first_row, last_row, ROWS):
-            r1, r2, r3 = min(row + 1, spare), min(row + 2, spare), min(row + 3, spare)
-            weights = logits + 4 * ((row - first_row) * stride + number * LANES)
-            values = head.value_tiles[tile + number].ctypes.data
-            add_values(row, r1, r2, r3, weights, stride, values, output, value_width)
-
-
-@njit(nogil=True, cache=True)
-def _score_pages(begin: int, first: int, last: int, pages: int, rows: _Rows, sums: Sums, choice: _Choice) -> None:
-    """Write the products of queries and mean keys for the tokens of a chunk."""
-    width, stride = rows.query.shape[1], choice.logits.shape[1]
-    query, logits, spare = rows.query.ctypes.data, choice.logits.ctypes.data, len(rows.query) - 1
-    first_row, last_row = (first - begin) * rows.group, (last - begin) * rows.group
-    # Tile by tile for all rows, so that a tile stays in the first cache.
-    for tile in range(-(-pages // LANES)):
-        for row in range(first_row, last_row, ROWS):
-            r1, r2, r3 = min(row + 1, spare), min(row + 2, spare), min(row + 3, spare)
-            out = logits + 4 * ((row - first_row) * stride + tile * LANES)
-            dots(row, r1, r2, r3, query, width, sums.mean_keys[tile].ctypes.data, out, stride)
-
-
-@njit(nogil=True, cache=True)
-def _attend_far(
+def _summarise(
     head: Head,
     settings: Settings,
     levels: Levels,
@@ -276,82 +177,166 @@ def _attend_far(
     last: int,
     border: int,
     pages: int,
-    rows: _Rows,
+    rows: Rows,
     sums: Sums,
-    choice: _Choice,
+    half: Half | None,
+    choice: Choice,
 ) -> None:
     """Choose the pages that the tokens of a chunk read, and add the summaries of the others."""
-    value_width, stride = rows.output.shape[1], choice.logits.shape[1]
-    output, largest, totals = rows.output.ctypes.data, rows.largest.ctypes.data, rows.totals.ctypes.data
-    first_row, last_row, logits = (first - begin) * rows.group, (last - begin) * rows.group, choice.logits.ctypes.data
-    spare = len(rows.query) - 1
-    distant = max(0, border - settings.sink_tokens)
-    tiles, few = -(-pages // LANES), FEW_PAGES * settings.page_size
-    scores, spread, logs = choice.scores.ctypes.data, sums.spread.ctypes.data, sums.log_sizes.ctypes.data
-    chosen = choice.chosen
-    for row in range(first_row, last_row):
-        own, member, token = logits + 4 * (row - first_row) * stride, row % rows.group, begin + row // rows.group
-        length = square(rows.query[row])
-        weight = spread_weights[member] * length
-        score_pages(own, scores, spread, logs, tiles, weight, np.float32(settings.count_weight))
-        already = min(border, settings.sink_tokens) + max(0, token - settings.window - border)
-        if settings.by_error:
-            threshold, near = level_of(levels, member, np.float32(distant + already)), np.float32(0)
-            for lane in range(LANES):
-                near += rows.totals[row, lane]
-            number = erring_pages(choice.scores, sums.spread, pages, threshold, length, rows.largest[row], near, chosen)
+    sinks, count_weight = min(border, settings.sink_tokens), np.float32(settings.count_weight)
+    distant, few = max(0, border - settings.sink_tokens), FEW_PAGES * settings.page_size
+    end = (last - begin) * rows.group
+    # Few rows at a time, so that their logits stay in the cache.
+    for first_row in range((first - begin) * rows.group, end, CHOOSING):
+        last_row = min(first_row + CHOOSING, end)
+        seen = _Seen(begin, first_row, last_row, sinks, distant, border + settings.window, pages)
+        if half is None:
+            single.score_means(first_row, last_row, pages, rows, sums, choice)
         else:
-            budget = budget_of(levels, member, distant, already)
-            number = choose_pages(choice.scores, sums.sizes, head.order, pages, few, budget, chosen)
-        keys_read = 0
-        for place in range(number):
-            page = chosen[place]
-            size = int(sums.sizes[page])
-            choice.logits[row - first_row, page] = FAR
-            choice.readers[page, choice.counts[page]] = row << SEEN_BITS | size
-            choice.counts[page] += 1
-            keys_read += size
-        choice.keys_read[member] += keys_read
-        softmax_row(own, row, largest, totals, output, value_width, pages, tiles)
-    for tile in range(tiles):
-        for row in range(first_row, last_row, ROWS):
-            r1, r2, r3 = min(row + 1, spare), min(row + 2, spare), min(row + 3, spare)
-            weights = logits + 4 * ((row - first_row) * stride + tile * LANES)
-            add_values(row, r1, r2, r3, weights, stride, sums.mean_values[tile].ctypes.data, output, value_width)
+            halves.score_means(first_row, last_row, pages, rows, half, choice)
+        if settings.by_error:
+            _choose_by_error(seen, count_weight, head.factor, levels, spread_weights, rows, sums, half, choice)
+        else:
+            _choose_by_share(seen, count_weight, head, few, levels, spread_weights, rows, sums, half, choice)
+        if half is None:
+            single.add_means(first_row, last_row, pages, rows, sums, choice)
+        else:
+            halves.add_means(first_row, last_row, pages, rows, half, choice)
+
+
+class _Seen(NamedTuple):
+    """What the rows of a chunk have before them.
+
+    Attributes:
+        begin: first token of the span.
+        first_row: of the chunk.
+        last_row: behind its last one.
+        sinks: keys that all attend to whatever they read.
+        distant: keys in pages.
+        near_end: token from which on keys between the window and the border are beyond the window.
+        pages: that have begun.
+    """
+
+    begin: int
+    first_row: int
+    last_row: int
+    sinks: int
+    distant: int
+    near_end: int
+    pages: int
 
 
 @njit(nogil=True, cache=True)
-def _read(head: Head, page: int, rows: _Rows, choice: _Choice) -> None:
-    """Attend exactly to the keys of a page that were there, for all rows that chose it."""
-    width, value_width, spare = rows.query.shape[1], rows.output.shape[1], len(rows.query) - 1
-    query, output, weights = rows.query.ctypes.data, rows.output.ctypes.data, rows.far.ctypes.data
-    largest, totals = rows.largest.ctypes.data, rows.totals.ctypes.data
-    keys, values = head.key_pages[page].ctypes.data, head.value_pages[page].ctypes.data
-    readers, number = choice.readers[page], choice.counts[page]
-    for last in range(number, -(-number // ROWS) * ROWS):
-        readers[last] = spare << SEEN_BITS  # fills up fours
-    # Step by step for many rows, because a row alone waits for each step.
-    for first in range(0, number, BATCH):
-        end = min(first + BATCH, -(-number // ROWS) * ROWS)
-        for place in range(first, end, ROWS):
-            r0, r1, r2, r3 = _rows_at(readers, place)
-            dots(r0, r1, r2, r3, query, width, keys, weights + 4 * LANES * (place - first), LANES)
-        for place in range(first, min(end, number)):
-            row, seen = np.int64(readers[place] >> SEEN_BITS), np.int64(readers[place] & ((1 << SEEN_BITS) - 1))
-            softmax_tile(weights + 4 * LANES * (place - first), row, largest, totals, output, value_width, seen)
-        for place in range(first, end, ROWS):
-            r0, r1, r2, r3 = _rows_at(readers, place)
-            at = weights + 4 * LANES * (place - first)
-            add_values(r0, r1, r2, r3, at, LANES, values, output, value_width)
-    choice.counts[page] = 0
-
-
-@njit(nogil=True, cache=True)
-def _rows_at(readers: np.ndarray, place: int) -> tuple[np.int64, np.int64, np.int64, np.int64]:
-    """Rows of four readers."""
-    return (
-        np.int64(readers[place] >> SEEN_BITS),
-        np.int64(readers[place + 1] >> SEEN_BITS),
-        np.int64(readers[place + 2] >> SEEN_BITS),
-        np.int64(readers[place + 3] >> SEEN_BITS),
+def _choose_by_error(
+    seen: _Seen,
+    count_weight: np.float32,
+    factor: np.float32,
+    levels: Levels,
+    spread_weights: np.ndarray,
+    rows: Rows,
+    sums: Sums,
+    half: Half | None,
+    choice: Choice,
+) -> None:
+    """Have the rows of a chunk read the pages that err above their thresholds, and weigh the other summaries."""
+    # Fields are taken out of loops: taking one counts a reference to it, which is slow.
+    begin, group, tiles, stride = seen.begin, rows.group, -(-seen.pages // LANES), choice.logits.shape[1]
+    squares, largest, totals, tables = rows.squares, rows.largest, rows.totals, levels.tables
+    readers, counts, sizes, keys_read, weights = (
+        choice.readers,
+        choice.counts,
+        sums.sizes,
+        choice.keys_read,
+        choice.logits,
     )
+    logits, scores, sums_at = weights.ctypes.data, choice.scores.ctypes.data, totals.ctypes.data
+    spread, logs, powers = sums.spread.ctypes.data, sums.log_sizes.ctypes.data, sums.powers.ctypes.data
+    places, steps, halves_at = levels.places, levels.steps, logits
+    if half is not None:
+        halves_at = half.means.ctypes.data
+    for row in range(seen.first_row, seen.last_row):
+        member, square, place = row % group, squares[row], row - seen.first_row
+        own, most = logits + 4 * place * stride, largest[row]
+        score_pages(own, scores, spread, logs, tiles, factor, spread_weights[member] * square, count_weight)
+        already = seen.sinks + max(0, begin + row // group - seen.near_end)
+        threshold = level_at(tables, places, steps, member, np.float32(seen.distant + already))
+        total = sum_at(sums_at + 4 * LANES * row)
+        shift, together = exponentials(scores, seen.pages, tiles, most)
+        level = np.float32((together + total * np.exp(most - shift)) * np.exp(threshold))
+        # The exponentials become weights, unless a score is so large that these would lose what others say.
+        everything, soon = threshold <= EVERYTHING, shift <= most + np.float32(MARGIN)
+        share = np.exp(shift - most) if soon else np.float32(0)
+        for tile in range(tiles):
+            here = 4 * LANES * tile
+            at, beside, power, total_at = scores + here, spread + here, powers + here, sums_at + 4 * LANES * row
+            if everything:
+                bits = (1 << min(LANES, seen.pages - tile * LANES)) - 1
+            elif not soon:
+                bits = erring(at, beside, square, level)
+            elif half is None:
+                bits = part_pages(at, beside, power, square, level, share, total_at, own + here)
+            else:
+                out = halves_at + 2 * (place * stride + tile * LANES)
+                bits = part_halves(at, beside, power, square, level, share, total_at, out)
+            while bits != 0:
+                page = tile * LANES + lowest(bits)
+                size, count = int(sizes[page]), counts[page]
+                readers[page, count] = row << SEEN_BITS | size
+                counts[page] = count + 1
+                keys_read[member] += size
+                bits &= bits - 1
+                if everything or not soon:
+                    weights[place, page] = FAR
+        if everything or not soon:
+            if half is None:
+                single.weigh_means(seen.first_row, row, seen.pages, rows, choice)
+            else:
+                halves.weigh_means(seen.first_row, row, seen.pages, rows, half, choice)
+
+
+@njit(nogil=True, cache=True)
+def _choose_by_share(
+    seen: _Seen,
+    count_weight: np.float32,
+    head: Head,
+    few: float,
+    levels: Levels,
+    spread_weights: np.ndarray,
+    rows: Rows,
+    sums: Sums,
+    half: Half | None,
+    choice: Choice,
+) -> None:
+    """Have the rows of a chunk read the best pages within their budgets, and weigh the other summaries."""
+    begin, group, tiles, stride = seen.begin, rows.group, -(-seen.pages // LANES), choice.logits.shape[1]
+    readers, counts, sizes, keys_read, weights, chosen, squares, page_scores, order, factor = (
+        choice.readers,
+        choice.counts,
+        sums.sizes,
+        choice.keys_read,
+        choice.logits,
+        choice.chosen,
+        rows.squares,
+        choice.scores,
+        head.order,
+        head.factor,
+    )
+    logits, scores = weights.ctypes.data, page_scores.ctypes.data
+    spread, logs = sums.spread.ctypes.data, sums.log_sizes.ctypes.data
+    for row in range(seen.first_row, seen.last_row):
+        member, place = row % group, row - seen.first_row
+        weight = spread_weights[member] * squares[row]
+        score_pages(logits + 4 * place * stride, scores, spread, logs, tiles, factor, weight, count_weight)
+        already = seen.sinks + max(0, begin + row // group - seen.near_end)
+        budget = budget_of(levels, member, seen.distant, already)
+        for read in range(choose_pages(page_scores, sizes, order, seen.pages, few, budget, chosen)):
+            page = chosen[read]
+            size, count = int(sizes[page]), counts[page]
+            readers[page, count] = row << SEEN_BITS | size
+            counts[page] = count + 1
+            keys_read[member] += size
+            weights[place, page] = FAR
+        if half is None:
+            single.weigh_means(seen.first_row, row, seen.pages, rows, choice)
+        else:
+            halves.weigh_means(seen.first_row, row, seen.pages, rows, half, choice)

@@ -8,13 +8,21 @@ import numpy as np
 from numba import njit
 
 from focus_core.routing.narrow.compiled.llvm import LANES
+from focus_core.routing.narrow.compiled.memory import zeros
+from focus_core.routing.narrow.compiled.tiles import squared
+from focus_core.routing.narrow.compiled.widening import square
 
 
 class Head(NamedTuple):
     """One key/value head of a text and the queries that read it; M pages. All float32 but the two of pages.
 
+    For matrix units all but the squares are bits of bfloat16, in int16. Two dimensions of a key lie beside each other,
+    and so do two values: pages and tiles of keys are (..., D / 2, 16, 2), of values (..., 8, Dv, 2).
+
     Attributes:
-        query: (G, T, D), times the scale of the dot products.
+        query: (G, T, D), times the scale of the dot products; without it in bfloat16.
+        squares: (G, T), squared lengths of queries times the scale.
+        factor: of dot products: 1, or the scale for queries without it.
         key: (T, D).
         value: (T, Dv).
         page: (T,) int32, the page of each key, numbered as they begin; -1 for sinks.
@@ -26,6 +34,8 @@ class Head(NamedTuple):
     """
 
     query: np.ndarray
+    squares: np.ndarray
+    factor: np.float32
     key: np.ndarray
     value: np.ndarray
     page: np.ndarray
@@ -38,6 +48,7 @@ class Head(NamedTuple):
 
 def laid_out(
     query: np.ndarray,
+    factor: np.float32,
     key: np.ndarray,
     value: np.ndarray,
     groups: np.ndarray,
@@ -48,9 +59,10 @@ def laid_out(
     """Lay out one head; time and memory grow with T (D + Dv).
 
     Args:
-        query: (G, T, D) float32, scaled.
-        key: (T, D) float32.
-        value: (T, Dv) float32.
+        query: (G, T, D), see `Head`.
+        factor: of dot products.
+        key: (T, D), float32 or the bits of bfloat16 in int16.
+        value: (T, Dv), likewise.
         groups: (T,) int32, 0 to K - 1.
         num_groups: K.
         page_size: keys of a page, 16 at most.
@@ -60,12 +72,35 @@ def laid_out(
     page, place = np.full((2, length), -1, np.int32)
     order = np.empty(length, np.int64)
     most = _number_pages(groups, num_groups, page_size, sink_tokens, page, place, order)
-    tiles = -(-length // LANES)
-    blocks = [np.zeros((count, width, LANES), np.float32) for count in (most, tiles)]
-    values = [np.zeros((count, LANES, value.shape[1]), np.float32) for count in (most, tiles)]
-    head = Head(query, key, value, page, order[:most], blocks[0], values[0], blocks[1], values[1])
-    _fill(head, place)
+    tiles, value_width = -(-length // LANES), value.shape[1]
+    half = key.dtype == np.int16
+    squares = (_squares_of_halves if half else _squares)(query, factor)
+    shapes = ((width // 2, LANES, 2), (LANES // 2, value_width, 2)) if half else ((width, LANES), (LANES, value_width))
+    keys, values = ([zeros((count, *shape), key.dtype) for count in (most, tiles)] for shape in shapes)
+    head = Head(query, squares, factor, key, value, page, order[:most], keys[0], values[0], keys[1], values[1])
+    (_fill_halves if half else _fill)(head, place)
     return head
+
+
+@njit(nogil=True, fastmath=True, cache=True)
+def _squares(query: np.ndarray, factor: np.float32) -> np.ndarray:
+    """(G, T) float32: squared lengths of queries (G, T, D), times the square of a factor."""
+    found = np.empty(query.shape[:2], np.float32)
+    for member in range(query.shape[0]):
+        for token in range(query.shape[1]):
+            found[member, token] = square(query[member, token]) * factor * factor
+    return found
+
+
+@njit(nogil=True, cache=True)
+def _squares_of_halves(query: np.ndarray, factor: np.float32) -> np.ndarray:
+    """`_squares` in bfloat16."""
+    found = np.empty(query.shape[:2], np.float32)
+    for member in range(query.shape[0]):
+        for token in range(query.shape[1]):
+            length = squared(query[member, token].ctypes.data, query.shape[2])
+            found[member, token] = length * factor * factor
+    return found
 
 
 @njit(nogil=True, cache=True)
@@ -106,3 +141,35 @@ def _fill(head: Head, place: np.ndarray) -> None:
             head.value_tiles[tile, lane, column] = head.value[token, column]
             if number >= 0:
                 head.value_pages[number, slot, column] = head.value[token, column]
+
+
+def _fill_halves(head: Head, place: np.ndarray) -> None:
+    """Copy keys and values in bfloat16 to their pages and tiles."""
+    # Two dimensions of a key are copied at once.
+    key, tiles, pages = (part.view(np.int32) for part in (head.key, head.key_tiles, head.key_pages))
+    _copy_halves(key, tiles[..., 0], pages[..., 0], head.value, head.value_tiles, head.value_pages, head.page, place)
+
+
+@njit(nogil=True, cache=True)
+def _copy_halves(
+    key: np.ndarray,
+    key_tiles: np.ndarray,
+    key_pages: np.ndarray,
+    value: np.ndarray,
+    value_tiles: np.ndarray,
+    value_pages: np.ndarray,
+    page: np.ndarray,
+    place: np.ndarray,
+) -> None:
+    """Keys are pairs of dimensions: (T, D / 2), and (..., D / 2, 16)."""
+    for token in range(len(page)):
+        tile, lane = token // LANES, token % LANES
+        number, slot = page[token], place[token]
+        for pair in range(key.shape[1]):
+            key_tiles[tile, pair, lane] = key[token, pair]
+            if number >= 0:
+                key_pages[number, pair, slot] = key[token, pair]
+        for column in range(value.shape[1]):
+            value_tiles[tile, lane // 2, column, lane % 2] = value[token, column]
+            if number >= 0:
+                value_pages[number, slot // 2, column, slot % 2] = value[token, column]

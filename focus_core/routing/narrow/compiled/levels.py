@@ -33,11 +33,17 @@ def levels_between(places: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
 
 @njit(nogil=True, cache=True)
 def level_of(levels: Levels, member: int, beyond: np.float32) -> float:
-    """What `level_at` gives one query head, rounded alike."""
-    found = levels.tables[0, member]
-    for place in range(len(levels.places)):
-        along = min(max((beyond - levels.places[place]) * levels.steps[place], np.float32(0)), np.float32(1))
-        found += along * (levels.tables[place + 1, member] - levels.tables[place, member])
+    """What `reading.level_at` gives one query head, rounded alike."""
+    return level_at(levels.tables, levels.places, levels.steps, member, beyond)
+
+
+@njit(nogil=True, inline="always")
+def level_at(tables: np.ndarray, places: np.ndarray, steps: np.ndarray, member: int, beyond: np.float32) -> float:
+    """`level_of`, for loops that take the fields of `Levels` before they begin."""
+    found = tables[0, member]
+    for place in range(len(places)):
+        along = min(max((beyond - places[place]) * steps[place], np.float32(0)), np.float32(1))
+        found += along * (tables[place + 1, member] - tables[place, member])
     return found
 
 

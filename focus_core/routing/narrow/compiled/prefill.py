@@ -7,6 +7,7 @@ they wait, so a busy core beside them costs its share and no more.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,9 @@ from focus_core.routing.narrow.compiled.kernel import Settings, attend
 from focus_core.routing.narrow.compiled.layout import Head, laid_out
 from focus_core.routing.narrow.compiled.levels import Levels, levels_between
 from focus_core.routing.narrow.compiled.llvm import LANES
+from focus_core.routing.narrow.compiled.state import Choice, Half, Rows, half_scratch, scratch
+from focus_core.routing.narrow.compiled.sums import Sums
+from focus_core.routing.narrow.compiled.tiles import COLUMNS
 from focus_core.routing.narrow.output import Prefill
 from focus_core.routing.narrow.reading import Reading
 
@@ -26,8 +30,8 @@ if TYPE_CHECKING:
 
 SPAN_ROWS = 384
 """Queries, over all heads that share keys, that are gathered for a page."""
-PARTS = 8
-"""Parts of a text that threads take one at a time."""
+TASKS = 6
+"""Parts of heads for each thread, which takes them one at a time; each part sums up all keys before it again."""
 
 
 def supported(query: Tensor, key: Tensor, value: Tensor, reading: Reading, softcap: float | None) -> bool:
@@ -60,7 +64,8 @@ def prefill(
 ) -> Prefill:
     """Exact attention over window, sinks and read pages, and summaries of the others; see `narrow_attention`.
 
-    Computes in float32, in as many threads as PyTorch has. Memory grows with T times the width of keys and values.
+    Computes in float32, or in bfloat16 in matrix units (see `halves`), in as many threads as PyTorch has. Memory grows
+    with T times the width of keys and values.
 
     Args:
         query: position-encoded; a call that is `supported`.
@@ -74,8 +79,14 @@ def prefill(
     batch, heads, length, _ = query.shape
     kv_heads = key.shape[1]
     total, group = batch * kv_heads, heads // kv_heads
-    queries = (_array(query) * np.float32(scale)).reshape(total, group, length, -1)
-    keys, values = (_array(part).reshape(total, length, -1) for part in (key, value))
+    span = max(1, SPAN_ROWS // group // reading.chunk) * reading.chunk
+    half = _in_half(query, key, value)
+    factor = np.float32(scale if half else 1)
+    queries, keys, values = (_array(part, half) for part in (query, key, value))
+    if not half:
+        queries *= np.float32(scale)
+    queries = queries.reshape(total, group, length, -1)
+    keys, values = (part.reshape(total, length, -1) for part in (keys, values))
     labels = groups.reshape(total, length).to(torch.int32).contiguous().numpy()
     output = np.empty((total, group, length, values.shape[-1]), np.float32)
     logsumexp = np.empty((total, group, length), np.float32)
@@ -92,20 +103,30 @@ def prefill(
     spread_weights = reading.spread_weights(total * group).view(total, group).numpy()
     tables = reading.levels(total * group).unflatten(1, (total, group)).transpose(0, 1).contiguous().numpy()
     levels = [Levels(table, *levels_between(reading.shares_at)) for table in tables]
-    span = max(1, SPAN_ROWS // group // reading.chunk) * reading.chunk
     begin = reading.full_until(length)
-    part = -(-(length - begin) // (PARTS * span)) * span
+    parts = -(-TASKS * torch.get_num_threads() // total)
+    part = -(-(length - begin) // (parts * span)) * span
 
     def lay_out(n: int) -> Head:
-        return laid_out(queries[n], keys[n], values[n], labels[n], num_groups, page_size, reading.sink_tokens)
+        return laid_out(queries[n], factor, keys[n], values[n], labels[n], num_groups, page_size, reading.sink_tokens)
 
     def attend_part(task: tuple[int, int, int]) -> np.ndarray:
         start, stop, n = task
-        return attend(laid[n], settings, levels[n], spread_weights[n], start, stop, span, output[n], logsumexp[n])
+        # A thread takes the room that another one, or its own last part, has left.
+        try:
+            room = rooms.pop()
+        except IndexError:
+            room = _room(laid[n], max(len(head.key_pages) for head in laid), span * group, half)
+        found = attend(
+            laid[n], settings, levels[n], spread_weights[n], start, stop, span, *room, output[n], logsumexp[n]
+        )
+        rooms.append(room)
+        return found
 
+    rooms: list[tuple[Rows, Sums, Choice, Half | None]] = []
     # The last parts have the most keys before them, so they come first.
-    parts = [(at, min(at + part, length)) for at in range(begin, length, part)]
-    tasks = [(*each, n) for each in reversed(parts) for n in range(total)]
+    starts = range(begin, length, part)
+    tasks = [(at, min(at + part, length), n) for at in reversed(starts) for n in range(total)]
     laid = in_threads(lay_out, range(total))
     for (*_, n), count in zip(tasks, in_threads(attend_part, tasks)):
         pairs_read[n] += count
@@ -116,5 +137,26 @@ def prefill(
     )
 
 
-def _array(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().to(torch.float32).contiguous().numpy()
+def _room(head: Head, most: int, num_rows: int, half: bool) -> tuple[Rows, Sums, Choice, Half | None]:
+    """Room for what `attend` keeps."""
+    return *scratch(head, most, num_rows), half_scratch(head, most) if half else None
+
+
+def _in_half(*parts: Tensor) -> bool:
+    """Whether the matrix units of this processor take these tensors."""
+    fits = all(part.dtype == torch.bfloat16 and part.shape[-1] % COLUMNS == 0 for part in parts)
+    return fits and matrix_units()
+
+
+@lru_cache(maxsize=1)
+def matrix_units() -> bool:
+    """Whether this processor multiplies matrices of bfloat16 (AMX), and the system lets this process do so."""
+    # PyTorch has no public function that asks the system for the right to use tile registers.
+    return bool(torch.cpu.get_capabilities().get("amx_bf16")) and torch.cpu._init_amx()
+
+
+def _array(tensor: Tensor, half: bool) -> np.ndarray:
+    """A copy in float32, or the bits of bfloat16."""
+    if half:
+        return tensor.detach().contiguous().view(torch.int16).numpy()
+    return tensor.detach().to(torch.float32, copy=True).contiguous().numpy()

@@ -37,13 +37,14 @@ from focus_core.routing.narrow.compiled.llvm import (
 
 
 def _score(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
-    logits, scores, spread, log_sizes, tiles, spread_weight, count_weight = args
-    weight, factor = splat(builder, spread_weight), splat(builder, count_weight)
+    logits, scores, spread, log_sizes, tiles, scale, spread_weight, count_weight = args
+    scale, weight, factor = (splat(builder, number) for number in (scale, spread_weight, count_weight))
     with cgutils.for_range(builder, tiles) as loop:
         at, to, beside, logs = (
             row_at(builder, each, loop.index, whole(LANES)) for each in (logits, scores, spread, log_sizes)
         )
-        logit, log_size = fma(builder, weight, load(builder, beside), load(builder, at)), load(builder, logs)
+        product, log_size = builder.fmul(load(builder, at), scale), load(builder, logs)
+        logit = fma(builder, weight, load(builder, beside), product)
         store(builder, fma(builder, factor, log_size, logit), to)
         store(builder, builder.fadd(logit, log_size), at)
     return context.get_dummy_value()
@@ -57,6 +58,7 @@ def score_pages(
     spread: Any,
     log_sizes: Any,
     tiles: Any,
+    scale: Any,
     spread_weight: Any,
     count_weight: Any,
 ):
@@ -68,10 +70,11 @@ def score_pages(
         spread: address of the variance of each page's keys.
         log_sizes: address of the logs of sizes, which the logits get whole.
         tiles: of pages.
+        scale: float32, factor of the products.
         spread_weight: float32, of the spread.
         count_weight: float32.
     """
-    return types.void(*[types.int64] * 5, types.float32, types.float32), _score
+    return types.void(*[types.int64] * 5, *[types.float32] * 3), _score
 
 
 def _exponentials(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
@@ -121,6 +124,51 @@ def erring(typing: Any, weights: Any, spread: Any, square: Any, least: Any):
         least: float32.
     """
     return types.int64(*[types.int64] * 2, *[types.float32] * 2), _erring
+
+
+def summary_weights(builder: Builder, args: Sequence[Any]) -> tuple[Any, Any]:
+    """Weights of 16 summaries, 0 for those that err too much, added to the sums of weights; and which err, as bits.
+
+    Args:
+        builder: of the function.
+        args: see `part_pages`, without the last.
+    """
+    weights, spread, powers, square, least, factor, totals = args
+    weight = load(builder, weights)
+    doubt = fma(builder, splat(builder, square), load(builder, spread), constant(1.0))
+    err = builder.fcmp_ordered(">", builder.fmul(weight, doubt), splat(builder, least))
+    kept = builder.fmul(builder.fmul(weight, load(builder, powers)), splat(builder, factor))
+    kept = builder.select(err, constant(0.0), kept)
+    store(builder, builder.fadd(load(builder, totals), kept), totals)
+    return kept, builder.zext(builder.bitcast(err, BITS), I64)
+
+
+def _part_pages(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
+    kept, bits = summary_weights(builder, args[:-1])
+    store(builder, kept, args[-1])
+    return bits
+
+
+PART_PAGES = types.int64(*[types.int64] * 3, *[types.float32] * 3, *[types.int64] * 2)
+
+
+@in_llvm
+def part_pages(
+    typing: Any, weights: Any, spread: Any, powers: Any, square: Any, least: Any, factor: Any, totals: Any, out: Any
+):
+    """`erring` of 16 pages, and the weights of the summaries of the others.
+
+    Args:
+        weights: address of the `exponentials` of scores.
+        spread: as for `erring`.
+        powers: address of what turns the exponential of a score into that of the logit of its summary.
+        square: as for `erring`.
+        least: likewise.
+        factor: float32, of all weights.
+        totals: address of the row's 16 sums of weights, which grow.
+        out: address of the weights, 0 for pages that err.
+    """
+    return PART_PAGES, _part_pages
 
 
 def _moments(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
@@ -180,6 +228,16 @@ def above(typing: Any, numbers: Any, threshold: Any):
         threshold: float32.
     """
     return types.int64(types.int64, types.float32), _above
+
+
+def _sum_at(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
+    return sum_of(builder, load(builder, args[0]))
+
+
+@in_llvm
+def sum_at(typing: Any, numbers: Any):
+    """Sum of 16 float32 at an address."""
+    return types.float32(types.int64), _sum_at
 
 
 def _lowest(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:

@@ -9,6 +9,8 @@ from numba import njit
 
 from focus_core.routing.narrow.compiled.layout import Head
 from focus_core.routing.narrow.compiled.llvm import LANES
+from focus_core.routing.narrow.compiled.memory import zeros
+from focus_core.routing.narrow.compiled.widening import square, wide
 
 
 class Sums(NamedTuple):
@@ -19,6 +21,7 @@ class Sums(NamedTuple):
         values: (M, Dv), sums.
         sizes: (M,) float32, keys.
         log_sizes: (M,).
+        powers: (M,), sizes to the power of one less the weight of a page's size in its score.
         squares: (M,), sums of the squared lengths of keys.
         spread: (M,), the variance of keys about their mean, see `summaries.key_spread`.
         mean_keys: (M / 16, D, 16).
@@ -29,30 +32,37 @@ class Sums(NamedTuple):
     values: np.ndarray
     sizes: np.ndarray
     log_sizes: np.ndarray
+    powers: np.ndarray
     squares: np.ndarray
     spread: np.ndarray
     mean_keys: np.ndarray
     mean_values: np.ndarray
 
 
-@njit(nogil=True, cache=True)
 def no_sums(most: int, width: int, value_width: int) -> Sums:
     """Sums over nothing, for M pages, keys of D and values of Dv numbers."""
     tiles = -(-most // LANES)
     return Sums(
-        np.zeros((most, width), np.float32),
-        np.zeros((most, value_width), np.float32),
-        np.zeros(tiles * LANES, np.float32),
-        np.zeros(tiles * LANES, np.float32),
-        np.zeros(most, np.float32),
-        np.zeros(tiles * LANES, np.float32),
-        np.zeros((tiles, width, LANES), np.float32),
-        np.zeros((tiles, LANES, value_width), np.float32),
+        zeros((most, width)),
+        zeros((most, value_width)),
+        zeros(tiles * LANES),
+        zeros(tiles * LANES),
+        zeros(tiles * LANES),
+        zeros(most),
+        zeros(tiles * LANES),
+        zeros((tiles, width, LANES)),
+        zeros((tiles, LANES, value_width)),
     )
 
 
 @njit(nogil=True, cache=True)
-def sum_up(head: Head, summed: int, border: int, pages: int, sums: Sums) -> int:
+def forget(sums: Sums) -> None:
+    """Sum over nothing again."""
+    sums.keys[:], sums.values[:], sums.sizes[:], sums.squares[:] = 0, 0, 0, 0
+
+
+@njit(nogil=True, cache=True)
+def sum_up(head: Head, summed: int, border: int, pages: int, count_weight: float, sums: Sums) -> int:
     """Add the keys from `summed` to the border; the number of pages that have begun."""
     new = head.page[summed:border]
     _add_rows(head.key[summed:border], new, sums.keys)
@@ -67,6 +77,7 @@ def sum_up(head: Head, summed: int, border: int, pages: int, sums: Sums) -> int:
     for page in new:
         tile, lane, factor = page // LANES, page % LANES, np.float32(1) / sums.sizes[page]
         sums.log_sizes[page] = np.log(sums.sizes[page])
+        sums.powers[page] = np.exp((1 - count_weight) * sums.log_sizes[page])
         for column in range(sums.keys.shape[1]):
             sums.mean_keys[tile, column, lane] = sums.keys[page, column] * factor
         for column in range(sums.values.shape[1]):
@@ -76,19 +87,10 @@ def sum_up(head: Head, summed: int, border: int, pages: int, sums: Sums) -> int:
     return pages
 
 
-@njit(nogil=True, fastmath=True, cache=True)
-def square(vector: np.ndarray) -> np.float32:
-    """Squared length of a vector (D,)."""
-    total = np.float32(0)
-    for component in vector:
-        total += component * component
-    return total
-
-
 @njit(nogil=True, cache=True)
 def _add_rows(vectors: np.ndarray, page: np.ndarray, sums: np.ndarray) -> None:
     """Add each vector (n, D) to the sum of its page, (M, D)."""
     for token in range(len(vectors)):
         number = page[token]
         for column in range(vectors.shape[1]):
-            sums[number, column] += vectors[token, column]
+            sums[number, column] += wide(vectors[token, column])

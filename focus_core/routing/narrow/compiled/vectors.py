@@ -37,7 +37,7 @@ from focus_core.routing.narrow.compiled.llvm import (
 
 ROWS = 4
 """Rows of a call."""
-_MARGIN = 16.0
+MARGIN = 16.0
 """A logit so far above the one of weight 1 makes all be counted anew; exp of it is 9e6, so sums stay in range."""
 
 
@@ -125,7 +125,7 @@ def _softmax(context: Any, builder: Builder, signature: Any, args: Sequence[Any]
     best = variable(builder, MASKED)
     with cgutils.for_range(builder, tiles) as loop:
         builder.store(larger(builder, builder.load(best), kept_tile(builder, logits, loop.index, count)), best)
-    shift = _shifted(builder, builder.load(best), row, largest, totals, output, width)
+    shift = shifted(builder, builder.load(best), row, largest, totals, output, width)
     total_at = row_at(builder, totals, row, whole(LANES))
     total = variable(builder)
     builder.store(load(builder, total_at), total)
@@ -140,7 +140,7 @@ def _softmax(context: Any, builder: Builder, signature: Any, args: Sequence[Any]
 def _softmax_tile(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
     logits, row, largest, totals, output, width, count = args
     kept = kept_tile(builder, logits, whole(0), count)
-    shift = _shifted(builder, kept, row, largest, totals, output, width)
+    shift = shifted(builder, kept, row, largest, totals, output, width)
     weights = exp(builder, builder.fsub(kept, shift))
     store(builder, weights, logits)
     total_at = row_at(builder, totals, row, whole(LANES))
@@ -148,12 +148,12 @@ def _softmax_tile(context: Any, builder: Builder, signature: Any, args: Sequence
     return context.get_dummy_value()
 
 
-def _shifted(builder: Builder, best: Any, row: Any, largest: Any, totals: Any, output: Any, width: Any) -> Any:
+def shifted(builder: Builder, best: Any, row: Any, largest: Any, totals: Any, output: Any, width: Any) -> Any:
     """The logit whose weight is 1, in all lanes, raised where one of `best` is far above it."""
     place = row_at(builder, largest, row, whole(1))
     shift = variable(builder)
     builder.store(splat_at(builder, place), shift)
-    far = builder.fcmp_ordered(">", best, builder.fadd(builder.load(shift), constant(_MARGIN)))
+    far = builder.fcmp_ordered(">", best, builder.fadd(builder.load(shift), constant(MARGIN)))
     with builder.if_then(builder.icmp_unsigned("!=", builder.bitcast(far, BITS), ir.Constant(BITS, 0)), likely=False):
         # What was added so far is in units of the old one.
         found = call_llvm(builder, "vector.reduce.fmax", F32, [best], fast=True)
@@ -177,7 +177,7 @@ def softmax_row(
     Args:
         logits: address of the logits, in whole tiles; becomes the weights, 0 from place `count` on.
         row: of largest, totals and output.
-        largest: address of (R,): the logit whose weight is 1, at most `_MARGIN` below the largest one so far.
+        largest: address of (R,): the logit whose weight is 1, at most `MARGIN` below the largest one so far.
         totals: address of (R, 16): sums of weights, to be added up.
         output: address of (R, Dv).
         width: Dv, a multiple of 16.

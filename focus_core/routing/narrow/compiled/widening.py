@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.extending import intrinsic
 
 
@@ -26,3 +27,13 @@ def _widened(typing: Any, number: Any):
 
 wide: Any = intrinsic(_widened)
 """In compiled code: a float32 as it is, an int16 as the bfloat16 of its bits, an int8 as a number."""
+
+
+@njit(nogil=True, fastmath=True, cache=True)
+def square(vector: np.ndarray) -> np.float32:
+    """Squared length of a vector (D,), of any stored type."""
+    total = np.float32(0)
+    for component in vector:
+        number = wide(component)
+        total += number * number
+    return total
