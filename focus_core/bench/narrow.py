@@ -12,7 +12,7 @@ from torch import Tensor
 from focus_core.bench.memory import working_bytes
 from focus_core.bench.timing import alternate, beside_load, spread
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.layer import assign, reading_of
+from focus_core.routing.layer import groups_of, reading_of
 from focus_core.routing.narrow.attention import NarrowOutput, narrow_attention, narrow_pairs
 from focus_core.routing.narrow.reading import Reading
 
@@ -80,7 +80,7 @@ def measure_narrow(
     router.centroids.data.copy_(key[0, :, :: max(1, tokens // config.num_groups)][:, : config.num_groups])
 
     def groups() -> Tensor:
-        return assign(router, router(key), config).argmax(-1)[None]
+        return groups_of(router, router(key), config)[None]
 
     def reading(threshold: float) -> Reading:
         same = (threshold,) * query.shape[1]
@@ -89,8 +89,8 @@ def measure_narrow(
     def sparse(
         parts: tuple[Tensor, Tensor, Tensor] = (query, key, value), stop: int | None = None, by: str = backend
     ) -> NarrowOutput:
-        queries, keys, values, groups_of = (part[:, :, :stop] for part in (*parts, labels))
-        return narrow_attention(queries, keys, values, groups_of, config.num_groups, own, scale=scale, backend=by)
+        queries, keys, values, mine = (part[:, :, :stop] for part in (*parts, labels))
+        return narrow_attention(queries, keys, values, mine, config.num_groups, own, scale=scale, backend=by)
 
     def full() -> Tensor:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from focus_core.routing.sinkhorn import potential_softmax, sinkhorn
+from focus_core.routing.sinkhorn import potential_logits, potential_softmax, sinkhorn
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -24,10 +24,12 @@ class Balance:
     Attributes:
         assign: makes the assignment; rows sum to 1, float32.
         causal: whether a token's groups depend on no other token, so that decoding can continue from a cache.
+        logits: what `assign` takes the softmax of, from scores, potentials and temperature, where it is one.
     """
 
     assign: Assign
     causal: bool = True
+    logits: Callable[[Tensor, Tensor, float], Tensor] | None = None
 
 
 def calibrated(
@@ -64,7 +66,7 @@ def none(
 
 
 BALANCES: dict[str, Balance] = {
-    "calibrated": Balance(calibrated),
+    "calibrated": Balance(calibrated, logits=potential_logits),
     "sequence": Balance(sequence, causal=False),
     "none": Balance(none),
 }

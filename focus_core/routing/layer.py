@@ -95,7 +95,9 @@ class LayerRouting:
     @cached_property
     def key_groups(self) -> Int[Tensor, "N T"]:
         """The group of each token as a key, where it is in one."""
-        return self.key_weights.argmax(-1)
+        if "key_weights" in vars(self):
+            return self.key_weights.argmax(-1)
+        return groups_of(self.router, self.scores, self.config, self.valid)
 
     @cached_property
     def query_weights(self) -> Float[Tensor, "N T K"]:
@@ -234,9 +236,24 @@ def assign(
     router: Router, scores: Float[Tensor, "N T K"], config: FocusConfig, valid: Bool[Tensor, "N T"] | None = None
 ) -> Float[Tensor, "N T K"]:
     """Soft assignment of tokens to groups, balanced in each head as `config.balance` says; rows sum to 1."""
-    potential = router.potential.reshape(router.num_heads, -1).repeat(len(scores) // router.num_heads, 1)
-    balance = BALANCES[config.balance]
-    return balance.assign(scores, potential, config.temperature, config.sinkhorn_rounds, valid)
+    potential = _potentials(router, len(scores))
+    return BALANCES[config.balance].assign(scores, potential, config.temperature, config.sinkhorn_rounds, valid)
+
+
+def groups_of(
+    router: Router, scores: Float[Tensor, "N T K"], config: FocusConfig, valid: Bool[Tensor, "N T"] | None = None
+) -> Int[Tensor, "N T"]:
+    """The group of the largest weight of each token, see `assign`."""
+    logits = BALANCES[config.balance].logits
+    if logits is None:
+        return assign(router, scores, config, valid).argmax(-1)
+    # A softmax would cost more than all else here.
+    return logits(scores, _potentials(router, len(scores)), config.temperature).argmax(-1)
+
+
+def _potentials(router: Router, rows: int) -> Float[Tensor, "N K"]:
+    """The potentials of a router's heads, text after text."""
+    return router.potential.reshape(router.num_heads, -1).repeat(rows // router.num_heads, 1)
 
 
 def top_k_membership(weights: Float[Tensor, "N T K"], top_k: int) -> Bool[Tensor, "N T K"]:

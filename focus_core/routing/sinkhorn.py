@@ -73,10 +73,17 @@ def potential_softmax(
     Returns:
         (B, T, K) float32 (float64 for float64 scores), rows sum to 1.
     """
+    return torch.softmax(potential_logits(scores, potential, temperature), dim=-1)
+
+
+def potential_logits(
+    scores: Float[Tensor, "B T K"], potential: Float[Tensor, "*B K"], temperature: float
+) -> Float[Tensor, "B T K"]:
+    """S / tau + v: what `potential_softmax` takes the softmax of; the largest is that of the same group."""
     logits = scores.to(_working_dtype(scores)) / temperature
     if potential.ndim == 2:
         potential = potential[:, None]
-    return torch.softmax(logits + potential.to(logits), dim=-1)
+    return logits + potential.to(logits)
 
 
 def sinkhorn(

@@ -26,7 +26,7 @@ from focus_core import FocusConfig, FocusError, FocusModel, retrofit
 from focus_core.attention import focus_attention
 from focus_core.evaluation.perplexity import evaluate
 from focus_core.evaluation.retention import retention
-from focus_core.routing.layer import LayerRouting
+from focus_core.routing.layer import LayerRouting, assign, groups_of
 from focus_core.routing.narrow.fitting.fit import even_potentials, fit_narrow
 from focus_core.routing.narrow.reference import narrow_reference
 from focus_core.routing.rules import Rule, attend_hard, hard_groups
@@ -243,6 +243,15 @@ def test_potentials_even_out_lopsided_scores(num_groups):
         assert int(before.max()) > 1.4 * 3000 / num_groups
         assert int(after.max()) < 1.05 * 3000 / num_groups
     assert torch.allclose(potential.mean(1), torch.zeros(2), atol=1e-5)
+
+
+@pytest.mark.parametrize("balance", ["calibrated", "sequence", "none"])
+def test_groups_are_those_of_the_largest_weight(balance):
+    config = FocusConfig(router="narrow", num_groups=8, balance=balance)
+    router = config.new_router(16, 2, torch.Generator().manual_seed(0), 4)
+    router.potential.data.normal_(generator=torch.Generator().manual_seed(1))
+    scores = torch.randn(4, 60, 8, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(groups_of(router, scores, config), assign(router, scores, config).argmax(-1))
 
 
 def test_evaluation_counts_the_pairs_that_are_read(llama):
