@@ -140,11 +140,28 @@ def by_tokens(model: dict[str, Any], task: str, routing: str = "hard") -> dict[i
 
 
 def elsewhere(kernel: dict[str, Any]) -> str:
-    """One sentence on the speeds of another CPU."""
-    cells = (f"{point['speedup_with_choice']:.2f} at {point['tokens']:,}" for point in _float32(kernel)[2:6])
+    """One sentence for each dtype on the speeds of another CPU."""
+    sentences = []
+    for dtype in DTYPES:
+        points = [p for p in kernel["points"] if p["dtype"] == dtype and 2048 <= p["tokens"] <= 8192]
+        cells = ", ".join(f"{point['speedup_with_choice']:.2f} at {point['tokens']:,}" for point in points)
+        sentences.append(f"{cells} in {dtype}")
+    made = f"an {machine_of(kernel)['device']}, {kernel['made']['date'][:10]}"
+    return f"On {made}, an attention call has speed-ups of {'; '.join(sentences)}, choosing included."
+
+
+def gained(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """Speed-ups of one call on one machine before and after the loops changed."""
+    found = {(point["tokens"], point["dtype"]): point for point in after["points"]}
+    rows = [
+        (length(point["tokens"]), point["dtype"], *(f"{each['speedup_with_choice']:.2f}" for each in (point, now)))
+        for point in before["points"]
+        if (now := found.get((point["tokens"], point["dtype"]))) is not None
+    ]
+    where = f"{machine_of(before)['device']}, {before['made']['date'][:10]}"
     return (
-        f"On an {machine_of(kernel)['device']}, {kernel['made']['date'][:10]}, an attention call of the version before "
-        f"had speed-ups of {', '.join(cells)} tokens, choosing included."
+        table(("tokens", "dtype", "before", "now"), rows)
+        + f"\n\nSpeed-up over full attention, choosing included. {where}, both on the same machine."
     )
 
 

@@ -8,6 +8,7 @@ Every figure comes from `data/results/frontier-kinds.json` and `frontier-fresh*.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import cards
@@ -40,6 +41,8 @@ from focus_core.results import machine_of
 
 OTHER = "earlier/bench-model-narrow-epyc.json"
 """The whole model on another machine."""
+ABROAD = ("bench-model-narrow-xeon.json", "bench-model-narrow-bf16-xeon.json")
+"""The whole model on a CPU of another name."""
 MORE = 1.1
 """Ours and another method keep about as many pairs where their shares differ by less than this factor."""
 ONE_THRESHOLD = "one-threshold"
@@ -162,6 +165,7 @@ def limits(
     fresh: Record | None,
     model: Record,
     other: Record,
+    abroad: Sequence[Record],
     retrieval: Record,
     cache: Record,
     qwen: Record | None,
@@ -169,7 +173,6 @@ def limits(
 ) -> str:
     """What does not hold, as a list."""
     adaptation = "Training on next tokens adapts to the text ([why it is no win](docs/frontier.md))."
-    elsewhere = "Speeds are of one CPU. On GPUs the default is plain PyTorch, and nothing is timed."
     return "\n".join(
         item(f"**{title}.** {text}")
         for title, text in (
@@ -183,10 +186,18 @@ def limits(
             ("Untouched texts", texts(record, fresh)),
             ("Another model", another_model(qwen)),
             ("Less memory", narrow_speeds.cache_size(cache)),
-            ("Other machines", elsewhere),
+            ("Other machines", elsewhere(abroad)),
         )
         if text
     )
+
+
+def elsewhere(records: Sequence[Record]) -> str:
+    """Prefill on a CPU of another name, in float32 and in bfloat16."""
+    speeds = [narrow_speeds.by_tokens(record, "prefill").items() for record in records]
+    single, half = (" and ".join(f"{speed:.2f}x" for tokens, speed in each if tokens >= 2048) for each in speeds)
+    where = machine_of(records[0])["device"].replace("(R)", "").removesuffix(" Processor")
+    return f"On an {where} prefill is at {single}, in bfloat16 at {half}. No GPU was timed."
 
 
 def faster(model: Record, other: Record) -> str:
@@ -315,7 +326,9 @@ def pages() -> Pages:
         "kinds",
         f"{sentences}\n\n{kinds_table(*there(record, long))}\n\n{beneath}",
     )
-    measured = read(OTHER), read(RETRIEVAL), read("bench-cache.json"), read_if_there(QWEN), read_if_there(CANDIDATES)
+    abroad = [read(name) for name in ABROAD]
+    speeds = read(OTHER), abroad, read(RETRIEVAL), read("bench-cache.json")
+    measured = *speeds, read_if_there(QWEN), read_if_there(CANDIDATES)
     cards.fill(made, readme, "limits", limits(record, long, read_if_there(FRESH), model, *measured))
     return made
 

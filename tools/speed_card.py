@@ -185,7 +185,7 @@ def tables() -> Pages:
         'One layer of the default model\'s width, float32. "Choosing included" adds it, without Sinkhorn.',
         routing_table(kernel),
     )
-    narrow = read("bench-narrow.json")
+    narrow, xeon = read("bench-narrow.json"), read("bench-narrow-xeon.json")
     cards.page(
         made_pages,
         "speed-narrow.md",
@@ -197,10 +197,15 @@ def tables() -> Pages:
         "There is no k: queries read a share of the keys.",
         kernel_table(narrow),
         PAST,
-        "## Another CPU, and the version before",
-        "Summaries did not count the spread of keys, and rows waited for each other more in prefill.",
-        narrow_speeds.attention_table(read("bench-narrow-xeon.json")),
+        "## Another CPU",
+        "In bfloat16 its matrix units (AMX) do full attention, and the products of narrow groups.",
+        narrow_speeds.attention_table(xeon),
         narrow_speeds.model_table(read("bench-model-narrow-xeon.json")),
+        narrow_speeds.model_table(read("bench-model-narrow-bf16-xeon.json")),
+        "## What the last change gained",
+        "Before it the loops counted references to arrays, their vectors lay across cache lines, and bfloat16 was "
+        "computed in float32.",
+        narrow_speeds.gained(read("earlier/bench-narrow-xeon-before.json"), xeon),
     )
     options = "--repetitions 3 --size 8192 --size 32768 --dtype float32"
     commands = (f"focus bench attention --router head {options} {each} --out bench-heads.json"
@@ -286,7 +291,8 @@ focus bench attention --size 8192 --size 32768 --routing 8/3 --routing 8/8 --dty
 
 NARROW_COMMANDS = """focus bench attention --router narrow --repetitions 3 --out bench-narrow.json
 focus bench attention --router narrow --size 16384 --size 32768 --dtype float32 --repetitions 3 --out bench-narrow.json
-focus bench model --data BOOK --routers smollm2-135m-narrow64 --repetitions 2 --out bench-model-narrow.json"""
+focus bench model --data BOOK --routers smollm2-135m-narrow64 --repetitions 2 --out bench-model-narrow.json
+focus bench model --data BOOK --routers smollm2-135m-narrow64 --dtype bfloat16 --out bench-model-narrow-bf16.json"""
 
 BASELINE_NOTE = f"""Two speed-ups stand beside each other: attention only, and choosing the pairs included. Where a
 record says "{OLDER}", the speed-ups are understated: routed calls fold the query heads of a

@@ -26,6 +26,7 @@ DEFAULTS = ("bench-narrow", "bench-model-narrow")
 _TITLES = {
     "bench-narrow": "One attention call, default routers",
     "bench-model-narrow": "Whole model, default routers",
+    "bench-model-narrow-bf16": "Whole model, default routers, bfloat16",
     "busy-narrow": "One attention call beside a busy process, default routers",
     "bench-cpu": "One attention call, 8 groups",
     "bench-heads-cpu": "One attention call, 16 groups per head",

@@ -11,7 +11,7 @@ from numba import njit
 
 from focus_core.routing.narrow.compiled.layout import Head
 from focus_core.routing.narrow.compiled.llvm import LANES
-from focus_core.routing.narrow.compiled.state import BATCH, Choice, Half, Rows, row_of, seen_by
+from focus_core.routing.narrow.compiled.state import BATCH, Choice, Half, Span, row_of, seen_by
 from focus_core.routing.narrow.compiled.sums import Sums
 from focus_core.routing.narrow.compiled.tiles import (
     BLOCK,
@@ -28,7 +28,7 @@ from focus_core.routing.narrow.compiled.tiles import (
 
 @njit(nogil=True, cache=True)
 def attend_tiles(
-    head: Head, begin: int, first: int, last: int, tile: int, end_tile: int, seen: int, rows: Rows, half: Half
+    head: Head, begin: int, first: int, last: int, tile: int, end_tile: int, seen: int, rows: Span, half: Half
 ) -> None:
     """As `single.attend_tiles`."""
     width, value_width, group, tiles = rows.query.shape[1], rows.output.shape[1], rows.group, end_tile - tile
@@ -52,7 +52,7 @@ def attend_tiles(
 
 
 @njit(nogil=True, cache=True)
-def score_means(first_row: int, last_row: int, pages: int, rows: Rows, half: Half, choice: Choice) -> None:
+def score_means(first_row: int, last_row: int, pages: int, rows: Span, half: Half, choice: Choice) -> None:
     """As `single.score_means`."""
     width, stride, tiles = rows.query.shape[1], choice.logits.shape[1], -(-pages // LANES)
     query, logits, keys = rows.query.ctypes.data, choice.logits.ctypes.data, half.mean_keys.ctypes.data
@@ -62,7 +62,7 @@ def score_means(first_row: int, last_row: int, pages: int, rows: Rows, half: Hal
 
 
 @njit(nogil=True, inline="always")
-def weigh_means(first_row: int, row: int, pages: int, rows: Rows, half: Half, choice: Choice) -> None:
+def weigh_means(first_row: int, row: int, pages: int, rows: Span, half: Half, choice: Choice) -> None:
     """As `single.weigh_means`."""
     at = (row - first_row) * choice.logits.shape[1]
     own, to = choice.logits.ctypes.data + 4 * at, half.means.ctypes.data + 2 * at
@@ -71,7 +71,7 @@ def weigh_means(first_row: int, row: int, pages: int, rows: Rows, half: Half, ch
 
 
 @njit(nogil=True, cache=True)
-def add_means(first_row: int, last_row: int, pages: int, rows: Rows, half: Half, choice: Choice) -> None:
+def add_means(first_row: int, last_row: int, pages: int, rows: Span, half: Half, choice: Choice) -> None:
     """As `single.add_means`."""
     value_width, stride, tiles = rows.output.shape[1], choice.logits.shape[1], -(-pages // LANES)
     output, weights, values = rows.output.ctypes.data, half.means.ctypes.data, half.mean_values.ctypes.data
@@ -82,7 +82,7 @@ def add_means(first_row: int, last_row: int, pages: int, rows: Rows, half: Half,
 
 
 @njit(nogil=True, cache=True)
-def read_page(head: Head, page: int, rows: Rows, half: Half, choice: Choice) -> None:
+def read_page(head: Head, page: int, rows: Span, half: Half, choice: Choice) -> None:
     """As `single.read_page`."""
     width, value_width = rows.query.shape[1], rows.output.shape[1]
     query, output, totals, largest = (

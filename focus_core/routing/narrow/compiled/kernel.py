@@ -14,7 +14,7 @@ from focus_core.routing.narrow.compiled.layout import Head
 from focus_core.routing.narrow.compiled.levels import Levels, budget_of, level_at
 from focus_core.routing.narrow.compiled.llvm import LANES
 from focus_core.routing.narrow.compiled.ranking import erring, exponentials, lowest, part_pages, score_pages, sum_at
-from focus_core.routing.narrow.compiled.state import CHOOSING, NEAR_TILES, SEEN_BITS, Choice, Half, Rows
+from focus_core.routing.narrow.compiled.state import CHOOSING, NEAR_TILES, SEEN_BITS, Choice, Half, Span
 from focus_core.routing.narrow.compiled.sums import Sums, forget, sum_up
 from focus_core.routing.narrow.compiled.tiles import configure, part_halves, restore
 from focus_core.routing.narrow.compiled.vectors import MARGIN
@@ -53,7 +53,7 @@ def attend(
     start: int,
     stop: int,
     span: int,
-    rows: Rows,
+    rows: Span,
     sums: Sums,
     choice: Choice,
     half: Half | None,
@@ -119,7 +119,7 @@ def attend(
 
 
 @njit(nogil=True, cache=True)
-def _begin(head: Head, begin: int, end: int, rows: Rows) -> None:
+def _begin(head: Head, begin: int, end: int, rows: Span) -> None:
     """Take the queries of a span, with nothing attended yet."""
     for token in range(begin, end):
         for member in range(rows.group):
@@ -131,7 +131,7 @@ def _begin(head: Head, begin: int, end: int, rows: Rows) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _finish(begin: int, end: int, rows: Rows, output: np.ndarray, logsumexp: np.ndarray) -> None:
+def _finish(begin: int, end: int, rows: Span, output: np.ndarray, logsumexp: np.ndarray) -> None:
     """Write the results of a span."""
     for member in range(rows.group):
         for token in range(begin, end):
@@ -146,7 +146,7 @@ def _finish(begin: int, end: int, rows: Rows, output: np.ndarray, logsumexp: np.
 
 @njit(nogil=True, cache=True)
 def _attend_near(
-    head: Head, settings: Settings, begin: int, first: int, last: int, border: int, rows: Rows, half: Half | None
+    head: Head, settings: Settings, begin: int, first: int, last: int, border: int, rows: Span, half: Half | None
 ) -> None:
     """Window, extended to the border, and sinks, for the tokens of a chunk."""
     for token in range(first, last, LANES):
@@ -177,7 +177,7 @@ def _summarise(
     last: int,
     border: int,
     pages: int,
-    rows: Rows,
+    rows: Span,
     sums: Sums,
     half: Half | None,
     choice: Choice,
@@ -233,7 +233,7 @@ def _choose_by_error(
     factor: np.float32,
     levels: Levels,
     spread_weights: np.ndarray,
-    rows: Rows,
+    rows: Span,
     sums: Sums,
     half: Half | None,
     choice: Choice,
@@ -249,7 +249,7 @@ def _choose_by_error(
         choice.keys_read,
         choice.logits,
     )
-    logits, scores, sums_at = weights.ctypes.data, choice.scores.ctypes.data, totals.ctypes.data
+    logits, scores, sums_at = weights.ctypes.data, choice.page_scores.ctypes.data, totals.ctypes.data
     spread, logs, powers = sums.spread.ctypes.data, sums.log_sizes.ctypes.data, sums.powers.ctypes.data
     places, steps, halves_at = levels.places, levels.steps, logits
     if half is not None:
@@ -302,7 +302,7 @@ def _choose_by_share(
     few: float,
     levels: Levels,
     spread_weights: np.ndarray,
-    rows: Rows,
+    rows: Span,
     sums: Sums,
     half: Half | None,
     choice: Choice,
@@ -317,7 +317,7 @@ def _choose_by_share(
         choice.logits,
         choice.chosen,
         rows.squares,
-        choice.scores,
+        choice.page_scores,
         head.order,
         head.factor,
     )

@@ -19,7 +19,7 @@ from focus_core.routing.narrow.compiled.kernel import Settings, attend
 from focus_core.routing.narrow.compiled.layout import Head, laid_out
 from focus_core.routing.narrow.compiled.levels import Levels, levels_between
 from focus_core.routing.narrow.compiled.llvm import LANES
-from focus_core.routing.narrow.compiled.state import Choice, Half, Rows, half_scratch, scratch
+from focus_core.routing.narrow.compiled.state import Choice, Half, Span, half_scratch, scratch
 from focus_core.routing.narrow.compiled.sums import Sums
 from focus_core.routing.narrow.compiled.tiles import COLUMNS
 from focus_core.routing.narrow.output import Prefill
@@ -123,7 +123,7 @@ def prefill(
         rooms.append(room)
         return found
 
-    rooms: list[tuple[Rows, Sums, Choice, Half | None]] = []
+    rooms: list[tuple[Span, Sums, Choice, Half | None]] = []
     # The last parts have the most keys before them, so they come first.
     starts = range(begin, length, part)
     tasks = [(at, min(at + part, length), n) for at in reversed(starts) for n in range(total)]
@@ -137,7 +137,7 @@ def prefill(
     )
 
 
-def _room(head: Head, most: int, num_rows: int, half: bool) -> tuple[Rows, Sums, Choice, Half | None]:
+def _room(head: Head, most: int, num_rows: int, half: bool) -> tuple[Span, Sums, Choice, Half | None]:
     """Room for what `attend` keeps."""
     return *scratch(head, most, num_rows), half_scratch(head, most) if half else None
 

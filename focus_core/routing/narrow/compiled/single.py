@@ -7,7 +7,7 @@ from numba import njit
 
 from focus_core.routing.narrow.compiled.layout import Head
 from focus_core.routing.narrow.compiled.llvm import LANES
-from focus_core.routing.narrow.compiled.state import BATCH, SEEN_BITS, Choice, Rows, row_of, seen_by
+from focus_core.routing.narrow.compiled.state import BATCH, SEEN_BITS, Choice, Span, row_of, seen_by
 from focus_core.routing.narrow.compiled.sums import Sums
 from focus_core.routing.narrow.compiled.tiles import BLOCK
 from focus_core.routing.narrow.compiled.vectors import ROWS, add_values, dots, softmax_row, softmax_tile
@@ -15,7 +15,7 @@ from focus_core.routing.narrow.compiled.vectors import ROWS, add_values, dots, s
 
 @njit(nogil=True, cache=True)
 def attend_tiles(
-    head: Head, begin: int, first: int, last: int, tile: int, end_tile: int, seen: int, rows: Rows
+    head: Head, begin: int, first: int, last: int, tile: int, end_tile: int, seen: int, rows: Span
 ) -> None:
     """Add tiles of keys in order of time to the running softmax of some tokens.
 
@@ -58,7 +58,7 @@ def attend_tiles(
 
 
 @njit(nogil=True, cache=True)
-def score_means(first_row: int, last_row: int, pages: int, rows: Rows, sums: Sums, choice: Choice) -> None:
+def score_means(first_row: int, last_row: int, pages: int, rows: Span, sums: Sums, choice: Choice) -> None:
     """Write the products of queries and mean keys for the rows of a chunk."""
     width, stride = rows.query.shape[1], choice.logits.shape[1]
     query, logits, spare = rows.query.ctypes.data, choice.logits.ctypes.data, len(rows.query) - BLOCK
@@ -71,7 +71,7 @@ def score_means(first_row: int, last_row: int, pages: int, rows: Rows, sums: Sum
 
 
 @njit(nogil=True, inline="always")
-def weigh_means(first_row: int, row: int, pages: int, rows: Rows, choice: Choice) -> None:
+def weigh_means(first_row: int, row: int, pages: int, rows: Span, choice: Choice) -> None:
     """Turn a row's logits of summaries into weights."""
     own = choice.logits.ctypes.data + 4 * (row - first_row) * choice.logits.shape[1]
     output, largest, totals = rows.output.ctypes.data, rows.largest.ctypes.data, rows.totals.ctypes.data
@@ -79,7 +79,7 @@ def weigh_means(first_row: int, row: int, pages: int, rows: Rows, choice: Choice
 
 
 @njit(nogil=True, cache=True)
-def add_means(first_row: int, last_row: int, pages: int, rows: Rows, sums: Sums, choice: Choice) -> None:
+def add_means(first_row: int, last_row: int, pages: int, rows: Span, sums: Sums, choice: Choice) -> None:
     """Add the summaries of pages that are not read, for the rows of a chunk."""
     value_width, stride, tiles = rows.output.shape[1], choice.logits.shape[1], -(-pages // LANES)
     output, logits, spare = rows.output.ctypes.data, choice.logits.ctypes.data, len(rows.query) - BLOCK
@@ -91,7 +91,7 @@ def add_means(first_row: int, last_row: int, pages: int, rows: Rows, sums: Sums,
 
 
 @njit(nogil=True, cache=True)
-def read_page(head: Head, page: int, rows: Rows, choice: Choice) -> None:
+def read_page(head: Head, page: int, rows: Span, choice: Choice) -> None:
     """Attend exactly to the keys of a page that were there, for all rows that chose it."""
     width, value_width, spare = rows.query.shape[1], rows.output.shape[1], len(rows.query) - BLOCK
     query, output, weights = rows.query.ctypes.data, rows.output.ctypes.data, rows.far.ctypes.data

@@ -47,7 +47,7 @@ class Half(NamedTuple):
     shapes: np.ndarray
 
 
-class Rows(NamedTuple):
+class Span(NamedTuple):
     """Running softmax of the queries of a span, G rows for each token, and spare ones that fill up blocks.
 
     Attributes:
@@ -84,18 +84,18 @@ class Choice(NamedTuple):
     """
 
     logits: np.ndarray
-    scores: np.ndarray
+    page_scores: np.ndarray
     chosen: np.ndarray
     readers: np.ndarray
     counts: np.ndarray
     keys_read: np.ndarray
 
 
-def scratch(head: Head, most: int, num_rows: int) -> tuple[Rows, Sums, Choice]:
+def scratch(head: Head, most: int, num_rows: int) -> tuple[Span, Sums, Choice]:
     """Room for a span of R rows of a head with at most M pages."""
     group, _, width = head.query.shape
     value_width, every, places = head.value.shape[1], num_rows + BLOCK, _places(most)
-    rows = Rows(
+    rows = Span(
         zeros((every, width), head.query.dtype),
         zeros(every),
         empty((every, value_width)),
