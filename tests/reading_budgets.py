@@ -1,10 +1,12 @@
-"""Draws the budgets of readings: one share, or thresholds of heads, at several numbers of keys or everywhere."""
+"""Draws readings in pages, and their budgets: one share, or thresholds of heads, at some numbers of keys or all."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from hypothesis import strategies as st
+
+from focus_core.routing.narrow.reading import Reading
 
 
 @st.composite
@@ -20,3 +22,18 @@ def budgets(draw: st.DrawFn, heads: int) -> dict[str, Any]:
     count = heads * max(1, len(places))
     thresholds = draw(st.lists(st.floats(-7, 2, width=32), min_size=count, max_size=count))
     return settings | {"thresholds": tuple(thresholds), "shares_at": tuple(places)}
+
+
+@st.composite
+def readings(draw: st.DrawFn, heads: int) -> Reading:
+    """Readings of pages for so many query heads, and texts of up to 150 tokens."""
+    return Reading(
+        window=draw(st.integers(0, 40)),
+        sink_tokens=draw(st.sampled_from([0, 1, 4, 16, 19, 40])),
+        chunk=draw(st.sampled_from([16, 32, 48])),
+        **draw(budgets(heads)),
+        spread=draw(st.none() | st.lists(st.floats(0, 1), min_size=heads, max_size=heads).map(tuple)),
+        count_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
+        page_size=draw(st.integers(1, 16)),
+        full_below=draw(st.sampled_from([0, 0, 40, 64, 140])),
+    )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from focus_core.routing.narrow.compiled.llvm import LANES
-from focus_core.routing.narrow.compiled.ranking import above, erring, exponentials, keys_above, lowest, moments
+from focus_core.routing.narrow.compiled.machine.llvm import LANES
+from focus_core.routing.narrow.compiled.machine.ranking import above, erring, exponentials, keys_above, lowest, moments
 
 EVERYTHING = -1e3
 """Thresholds at or below this are of full attention."""

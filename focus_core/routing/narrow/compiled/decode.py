@@ -12,8 +12,8 @@ from numba import njit
 from focus_core.attention.cpu.rows import ROWS, exponential_parts
 from focus_core.routing.narrow.compiled.choice import FEW, choose_pages, erring_pages
 from focus_core.routing.narrow.compiled.levels import Levels, budget_of, level_of
-from focus_core.routing.narrow.compiled.llvm import LANES
-from focus_core.routing.narrow.compiled.widening import wide
+from focus_core.routing.narrow.compiled.machine.llvm import LANES
+from focus_core.routing.narrow.compiled.machine.widening import wide
 
 
 @njit(**ROWS)

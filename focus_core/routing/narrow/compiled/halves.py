@@ -10,10 +10,8 @@ import numpy as np
 from numba import njit
 
 from focus_core.routing.narrow.compiled.layout import Head
-from focus_core.routing.narrow.compiled.llvm import LANES
-from focus_core.routing.narrow.compiled.state import BATCH, Choice, Half, Span, row_of, seen_by
-from focus_core.routing.narrow.compiled.sums import Sums
-from focus_core.routing.narrow.compiled.tiles import (
+from focus_core.routing.narrow.compiled.machine.llvm import LANES
+from focus_core.routing.narrow.compiled.machine.tiles import (
     BLOCK,
     add_products,
     add_row,
@@ -24,6 +22,8 @@ from focus_core.routing.narrow.compiled.tiles import (
     weigh,
     write_products,
 )
+from focus_core.routing.narrow.compiled.state import BATCH, Choice, Half, Span, row_of, seen_by
+from focus_core.routing.narrow.compiled.sums import Sums
 
 
 @njit(nogil=True, cache=True)

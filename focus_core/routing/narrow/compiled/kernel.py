@@ -9,15 +9,21 @@ from numba import njit
 
 from focus_core.routing.narrow.compiled import halves, single
 from focus_core.routing.narrow.compiled.choice import EVERYTHING, choose_pages
-from focus_core.routing.narrow.compiled.halves import halve_means
 from focus_core.routing.narrow.compiled.layout import Head
 from focus_core.routing.narrow.compiled.levels import Levels, budget_of, level_at
-from focus_core.routing.narrow.compiled.llvm import LANES
-from focus_core.routing.narrow.compiled.ranking import erring, exponentials, lowest, part_pages, score_pages, sum_at
+from focus_core.routing.narrow.compiled.machine.llvm import LANES
+from focus_core.routing.narrow.compiled.machine.ranking import (
+    erring,
+    exponentials,
+    lowest,
+    part_pages,
+    score_pages,
+    sum_at,
+)
+from focus_core.routing.narrow.compiled.machine.tiles import configure, part_halves, restore
+from focus_core.routing.narrow.compiled.machine.vectors import MARGIN
 from focus_core.routing.narrow.compiled.state import CHOOSING, NEAR_TILES, SEEN_BITS, Choice, Half, Span
 from focus_core.routing.narrow.compiled.sums import Sums, forget, sum_up
-from focus_core.routing.narrow.compiled.tiles import configure, part_halves, restore
-from focus_core.routing.narrow.compiled.vectors import MARGIN
 
 FAR = np.float32(-1e30)
 FEW_PAGES = 4.0
@@ -99,7 +105,7 @@ def attend(
             if border > summed:
                 pages = sum_up(head, summed, border, pages, settings.count_weight, sums)
                 if half is not None:
-                    halve_means(head, summed, border, pages, sums, half)
+                    halves.halve_means(head, summed, border, pages, sums, half)
                 summed = border
             if pages > 0:
                 _summarise(

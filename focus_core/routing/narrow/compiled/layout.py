@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from focus_core.routing.narrow.compiled.llvm import LANES
-from focus_core.routing.narrow.compiled.memory import zeros
-from focus_core.routing.narrow.compiled.tiles import squared
-from focus_core.routing.narrow.compiled.widening import square
+from focus_core.routing.narrow.compiled.machine.llvm import LANES
+from focus_core.routing.narrow.compiled.machine.memory import zeros
+from focus_core.routing.narrow.compiled.machine.tiles import squared
+from focus_core.routing.narrow.compiled.machine.widening import square
 
 
 class Head(NamedTuple):

@@ -18,10 +18,10 @@ from focus_core.attention.cpu.threads import in_threads
 from focus_core.routing.narrow.compiled.kernel import Settings, attend
 from focus_core.routing.narrow.compiled.layout import Head, laid_out
 from focus_core.routing.narrow.compiled.levels import Levels, levels_between
-from focus_core.routing.narrow.compiled.llvm import LANES
+from focus_core.routing.narrow.compiled.machine.llvm import LANES
+from focus_core.routing.narrow.compiled.machine.tiles import COLUMNS
 from focus_core.routing.narrow.compiled.state import Choice, Half, Span, half_scratch, scratch
 from focus_core.routing.narrow.compiled.sums import Sums
-from focus_core.routing.narrow.compiled.tiles import COLUMNS
 from focus_core.routing.narrow.output import Prefill
 from focus_core.routing.narrow.reading import Reading
 

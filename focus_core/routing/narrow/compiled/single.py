@@ -6,11 +6,11 @@ import numpy as np
 from numba import njit
 
 from focus_core.routing.narrow.compiled.layout import Head
-from focus_core.routing.narrow.compiled.llvm import LANES
+from focus_core.routing.narrow.compiled.machine.llvm import LANES
+from focus_core.routing.narrow.compiled.machine.tiles import BLOCK
+from focus_core.routing.narrow.compiled.machine.vectors import ROWS, add_values, dots, softmax_row, softmax_tile
 from focus_core.routing.narrow.compiled.state import BATCH, SEEN_BITS, Choice, Span, row_of, seen_by
 from focus_core.routing.narrow.compiled.sums import Sums
-from focus_core.routing.narrow.compiled.tiles import BLOCK
-from focus_core.routing.narrow.compiled.vectors import ROWS, add_values, dots, softmax_row, softmax_tile
 
 
 @njit(nogil=True, cache=True)

@@ -8,10 +8,10 @@ import numpy as np
 from numba import njit
 
 from focus_core.routing.narrow.compiled.layout import Head
-from focus_core.routing.narrow.compiled.llvm import LANES
-from focus_core.routing.narrow.compiled.memory import empty, zeros
+from focus_core.routing.narrow.compiled.machine.llvm import LANES
+from focus_core.routing.narrow.compiled.machine.memory import empty, zeros
+from focus_core.routing.narrow.compiled.machine.tiles import BLOCK, configuration
 from focus_core.routing.narrow.compiled.sums import Sums, no_sums
-from focus_core.routing.narrow.compiled.tiles import BLOCK, configuration
 
 NEAR_TILES = 16
 """Tiles of neighbours whose softmax is taken at once."""

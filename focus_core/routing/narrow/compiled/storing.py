@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from focus_core.attention.cpu.rows import ROWS
-from focus_core.routing.narrow.compiled.widening import wide
+from focus_core.routing.narrow.compiled.machine.widening import wide
 
 
 class Stored(NamedTuple):

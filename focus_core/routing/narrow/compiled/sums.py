@@ -8,9 +8,9 @@ import numpy as np
 from numba import njit
 
 from focus_core.routing.narrow.compiled.layout import Head
-from focus_core.routing.narrow.compiled.llvm import LANES
-from focus_core.routing.narrow.compiled.memory import zeros
-from focus_core.routing.narrow.compiled.widening import square, wide
+from focus_core.routing.narrow.compiled.machine.llvm import LANES
+from focus_core.routing.narrow.compiled.machine.memory import zeros
+from focus_core.routing.narrow.compiled.machine.widening import square, wide
 
 
 class Sums(NamedTuple):

@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
-from reading_budgets import budgets
+from reading_budgets import readings
 
 from focus_core.routing.narrow.attention import narrow_attention
 from focus_core.routing.narrow.compiled import prefill as compiled
-from focus_core.routing.narrow.compiled.llvm import LANES
-from focus_core.routing.narrow.compiled.memory import LINE, empty, zeros
-from focus_core.routing.narrow.compiled.tiles import (
+from focus_core.routing.narrow.compiled.machine.llvm import LANES
+from focus_core.routing.narrow.compiled.machine.memory import LINE, empty, zeros
+from focus_core.routing.narrow.compiled.machine.tiles import (
     BLOCK,
     add_products,
     configuration,
@@ -62,17 +62,7 @@ def agree(found, output, logsumexp, kept, atol=0.03):
 @st.composite
 def cases(draw):
     kv_heads, repeats = draw(st.integers(1, 3)), draw(st.integers(1, 5))
-    heads = kv_heads * repeats
-    reading = Reading(
-        window=draw(st.integers(0, 40)),
-        sink_tokens=draw(st.sampled_from([0, 1, 4, 16, 19, 40])),
-        chunk=draw(st.sampled_from([16, 32, 48])),
-        **draw(budgets(heads)),
-        spread=draw(st.none() | st.lists(st.floats(0, 1), min_size=heads, max_size=heads).map(tuple)),
-        count_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
-        page_size=draw(st.integers(1, 16)),
-        full_below=draw(st.sampled_from([0, 0, 40, 64])),
-    )
+    reading = draw(readings(kv_heads * repeats))
     tensors = problem(
         draw(st.integers(1, 150)),
         kv_heads=kv_heads,

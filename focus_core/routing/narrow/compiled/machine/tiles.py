@@ -15,30 +15,24 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from focus_core.routing.narrow.compiled.llvm import (
-    I32,
+from focus_core.routing.narrow.compiled.machine.llvm import (
     INTS,
     LANES,
-    MASKED,
     VECTOR,
     Builder,
-    constant,
-    exp,
     fma,
     in_llvm,
-    larger,
     load,
     pointer,
-    row_at,
     splat,
     store,
     sum_of,
     variable,
     whole,
 )
-from focus_core.routing.narrow.compiled.memory import zeros
-from focus_core.routing.narrow.compiled.ranking import PART_PAGES, summary_weights
-from focus_core.routing.narrow.compiled.vectors import shifted
+from focus_core.routing.narrow.compiled.machine.memory import zeros
+from focus_core.routing.narrow.compiled.machine.ranking import PART_PAGES, summary_weights
+from focus_core.routing.narrow.compiled.machine.vectors import running_softmax
 
 BLOCK = 16
 """Rows of a call."""
@@ -335,30 +329,13 @@ def squared(typing: Any, start: Any, width: Any):
     return types.float32(*[types.int64] * 2), _squared
 
 
-def _scaled_tile(builder: Builder, logits: Any, tile: Any, count: Any, factor: Any) -> Any:
-    """A tile of logits times a factor, `MASKED` from place `count` on."""
-    left = builder.trunc(builder.sub(count, builder.mul(tile, whole(LANES))), I32)
-    kept = builder.icmp_signed("<", ir.Constant(INTS, list(range(LANES))), splat(builder, left))
-    found = builder.fmul(load(builder, row_at(builder, logits, tile, whole(LANES))), factor)
-    return builder.select(kept, found, constant(MASKED))
-
-
 def _weigh(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
-    logits, factor, row, largest, totals, output, width, count, tiles, weights = args
-    scale = splat(builder, factor)
-    best = variable(builder, MASKED)
-    with cgutils.for_range(builder, tiles) as loop:
-        found = _scaled_tile(builder, logits, loop.index, count, scale)
-        builder.store(larger(builder, builder.load(best), found), best)
-    shift = shifted(builder, builder.load(best), row, largest, totals, output, width)
-    total_at = row_at(builder, totals, row, whole(LANES))
-    total = variable(builder)
-    builder.store(load(builder, total_at), total)
-    with cgutils.for_range(builder, tiles) as loop:
-        found = exp(builder, builder.fsub(_scaled_tile(builder, logits, loop.index, count, scale), shift))
-        _store_half(builder, found, _after(builder, weights, loop.index, whole(2 * LANES)))
-        builder.store(builder.fadd(builder.load(total), found), total)
-    store(builder, builder.load(total), total_at)
+    logits, factor, *others, weights = args
+
+    def write(found: Any, tile: Any) -> None:
+        _store_half(builder, found, _after(builder, weights, tile, whole(2 * LANES)))
+
+    running_softmax(builder, [logits, *others], write, splat(builder, factor))
     return context.get_dummy_value()
 
 

@@ -126,11 +126,12 @@ def exp(builder: Builder, x: Any) -> Any:
     return builder.select(tiny, constant(0.0), builder.fmul(found, scaled))
 
 
-def kept_tile(builder: Builder, logits: Any, tile: Any, count: Any) -> Any:
-    """A tile of logits, `MASKED` from place `count` on."""
+def kept_tile(builder: Builder, logits: Any, tile: Any, count: Any, factor: Any = None) -> Any:
+    """A tile of logits, times a factor in all lanes if there is one, `MASKED` from place `count` on."""
     left = builder.trunc(builder.sub(count, builder.mul(tile, whole(LANES))), I32)
     kept = builder.icmp_signed("<", ir.Constant(INTS, list(range(LANES))), splat(builder, left))
-    return builder.select(kept, load(builder, row_at(builder, logits, tile, whole(LANES))), constant(MASKED))
+    found = load(builder, row_at(builder, logits, tile, whole(LANES)))
+    return builder.select(kept, found if factor is None else builder.fmul(found, factor), constant(MASKED))
 
 
 def sum_of(builder: Builder, vector: Any) -> Any:

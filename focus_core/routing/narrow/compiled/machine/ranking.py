@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from focus_core.routing.narrow.compiled.llvm import (
+from focus_core.routing.narrow.compiled.machine.llvm import (
     BITS,
     F32,
     I64,
@@ -105,12 +105,15 @@ def exponentials(typing: Any, scores: Any, count: Any, tiles: Any, least: Any):
     return types.UniTuple(types.float32, 2)(*[types.int64] * 3, types.float32), _exponentials
 
 
-def _erring(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
-    weights, spread, square, least = args
+def _errs(builder: Builder, weight: Any, spread: Any, square: Any, least: Any) -> Any:
+    """Which of 16 weights, times one more than their variances, are above `least`; see `erring`."""
     doubt = fma(builder, splat(builder, square), load(builder, spread), constant(1.0))
-    error = builder.fmul(load(builder, weights), doubt)
-    bits = builder.bitcast(builder.fcmp_ordered(">", error, splat(builder, least)), BITS)
-    return builder.zext(bits, I64)
+    return builder.fcmp_ordered(">", builder.fmul(weight, doubt), splat(builder, least))
+
+
+def _erring(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
+    weights, *others = args
+    return builder.zext(builder.bitcast(_errs(builder, load(builder, weights), *others), BITS), I64)
 
 
 @in_llvm
@@ -135,8 +138,7 @@ def summary_weights(builder: Builder, args: Sequence[Any]) -> tuple[Any, Any]:
     """
     weights, spread, powers, square, least, factor, totals = args
     weight = load(builder, weights)
-    doubt = fma(builder, splat(builder, square), load(builder, spread), constant(1.0))
-    err = builder.fcmp_ordered(">", builder.fmul(weight, doubt), splat(builder, least))
+    err = _errs(builder, weight, spread, square, least)
     kept = builder.fmul(builder.fmul(weight, load(builder, powers)), splat(builder, factor))
     kept = builder.select(err, constant(0.0), kept)
     store(builder, builder.fadd(load(builder, totals), kept), totals)

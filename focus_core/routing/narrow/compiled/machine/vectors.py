@@ -5,14 +5,14 @@ All take addresses (`array.ctypes.data`) and numbers of rows; nothing is checked
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from focus_core.routing.narrow.compiled.llvm import (
+from focus_core.routing.narrow.compiled.machine.llvm import (
     BITS,
     F32,
     LANES,
@@ -120,27 +120,45 @@ def add_values(
     return types.void(*[types.int64] * 9), _values
 
 
-def _softmax(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
+def running_softmax(
+    builder: Builder, args: Sequence[Any], write: Callable[[Any, Any], None], factor: Any = None
+) -> None:
+    """The running softmax of a row of logits.
+
+    Args:
+        builder: of the function.
+        args: see `softmax_row`.
+        write: takes 16 weights and the number of their tile.
+        factor: of the logits, in all lanes; None for 1.
+    """
     logits, row, largest, totals, output, width, count, tiles = args
     best = variable(builder, MASKED)
     with cgutils.for_range(builder, tiles) as loop:
-        builder.store(larger(builder, builder.load(best), kept_tile(builder, logits, loop.index, count)), best)
-    shift = shifted(builder, builder.load(best), row, largest, totals, output, width)
+        found = kept_tile(builder, logits, loop.index, count, factor)
+        builder.store(larger(builder, builder.load(best), found), best)
+    shift = _shifted(builder, builder.load(best), row, largest, totals, output, width)
     total_at = row_at(builder, totals, row, whole(LANES))
     total = variable(builder)
     builder.store(load(builder, total_at), total)
     with cgutils.for_range(builder, tiles) as loop:
-        weights = exp(builder, builder.fsub(kept_tile(builder, logits, loop.index, count), shift))
-        store(builder, weights, row_at(builder, logits, loop.index, whole(LANES)))
+        weights = exp(builder, builder.fsub(kept_tile(builder, logits, loop.index, count, factor), shift))
+        write(weights, loop.index)
         builder.store(builder.fadd(builder.load(total), weights), total)
     store(builder, builder.load(total), total_at)
+
+
+def _softmax(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
+    def write(weights: Any, tile: Any) -> None:
+        store(builder, weights, row_at(builder, args[0], tile, whole(LANES)))
+
+    running_softmax(builder, args, write)
     return context.get_dummy_value()
 
 
 def _softmax_tile(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
     logits, row, largest, totals, output, width, count = args
     kept = kept_tile(builder, logits, whole(0), count)
-    shift = shifted(builder, kept, row, largest, totals, output, width)
+    shift = _shifted(builder, kept, row, largest, totals, output, width)
     weights = exp(builder, builder.fsub(kept, shift))
     store(builder, weights, logits)
     total_at = row_at(builder, totals, row, whole(LANES))
@@ -148,7 +166,7 @@ def _softmax_tile(context: Any, builder: Builder, signature: Any, args: Sequence
     return context.get_dummy_value()
 
 
-def shifted(builder: Builder, best: Any, row: Any, largest: Any, totals: Any, output: Any, width: Any) -> Any:
+def _shifted(builder: Builder, best: Any, row: Any, largest: Any, totals: Any, output: Any, width: Any) -> Any:
     """The logit whose weight is 1, in all lanes, raised where one of `best` is far above it."""
     place = row_at(builder, largest, row, whole(1))
     shift = variable(builder)
