@@ -37,13 +37,15 @@ def cells(page) -> list[dict[str, str]]:
     return page.locator(".cell").evaluate_all("nodes => nodes.map(node => ({...node.dataset}))")
 
 
-def wait_for_text(page, text: str) -> None:
-    """The strip has been redrawn with this text."""
+def wait_for_text(page, text: str) -> list[dict[str, str]]:
+    """The cells of the strip once it has been redrawn with this text; it is empty for a moment at each redrawing."""
     for _ in range(300):
-        if "".join(cell["text"] for cell in cells(page)) == text:
-            return
+        drawn = cells(page)
+        if "".join(cell["text"] for cell in drawn) == text:
+            return drawn
         page.wait_for_timeout(100)
     assert "".join(cell["text"] for cell in cells(page)) == text
+    return cells(page)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +59,7 @@ def trace():
 def test_the_groups_on_the_page_are_those_of_the_engine(open_page, trace):
     page = open_page("source=paste&layer=4")
     show_groups(page, TEXT)
-    drawn = cells(page)
-    assert "".join(cell["text"] for cell in drawn) == TEXT
+    drawn = wait_for_text(page, TEXT)
     assert page.locator(".text").inner_text().count("Nora") == 2
     assert [int(t) for cell in drawn for t in cell["tokens"].split()] == list(range(len(trace.tokens)))
     for cell in drawn:
@@ -98,7 +99,7 @@ def test_changing_the_layer_redraws_the_groups(open_page, trace):
     show_groups(page, TEXT)
     page.get_by_role("slider", name="Layer").press("ArrowRight")
     page.get_by_text("In layer 5 routing drops nothing").wait_for()
-    expected = [int(trace.groups[5, int(cell["tokens"].split()[-1])]) for cell in cells(page)]
+    expected = [int(trace.groups[5, int(cell["tokens"].split()[-1])]) for cell in wait_for_text(page, TEXT)]
     for _ in range(100):
         if [int(cell["group"]) for cell in cells(page)] == expected:
             break
@@ -120,11 +121,11 @@ def test_two_sessions_never_see_each_others_text(open_page):
 def test_hostile_text_is_shown_and_never_run(open_page):
     page = open_page("source=paste&view=table")
     show_groups(page, HOSTILE, whole=False)
-    wait_for_text(page, HOSTILE)
+    third = wait_for_text(page, HOSTILE)[2]
     page.locator(".cell").nth(2).click()  # layers may still come: the click counts all the same
     page.wait_for_selector(".cell.selected")
     page.get_by_text("it reads").wait_for()
-    assert page.locator(".cell.selected").get_attribute("data-text") == cells(page)[2]["text"]
+    assert page.locator(".cell.selected").get_attribute("data-text") == third["text"]
     assert page.evaluate("window.hacked") is None
     assert page.locator(".text script, .text img").count() == 0
 
