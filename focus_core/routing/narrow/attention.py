@@ -30,12 +30,19 @@ class NarrowOutput(NamedTuple):
     Attributes:
         output: (B, H, T, Dv), the query's dtype.
         logsumexp: (B, H, T), summaries included; float32 (float64 for float64 inputs).
-        pairs: exactly attended pairs, each count (B, H) int64. Summaries are no pairs.
+        pairs_read: (B, H) int64, exactly attended pairs with keys of parts that are read.
+        reading: by which they were.
     """
 
     output: Tensor
     logsumexp: Tensor
-    pairs: PairCounts
+    pairs_read: Tensor
+    reading: Reading
+
+    @property
+    def pairs(self) -> PairCounts:
+        """All exactly attended pairs, each count (B, H) int64. Summaries are no pairs."""
+        return _pair_counts(self.output.shape[2], self.reading, self.pairs_read)
 
 
 class _Chunk(NamedTuple):
@@ -113,21 +120,20 @@ def narrow_attention(
     if backend in PACKED:
         kernel = packed_kernel(backend, query, key, value, softcap)
         packed = packed_prefill(query, key, value, groups, num_groups, reading, scale=scale, kernel=kernel)
-        return NarrowOutput(packed.output, packed.logsumexp, _pair_counts(length, reading, packed.pairs_read))
+        return NarrowOutput(*packed, reading)
     full = reading.full_until(length)
     first = _attend_all(query[:, :, :full], key[:, :, :full], value[:, :, :full], scale, softcap)
     if groups is None or full == length:
-        return NarrowOutput(*first, _pair_counts(length, reading, torch.zeros(query.shape[:2], dtype=torch.int64)))
+        return NarrowOutput(*first, torch.zeros(query.shape[:2], dtype=torch.int64), reading)
     # It needs Numba, which takes a second to import.
     from focus_core.routing.narrow.compiled import prefill as compiled
 
     if backend == "auto" and compiled.supported(query, key, value, reading, softcap):
         found = compiled.prefill(query, key, value, groups, num_groups, reading, scale=scale)
-        pairs = _pair_counts(length, reading, found.pairs_read)
         found.logsumexp[:, :, :full] = first.logsumexp
         output = found.output.to(query.dtype)
         output[:, :, :full] = first.output
-        return NarrowOutput(output, found.logsumexp, pairs)
+        return NarrowOutput(output, found.logsumexp, found.pairs_read, reading)
     groups, num_groups = reading.parts(groups, num_groups)
     compute = torch.promote_types(query.dtype, torch.float32)
     key, value = key.to(compute), value.to(compute)
@@ -140,8 +146,7 @@ def narrow_attention(
         outputs.append(output.flatten(1, 2))
         logsumexps.append(logsumexp.flatten(1, 2))
         pairs_read += chunk.pairs_read()
-    pairs = _pair_counts(length, reading, pairs_read)
-    return NarrowOutput(torch.cat(outputs, 2).to(query.dtype), torch.cat(logsumexps, 2), pairs)
+    return NarrowOutput(torch.cat(outputs, 2).to(query.dtype), torch.cat(logsumexps, 2), pairs_read, reading)
 
 
 def narrow_pairs(

@@ -44,11 +44,17 @@ def before_rotation(
         in_a_row = torch.equal(cos[..., ::2], cos[..., 1::2])
         if not in_a_row:
             cos, sin = (torch.cat([part, part], -1) for part in (cos, sin))
-    turned, rest = key.to(compute).tensor_split([cos.shape[-1]], -1)
-    if in_a_row:
-        quarter = torch.stack([-turned[..., 1::2], turned[..., ::2]], -1).flatten(-2)
-    else:
-        left, right = turned.chunk(2, -1)
-        quarter = torch.cat([-right, left], -1)
     # Some families scale both by a factor; dividing by its square gives the unscaled key.
-    return torch.cat([(turned * cos - quarter * sin) / (cos.square() + sin.square()), rest], -1)
+    squares = cos.square() + sin.square()
+    cos, sin = cos / squares, sin / squares
+    turned, rest = key.to(compute).tensor_split([cos.shape[-1]], -1)
+    plain = turned * cos
+    if in_a_row:
+        halves = slice(0, None, 2), slice(1, None, 2)
+    else:
+        middle = cos.shape[-1] // 2
+        halves = slice(middle), slice(middle, None)
+    # In place: each pass over the keys of a long text takes its time.
+    for own, other, sign in ((halves[0], halves[1], 1), (halves[1], halves[0], -1)):
+        plain[..., own].addcmul_(turned[..., other], sin[..., own], value=sign)
+    return torch.cat([plain, rest], -1) if rest.shape[-1] else plain

@@ -24,8 +24,12 @@ def attend_narrow(call: AttentionCall) -> AttentionOutput:
     groups = None if reading.attends_all(call.query.shape[2]) else call.routing.key_groups[:, None]
     num_groups, tensors = call.config.num_groups, (call.query, call.key, call.value)
     real = call.positions >= 0
-    if bool(real.all()):
-        return AttentionOutput(*narrow_attention(*tensors, groups, num_groups, reading, **settings)[:2])
+    if call.routing.valid is None or bool(real.all()):
+        heads = call.routing.router.num_heads
+        groups = None if groups is None else groups[:, 0].unflatten(0, (-1, heads))
+        found = narrow_attention(*call.together(), groups, num_groups, reading, **settings)
+        # With one text this copies nothing: the results lie as the layer takes them.
+        return AttentionOutput(*(part.unflatten(1, (heads, -1)).flatten(0, 1) for part in found[:2]))
     output = call.value.new_zeros(*call.query.shape[:3], call.value.shape[-1])
     compute = torch.promote_types(call.query.dtype, torch.float32)
     logsumexp = output.new_full(call.query.shape[:3], float("-inf"), dtype=compute)

@@ -165,12 +165,13 @@ def with_speedups(values, tokens=None):
 
 
 @settings(deadline=None)
-@given(st.lists(st.floats(0.05, 20).filter(lambda value: abs(value - 1) > 1e-3), min_size=1, max_size=8))
+@given(st.lists(st.floats(0.05, 20) | st.floats(0.98, 1.02), min_size=1, max_size=8))
 def test_the_crossover_is_where_every_longer_length_wins(values):
     points = with_speedups(values)
     (row,) = crossovers(points.sample(frac=1, random_state=0)).to_dict("records")
-    wins = [n for n in points["tokens"] if (points.loc[points["tokens"] >= n, "speedup"] > 1).all()]
-    losses = points.loc[points["speedup"] <= 1, "tokens"]
+    shown_faster = points["speedup"].map("{:.2f}".format).astype(float) > 1
+    wins = [n for n in points["tokens"] if shown_faster[points["tokens"] >= n].all()]
+    losses = points.loc[~shown_faster, "tokens"]
     assert (None if pd.isna(row["faster from"]) else row["faster from"]) == (min(wins) if wins else None)
     assert row["slower at"] == ", ".join(f"{tokens:,}" for tokens in losses)
 
@@ -183,7 +184,7 @@ def test_the_verdict_names_losses_and_never_promises():
     sentence = speed_verdict(crossovers(won), machine, won)
     assert "from 1,024 tokens on" in sentence and "is 2.7x as fast at 2,048 tokens" in sentence
     assert "allows at most 9.0x" in sentence and "Choosing included" in sentence
-    assert "faster at 1 of 3 measured points" in sentence
+    assert "as fast or faster at 1 of 3 measured points" in sentence
     untimed = won.assign(**{"speedup with routing": math.nan})
     sentence = speed_verdict(crossovers(untimed), machine, untimed)
     assert "is 3.0x as fast at 2,048 tokens" in sentence and "Choosing excluded" in sentence
@@ -247,7 +248,7 @@ def test_a_whole_model_is_read_as_it_was_measured_and_drawn(whole_model):
     verdict = model_speed_verdict(points, "tiny")
     routed = points[(points["task"] == "prefill") & points["k"].notna()]
     assert f"prefill is at best {routed['speedup'].max():.2f}x" in verdict
-    assert f"slower at {(routed['speedup'] <= 1).sum()} of {len(routed)}" in verdict
+    assert f"no faster at {(routed['speedup'].round(2) <= 1).sum()} of {len(routed)}" in verdict
 
 
 def test_a_spoilt_whole_model_is_refused_with_a_sentence(whole_model):

@@ -11,6 +11,7 @@ from focus_core.frontier.kinds.means import MeanRow, mean_rows
 from focus_core.reading import read_json
 from focus_core.resources import data_dir
 from focus_core.schema import table
+from workbench.views.speed.tables import faster_from, is_faster
 
 KINDS, MODEL, ATTENTION = "frontier-kinds", "bench-model-narrow", "bench-narrow"
 
@@ -118,17 +119,12 @@ def _calls() -> list[dict[str, Any]]:
     return [point for point in points if point["dtype"] == "float32" and point["tokens"] <= longest]
 
 
-def _wins(point: dict[str, Any]) -> bool:
-    """Whether a call is faster in the two decimals that are shown: 1.00 is not."""
-    return round(point["speedup_with_choice"], 2) > 1
-
-
 def _attention() -> Result | None:
-    points = _calls()
+    points = sorted(_calls(), key=lambda point: point["tokens"])
     best = max(points, key=lambda point: point["speedup_with_choice"])
-    if not _wins(best):
+    faster = faster_from(*zip(*((point["tokens"], point["speedup_with_choice"]) for point in points)))
+    if faster is None:
         return None
-    faster = min(point["tokens"] for point in points if _wins(point))
     return Result(
         f"{best['speedup_with_choice']:.2f}x as fast",
         f"for one attention call over {best['tokens']:,} tokens.",
@@ -192,7 +188,7 @@ def _gain() -> Result | None:
 
 
 def _short() -> Result | None:
-    slow = max((point["tokens"] for point in _calls() if not _wins(point)), default=0)
+    slow = max((point["tokens"] for point in _calls() if not is_faster(point["speedup_with_choice"])), default=0)
     if not slow:
         return None
     return Result(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,8 +221,13 @@ def series_name(num_groups: int, top_k: int, dtype: str, backend: str = "", shar
     return f"K={num_groups}, k={top_k}{unequal}, {dtype}" + (f", {backend}" if backend else "")
 
 
+def is_faster(speedup: float) -> bool:
+    """Whether a speed-up is one in the two decimals that are shown: 1.00 is not, nor is one that was not measured."""
+    return round(speedup, 2) > 1
+
+
 def crossovers(points: pd.DataFrame) -> pd.DataFrame:
-    """Per series, the length from which sparse attention is faster, and its best speed-up.
+    """Per series, the length from which sparse attention is faster (`is_faster`), and its best speed-up.
 
     ``faster from`` is the shortest measured length from which every longer one is faster too, or None. ``slower at``
     lists the measured lengths at which it is not faster. Lengths between measured ones are not estimated.
@@ -232,12 +237,13 @@ def crossovers(points: pd.DataFrame) -> pd.DataFrame:
     for series, group in groups:
         ordered = group.sort_values("tokens")
         best = ordered.loc[ordered["speedup"].idxmax()]
+        lost = [tokens for tokens, speedup in zip(ordered["tokens"], ordered["speedup"]) if not is_faster(speedup)]
         rows.append(
             {
                 "series": series,
-                "faster from": _crossover(ordered, "speedup"),
-                "choosing included, from": _crossover(ordered, "speedup with routing"),
-                "slower at": ", ".join(f"{tokens:,}" for tokens in ordered.loc[ordered["speedup"] <= 1, "tokens"]),
+                "faster from": faster_from(ordered["tokens"], ordered["speedup"]),
+                "choosing included, from": faster_from(ordered["tokens"], ordered["speedup with routing"]),
+                "slower at": ", ".join(f"{tokens:,}" for tokens in lost),
                 "best speed-up": best["speedup"],
                 "choosing included": best["speedup with routing"],
                 "bound there": best["bound"],
@@ -248,11 +254,11 @@ def crossovers(points: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _crossover(ordered: pd.DataFrame, column: str) -> int | None:
-    """The shortest length from which on every value is above 1."""
+def faster_from(lengths: Iterable[int], speedups: Iterable[float]) -> int | None:
+    """The shortest of rising lengths from which on every one is faster; None if the last one is not."""
     start = None
-    for tokens, value in zip(ordered["tokens"], ordered[column]):
-        if math.isnan(value) or value <= 1:
+    for tokens, speedup in zip(lengths, speedups):
+        if not is_faster(speedup):
             start = None
         elif start is None:
             start = int(tokens)

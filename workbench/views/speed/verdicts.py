@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from workbench.views.speed.tables import is_faster
+
 EXCLUDED = "Choosing excluded."
 """Ends every sentence on times of attention that start from given groups."""
 INCLUDED = "Choosing included."
@@ -25,8 +27,8 @@ def speed_verdict(crossover: pd.DataFrame, machine: dict[str, str], points: pd.D
         else ("faster from", "best speed-up", "speedup", EXCLUDED)
     )
     winners = crossover.loc[crossover[start].notna()]
-    lost = sum(value <= 1 for value in points[each])
-    losses = f"Full attention was faster at {lost} of {len(points)} measured points."
+    lost = sum(not is_faster(value) for value in points[each])
+    losses = f"Full attention was as fast or faster at {lost} of {len(points)} measured points."
     if not len(winners):
         return f"{where}, routed attention is not faster at any measured length.\n\n{losses} {ending}"
     top = winners.loc[winners[best].idxmax()]
@@ -51,10 +53,10 @@ def model_speed_verdict(points: pd.DataFrame, model: str) -> str:
         rows = points.loc[(points["task"] == task) & points["routed"]]
         if len(rows):
             best = rows.loc[rows["speedup"].idxmax()]
-            slower = sum(value <= 1 for value in rows["speedup"])
+            slower = sum(not is_faster(value) for value in rows["speedup"])
             parts.append(
                 f"{task} is at best {best['speedup']:.2f}x as fast as untouched ({best['routing']}, "
-                f"{int(best['tokens']):,} tokens, {best['kept share']:.0%} of the pairs) and slower at {slower} of "
+                f"{int(best['tokens']):,} tokens, {best['kept share']:.0%} of the pairs) and no faster at {slower} of "
                 f"{len(rows)} measured settings."
             )
     if not parts:
@@ -71,7 +73,7 @@ def baseline_verdict(points: pd.DataFrame) -> str:
     """
     if not len(points):
         return "No baseline has been measured."
-    alone, both = (sum(value > 1 for value in points[name]) for name in ("attention only", "choosing included"))
+    alone, both = (sum(is_faster(value) for value in points[name]) for name in ("attention only", "choosing included"))
     return (
         f"Attention only, baselines are faster than full attention at {alone} of {len(points)} measured points. "
         f"Choosing included, at {both}.\n\nTimed: {', '.join(dict.fromkeys(points['timed']))}."

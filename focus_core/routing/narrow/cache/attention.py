@@ -12,9 +12,10 @@ from focus_core.attention import AttentionOutput
 from focus_core.attention.cpu.kernel import FAR, folded
 from focus_core.attention.cpu.threads import in_threads
 from focus_core.attention.reference import attention_logits
-from focus_core.routing.narrow.cache.pages import COMPILED, PageStore, as_array
+from focus_core.routing.narrow.cache.pages import PageStore
 from focus_core.routing.narrow.compiled.decode import attend_pages
 from focus_core.routing.narrow.compiled.levels import levels_between
+from focus_core.routing.narrow.compiled.machine.memory import COMPILED, as_array
 from focus_core.routing.narrow.reading import Reading, variance
 from focus_core.routing.narrow.summaries import key_spread
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from focus_core.routing.narrow.compiled.machine.memory import COMPILED, as_array
 from focus_core.routing.narrow.compiled.storing import NewRows, Stored, add_keys, pages_opened
 from focus_core.routing.narrow.summaries import key_spread
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 
 SPARE, GROWTH = 16, 64
 """Buffers grow by at least `SPARE` places, and by 1 / `GROWTH` of their length, so that few growths copy them."""
-
-COMPILED = (torch.float32, torch.bfloat16)
-"""Dtypes of keys that compiled code stores and reads."""
 
 
 class PageStore:
@@ -225,11 +223,6 @@ def rounded(vectors: Float[Tensor, "H n D"]) -> tuple[Int[Tensor, "H n D"], Floa
     scales = vectors.abs().amax(-1) / 127
     codes = (vectors / scales.clamp(min=torch.finfo(torch.float32).tiny)[..., None]).round()
     return codes.to(torch.int8), scales
-
-
-def as_array(part: Tensor) -> np.ndarray:
-    """A tensor on a CPU for compiled code, without a copy; bfloat16 as the int16 of its bits."""
-    return (part.view(torch.int16) if part.dtype == torch.bfloat16 else part).numpy()
 
 
 def _longer(buffer: Tensor, more: int) -> Tensor:

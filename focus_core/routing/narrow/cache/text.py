@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -42,7 +43,6 @@ class CachedText:
         sinks: keys at the start that stay near.
         length: tokens so far.
         border: first key of the window, `sinks` at least; keys from `sinks` up to it are in pages.
-        pages: those keys.
         near_keys: (H, N, D).
         near_values: (H, N, Dv).
         first: place of the border in the buffer.
@@ -60,9 +60,10 @@ class CachedText:
         """No tokens yet; for keys and values of these widths, dtype and device."""
         self.sinks = self.border = self.first = sinks
         self.length = 0
-        self.pages = PageStore(key, value, num_groups, page_size, bits)
-        self.near_keys, self.near_values = key.new_empty(0), value.new_empty(0)
-        self._new_buffer(key[:, :0], value[:, :0], sinks)
+        # Not views, which would keep all of the given keys in memory.
+        self.near_keys, self.near_values = (part.new_empty(len(part), 0, part.shape[-1]) for part in (key, value))
+        # Short texts never have a page.
+        self._new_pages = partial(PageStore, self.near_keys, self.near_values, num_groups, page_size, bits)
         # Groups that are known of the first keys from the border on; the other keys have their rotations.
         self._known = torch.zeros(len(key), 0, dtype=torch.long, device=key.device)
         self._rotations: list[tuple[Tensor, Tensor]] = []
@@ -143,11 +144,15 @@ class CachedText:
     def copy(self) -> CachedText:
         """The same text in buffers of its own."""
         other = object.__new__(CachedText)
-        vars(other).update(vars(self))
-        other.pages = self.pages.copy()
+        vars(other).update(vars(self), pages=self.pages.copy())
         other.near_keys, other.near_values = self.near_keys.clone(), self.near_values.clone()
         other._rotations = list(self._rotations)
         return other
+
+    @cached_property
+    def pages(self) -> PageStore:
+        """Keys between the sinks and the border."""
+        return self._new_pages()
 
     @property
     def _last(self) -> int:
@@ -166,11 +171,11 @@ class CachedText:
         """Sinks as they are, then the window, then room for more keys."""
         for name, window in (("near_keys", key), ("near_values", value)):
             old = getattr(self, name)
-            places = self.sinks + window.shape[1] + room + max(SPARE, window.shape[1] // GROWTH)
-            buffer = window.new_zeros(len(window), places, window.shape[-1])
-            if old.ndim == 3:
-                buffer[:, : self.sinks] = old[:, : self.sinks]
-            buffer[:, self.sinks : self.sinks + window.shape[1]] = window
+            end = self.sinks + window.shape[1]
+            buffer = window.new_empty(len(window), end + room + max(SPARE, window.shape[1] // GROWTH), window.shape[-1])
+            sinks = old[:, : self.sinks]
+            buffer[:, : sinks.shape[1]], buffer[:, sinks.shape[1] : self.sinks] = sinks, 0
+            buffer[:, self.sinks : end], buffer[:, end:] = window, 0
             setattr(self, name, buffer)
         self.first = self.sinks
 

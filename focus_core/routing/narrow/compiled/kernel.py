@@ -22,6 +22,7 @@ from focus_core.routing.narrow.compiled.machine.ranking import (
 )
 from focus_core.routing.narrow.compiled.machine.tiles import configure, part_halves, restore
 from focus_core.routing.narrow.compiled.machine.vectors import MARGIN
+from focus_core.routing.narrow.compiled.machine.widening import narrow, square
 from focus_core.routing.narrow.compiled.state import CHOOSING, NEAR_TILES, SEEN_BITS, Choice, Half, Span
 from focus_core.routing.narrow.compiled.sums import Sums, forget, sum_up
 
@@ -82,8 +83,8 @@ def attend(
         sums: room for them.
         choice: with room for the pages.
         half: room for the matrix units, with a head in bfloat16; None with one in float32.
-        output: (G, T, Dv), written.
-        logsumexp: (G, T), written.
+        output: (T, H, Dv), float32 or the bits of bfloat16; the heads that read this one are written.
+        logsumexp: (H, T), likewise.
 
     Returns:
         (G,) int64: pairs with keys of pages that are read.
@@ -96,7 +97,7 @@ def attend(
     summed, pages = settings.sink_tokens, 0
     for begin in range(start, stop, span):
         end = min(begin + span, stop)
-        _begin(head, begin, end, rows)
+        _begin(head, begin, end, rows, half)
         choice.counts[:] = 0
         for first in range(begin, end, chunk):
             last = min(first + chunk, end)
@@ -118,36 +119,44 @@ def attend(
                 else:
                     halves.read_page(head, page, rows, half, choice)
                 choice.counts[page] = 0
-        _finish(begin, end, rows, output, logsumexp)
+        _finish(head.first, begin, end, rows, output, logsumexp)
     if half is not None:
         restore(half.shapes.ctypes.data)
     return choice.keys_read.copy()
 
 
 @njit(nogil=True, cache=True)
-def _begin(head: Head, begin: int, end: int, rows: Span) -> None:
+def _begin(head: Head, begin: int, end: int, rows: Span, half: Half | None) -> None:
     """Take the queries of a span, with nothing attended yet."""
+    given, first, scale, group = head.query, head.first, head.scale, rows.group
+    query, squares, square_of_factor = rows.query, rows.squares, head.factor * head.factor
     for token in range(begin, end):
-        for member in range(rows.group):
-            row = (token - begin) * rows.group + member
-            rows.query[row] = head.query[member, token]
-            rows.squares[row] = head.squares[member, token]
+        for member in range(group):
+            row = (token - begin) * group + member
+            if half is None:
+                for column in range(query.shape[1]):
+                    query[row, column] = given[token, first + member, column] * scale
+            else:
+                query[row] = given[token, first + member]
+            squares[row] = square(query[row]) * square_of_factor
     rows.output[:] = 0
     rows.largest[:], rows.totals[:] = FAR, 0
 
 
 @njit(nogil=True, cache=True)
-def _finish(begin: int, end: int, rows: Span, output: np.ndarray, logsumexp: np.ndarray) -> None:
+def _finish(first: int, begin: int, end: int, rows: Span, output: np.ndarray, logsumexp: np.ndarray) -> None:
     """Write the results of a span."""
-    for member in range(rows.group):
-        for token in range(begin, end):
-            row, total = (token - begin) * rows.group + member, np.float32(0)
+    sums, totals, largest, group = rows.output, rows.totals, rows.largest, rows.group
+    like = output[0, 0, 0]
+    for token in range(begin, end):
+        for member in range(group):
+            row, total = (token - begin) * group + member, np.float32(0)
             for lane in range(LANES):
-                total += rows.totals[row, lane]
+                total += totals[row, lane]
             factor = np.float32(1) / total
-            for column in range(rows.output.shape[1]):
-                output[member, token, column] = rows.output[row, column] * factor
-            logsumexp[member, token] = rows.largest[row] + np.log(total)
+            for column in range(sums.shape[1]):
+                output[token, first + member, column] = narrow(sums[row, column] * factor, like)
+            logsumexp[first + member, token] = largest[row] + np.log(total)
 
 
 @njit(nogil=True, cache=True)

@@ -9,20 +9,19 @@ from numba import njit
 
 from focus_core.routing.narrow.compiled.machine.llvm import LANES
 from focus_core.routing.narrow.compiled.machine.memory import zeros
-from focus_core.routing.narrow.compiled.machine.tiles import squared
-from focus_core.routing.narrow.compiled.machine.widening import square
 
 
 class Head(NamedTuple):
     """One key/value head of a text and the queries that read it; M pages. All float32 but the two of pages.
 
-    For matrix units all but the squares are bits of bfloat16, in int16. Two dimensions of a key lie beside each other,
-    and so do two values: pages and tiles of keys are (..., D / 2, 16, 2), of values (..., 8, Dv, 2).
+    For matrix units all are bits of bfloat16, in int16. Two dimensions of a key lie beside each other, and so do two
+    values: pages and tiles of keys are (..., D / 2, 16, 2), of values (..., 8, Dv, 2).
 
     Attributes:
-        query: (G, T, D), times the scale of the dot products; without it in bfloat16.
-        squares: (G, T), squared lengths of queries times the scale.
-        factor: of dot products: 1, or the scale for queries without it.
+        query: (T, H, D), of all heads of the text.
+        first: the first one that reads this head.
+        scale: of queries before products; 1 in bfloat16.
+        factor: of products: 1, or in bfloat16 the scale.
         key: (T, D).
         value: (T, Dv).
         page: (T,) int32, the page of each key, numbered as they begin; -1 for sinks.
@@ -34,7 +33,8 @@ class Head(NamedTuple):
     """
 
     query: np.ndarray
-    squares: np.ndarray
+    first: int
+    scale: np.float32
     factor: np.float32
     key: np.ndarray
     value: np.ndarray
@@ -48,7 +48,8 @@ class Head(NamedTuple):
 
 def laid_out(
     query: np.ndarray,
-    factor: np.float32,
+    first: int,
+    scale: float,
     key: np.ndarray,
     value: np.ndarray,
     groups: np.ndarray,
@@ -59,8 +60,9 @@ def laid_out(
     """Lay out one head; time and memory grow with T (D + Dv).
 
     Args:
-        query: (G, T, D), see `Head`.
-        factor: of dot products.
+        query: (T, H, D), see `Head`.
+        first: of its heads.
+        scale: factor of the dot products.
         key: (T, D), float32 or the bits of bfloat16 in int16.
         value: (T, Dv), likewise.
         groups: (T,) int32, 0 to K - 1.
@@ -74,33 +76,12 @@ def laid_out(
     most = _number_pages(groups, num_groups, page_size, sink_tokens, page, place, order)
     tiles, value_width = -(-length // LANES), value.shape[1]
     half = key.dtype == np.int16
-    squares = (_squares_of_halves if half else _squares)(query, factor)
+    scales = (np.float32(1), np.float32(scale)) if half else (np.float32(scale), np.float32(1))
     shapes = ((width // 2, LANES, 2), (LANES // 2, value_width, 2)) if half else ((width, LANES), (LANES, value_width))
     keys, values = ([zeros((count, *shape), key.dtype) for count in (most, tiles)] for shape in shapes)
-    head = Head(query, squares, factor, key, value, page, order[:most], keys[0], values[0], keys[1], values[1])
+    head = Head(query, first, *scales, key, value, page, order[:most], keys[0], values[0], keys[1], values[1])
     (_fill_halves if half else _fill)(head, place)
     return head
-
-
-@njit(nogil=True, fastmath=True, cache=True)
-def _squares(query: np.ndarray, factor: np.float32) -> np.ndarray:
-    """(G, T) float32: squared lengths of queries (G, T, D), times the square of a factor."""
-    found = np.empty(query.shape[:2], np.float32)
-    for member in range(query.shape[0]):
-        for token in range(query.shape[1]):
-            found[member, token] = square(query[member, token]) * factor * factor
-    return found
-
-
-@njit(nogil=True, cache=True)
-def _squares_of_halves(query: np.ndarray, factor: np.float32) -> np.ndarray:
-    """`_squares` in bfloat16."""
-    found = np.empty(query.shape[:2], np.float32)
-    for member in range(query.shape[0]):
-        for token in range(query.shape[1]):
-            length = squared(query[member, token].ctypes.data, query.shape[2])
-            found[member, token] = length * factor * factor
-    return found
 
 
 @njit(nogil=True, cache=True)

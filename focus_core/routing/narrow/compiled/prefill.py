@@ -19,6 +19,7 @@ from focus_core.routing.narrow.compiled.kernel import Settings, attend
 from focus_core.routing.narrow.compiled.layout import Head, laid_out
 from focus_core.routing.narrow.compiled.levels import Levels, levels_between
 from focus_core.routing.narrow.compiled.machine.llvm import LANES
+from focus_core.routing.narrow.compiled.machine.memory import COMPILED, as_array
 from focus_core.routing.narrow.compiled.machine.tiles import COLUMNS
 from focus_core.routing.narrow.compiled.state import Choice, Half, Span, half_scratch, scratch
 from focus_core.routing.narrow.compiled.sums import Sums
@@ -65,7 +66,8 @@ def prefill(
     """Exact attention over window, sinks and read pages, and summaries of the others; see `narrow_attention`.
 
     Computes in float32, or in bfloat16 in matrix units (see `halves`), in as many threads as PyTorch has. Memory grows
-    with T times the width of keys and values.
+    with T times the width of keys and values. The output is in the query's dtype, or in float32 for float16; the heads
+    of a token lie side by side, as models want them.
 
     Args:
         query: position-encoded; a call that is `supported`.
@@ -81,15 +83,13 @@ def prefill(
     total, group = batch * kv_heads, heads // kv_heads
     span = max(1, SPAN_ROWS // group // reading.chunk) * reading.chunk
     half = _in_half(query, key, value)
-    factor = np.float32(scale if half else 1)
-    queries, keys, values = (_array(part, half) for part in (query, key, value))
-    if not half:
-        queries *= np.float32(scale)
-    queries = queries.reshape(total, group, length, -1)
-    keys, values = (part.reshape(total, length, -1) for part in (keys, values))
+    # Models lay the heads of a token side by side, so this copies no queries; nor do results need another copy.
+    queries = _array(query.transpose(1, 2), half)
+    keys, values = (_array(part, half).reshape(total, length, -1) for part in (key, value))
     labels = groups.reshape(total, length).to(torch.int32).contiguous().numpy()
-    output = np.empty((total, group, length, values.shape[-1]), np.float32)
-    logsumexp = np.empty((total, group, length), np.float32)
+    stored = query.dtype if query.dtype in COMPILED else torch.float32
+    output = torch.empty(batch, length, heads, values.shape[-1], dtype=stored)
+    logsumexp = np.empty((batch, heads, length), np.float32)
     pairs_read = np.zeros((total, group), np.int64)
     page_size = reading.page_size or LANES
     settings = Settings(
@@ -106,9 +106,12 @@ def prefill(
     begin = reading.full_until(length)
     parts = -(-TASKS * torch.get_num_threads() // total)
     part = -(-(length - begin) // (parts * span)) * span
+    outputs = as_array(output)
 
     def lay_out(n: int) -> Head:
-        return laid_out(queries[n], factor, keys[n], values[n], labels[n], num_groups, page_size, reading.sink_tokens)
+        text, head = divmod(n, kv_heads)
+        of_keys = keys[n], values[n], labels[n], num_groups, page_size, reading.sink_tokens
+        return laid_out(queries[text], head * group, scale, *of_keys)
 
     def attend_part(task: tuple[int, int, int]) -> np.ndarray:
         start, stop, n = task
@@ -116,10 +119,9 @@ def prefill(
         try:
             room = rooms.pop()
         except IndexError:
-            room = _room(laid[n], max(len(head.key_pages) for head in laid), span * group, half)
-        found = attend(
-            laid[n], settings, levels[n], spread_weights[n], start, stop, span, *room, output[n], logsumexp[n]
-        )
+            room = _room(laid[n], group, max(len(head.key_pages) for head in laid), span * group, half)
+        results = outputs[n // kv_heads], logsumexp[n // kv_heads]
+        found = attend(laid[n], settings, levels[n], spread_weights[n], start, stop, span, *room, *results)
         rooms.append(room)
         return found
 
@@ -131,15 +133,15 @@ def prefill(
     for (*_, n), count in zip(tasks, in_threads(attend_part, tasks)):
         pairs_read[n] += count
     return Prefill(
-        torch.from_numpy(output).view(batch, heads, length, -1),
-        torch.from_numpy(logsumexp).view(batch, heads, length),
+        output.transpose(1, 2),
+        torch.from_numpy(logsumexp),
         torch.from_numpy(pairs_read).view(batch, heads),
     )
 
 
-def _room(head: Head, most: int, num_rows: int, half: bool) -> tuple[Span, Sums, Choice, Half | None]:
+def _room(head: Head, group: int, most: int, num_rows: int, half: bool) -> tuple[Span, Sums, Choice, Half | None]:
     """Room for what `attend` keeps."""
-    return *scratch(head, most, num_rows), half_scratch(head, most) if half else None
+    return *scratch(head, group, most, num_rows), half_scratch(head, most) if half else None
 
 
 def _in_half(*parts: Tensor) -> bool:
@@ -156,7 +158,5 @@ def matrix_units() -> bool:
 
 
 def _array(tensor: Tensor, half: bool) -> np.ndarray:
-    """A copy in float32, or the bits of bfloat16."""
-    if half:
-        return tensor.detach().contiguous().view(torch.int16).numpy()
-    return tensor.detach().to(torch.float32, copy=True).contiguous().numpy()
+    """Numbers side by side: in float32, or the bits of bfloat16."""
+    return as_array((tensor if half else tensor.float()).detach().contiguous())

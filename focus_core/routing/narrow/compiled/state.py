@@ -91,10 +91,9 @@ class Choice(NamedTuple):
     keys_read: np.ndarray
 
 
-def scratch(head: Head, most: int, num_rows: int) -> tuple[Span, Sums, Choice]:
-    """Room for a span of R rows of a head with at most M pages."""
-    group, _, width = head.query.shape
-    value_width, every, places = head.value.shape[1], num_rows + BLOCK, _places(most)
+def scratch(head: Head, group: int, most: int, num_rows: int) -> tuple[Span, Sums, Choice]:
+    """Room for a span of R rows of a head that G query heads read, with at most M pages."""
+    width, value_width, every, places = head.key.shape[1], head.value.shape[1], num_rows + BLOCK, _places(most)
     rows = Span(
         zeros((every, width), head.query.dtype),
         zeros(every),
@@ -118,7 +117,7 @@ def scratch(head: Head, most: int, num_rows: int) -> tuple[Span, Sums, Choice]:
 
 def half_scratch(head: Head, most: int) -> Half:
     """Room for the matrix units."""
-    width, value_width, places = head.query.shape[2], head.value.shape[1], _places(most)
+    width, value_width, places = head.key.shape[1], head.value.shape[1], _places(most)
     return Half(
         empty((BLOCK, NEAR_TILES * LANES), np.int16),
         empty((CHOOSING + BLOCK, places), np.int16),

@@ -20,14 +20,11 @@ from focus_core.routing.narrow.compiled.machine.llvm import (
     LANES,
     VECTOR,
     Builder,
-    fma,
     in_llvm,
     load,
     pointer,
     splat,
     store,
-    sum_of,
-    variable,
     whole,
 )
 from focus_core.routing.narrow.compiled.machine.memory import zeros
@@ -310,23 +307,6 @@ def part_halves(
 ):
     """`part_pages`, with the weights in bfloat16."""
     return PART_PAGES, _part_halves
-
-
-def _squared(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
-    start, width = args
-    total = variable(builder)
-    with cgutils.for_range_slice(builder, whole(0), width, whole(LANES)) as (place, _):
-        here = pointer(builder, _after(builder, start, place, whole(2)), _HALVES)
-        bits = builder.shl(builder.zext(builder.load(here, align=2), INTS), ir.Constant(INTS, [16] * LANES))
-        numbers = builder.bitcast(bits, VECTOR)
-        builder.store(fma(builder, numbers, numbers, builder.load(total)), total)
-    return sum_of(builder, builder.load(total))
-
-
-@in_llvm
-def squared(typing: Any, start: Any, width: Any):
-    """Squared length of a vector of bfloat16 at an address, float32; its width is a multiple of 16."""
-    return types.float32(*[types.int64] * 2), _squared
 
 
 def _weigh(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Stored numbers of half the size or a quarter of it, as compiled code reads them."""
+"""Stored numbers of half the size or a quarter of it, as compiled code reads and writes them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,27 @@ def _widened(typing: Any, number: Any):
 
 wide: Any = intrinsic(_widened)
 """In compiled code: a float32 as it is, an int16 as the bfloat16 of its bits, an int8 as a number."""
+
+
+def _narrowed(typing: Any, number: Any, like: Any):
+    """A float32 as the type of another number is stored: as it is, or the bits of the nearest bfloat16 in an int16."""
+
+    def narrow(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+        if like == types.float32:
+            return args[0]
+        whole, half = ir.IntType(32), ir.IntType(16)
+        bits = builder.bitcast(args[0], whole)
+        # Of two that are equally near, the even one, as everywhere in PyTorch.
+        odd = builder.and_(builder.lshr(bits, ir.Constant(whole, 16)), ir.Constant(whole, 1))
+        up = builder.add(bits, builder.add(odd, ir.Constant(whole, 0x7FFF)))
+        nearest = builder.trunc(builder.lshr(up, ir.Constant(whole, 16)), half)
+        return builder.select(builder.fcmp_unordered("uno", args[0], args[0]), ir.Constant(half, 0x7FC0), nearest)
+
+    return like(types.float32, like), narrow
+
+
+narrow: Any = intrinsic(_narrowed)
+"""In compiled code: a float32 as it is beside a float32, as the bits of the nearest bfloat16 beside an int16."""
 
 
 @njit(nogil=True, fastmath=True, cache=True)

@@ -23,7 +23,6 @@ from focus_core.routing.narrow.compiled.machine.tiles import (
     halve_rest,
     products,
     restore,
-    squared,
     weigh,
     write_products,
 )
@@ -192,22 +191,18 @@ def test_tiles_equal_numpy(tiles, parts):
 
 
 @njit
-def _halve(rows, upper, lower, lengths):
+def _halve(rows, upper, lower):
     halve(rows.ctypes.data, len(rows), 4 * rows.shape[1], upper.ctypes.data)
     halve_rest(rows.ctypes.data, len(rows), 4 * rows.shape[1], lower.ctypes.data)
-    for row in range(len(lengths)):
-        lengths[row] = squared(upper[row].ctypes.data, 2 * rows.shape[1])
 
 
 def test_halves_are_the_nearest_numbers_and_keep_what_is_left():
     rows = np.random.default_rng(0).normal(size=(6, 48)).astype(np.float32)
     upper, lower = np.zeros((3, 48, 2), np.int16), np.zeros((3, 48, 2), np.int16)
-    lengths = np.zeros(3, np.float32)
-    _halve(rows, upper, lower, lengths)
+    _halve(rows, upper, lower)
     pairs = rows.reshape(3, 2, 48).swapaxes(1, 2)
     np.testing.assert_array_equal(as_numbers(upper), torch.from_numpy(pairs).bfloat16().float().numpy())
     np.testing.assert_allclose(as_numbers(upper) + as_numbers(lower), pairs, rtol=2**-16)
-    np.testing.assert_allclose(lengths, np.square(as_numbers(upper)).sum((1, 2)), rtol=1e-6)
 
 
 @njit
