@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from focus_core.progress import Progress, silent
+from focus_core.routing.balance import assign
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.layer import LayerRouting, assign
+from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel, Observer
 from focus_core.routing.sinkhorn import sinkhorn
 

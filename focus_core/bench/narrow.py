@@ -12,7 +12,8 @@ from torch import Tensor
 from focus_core.bench.memory import working_bytes
 from focus_core.bench.timing import alternate, beside_load, spread
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.layer import groups_of, reading_of
+from focus_core.routing.grouping import groups_of_keys
+from focus_core.routing.layer import reading_of
 from focus_core.routing.narrow.attention import NarrowOutput, narrow_attention, narrow_pairs
 from focus_core.routing.narrow.reading import Reading
 
@@ -80,7 +81,7 @@ def measure_narrow(
     router.centroids.data.copy_(key[0, :, :: max(1, tokens // config.num_groups)][:, : config.num_groups])
 
     def groups() -> Tensor:
-        return groups_of(router, router(key), config)[None]
+        return groups_of_keys(router, key, None, config)
 
     def reading(threshold: float) -> Reading:
         same = (threshold,) * query.shape[1]

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from focus_core.bench.timing import alternate
+from focus_core.routing.balance import assign
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.layer import assign, top_k_membership
+from focus_core.routing.layer import top_k_membership
 
 
 def choosing_seconds(steps: dict[str, float]) -> float:

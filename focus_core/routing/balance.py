@@ -11,7 +11,10 @@ from torch import Tensor
 from focus_core.routing.sinkhorn import potential_logits, potential_softmax, sinkhorn
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
+
+    from focus_core.routing.config import FocusConfig
+    from focus_core.routing.routers import Router
 
 Assign = Callable[[Tensor, Tensor, float, int, Tensor | None], Tensor]
 """Maps scores (N, T, K), potentials (N, K), temperature, rounds and valid (N, T) or None to weights (N, T, K)."""
@@ -76,3 +79,27 @@ BALANCES: dict[str, Balance] = {
 def sees_future(name: object) -> bool:
     """Whether the balance that a record names lets later tokens decide; False for a name that is not in `BALANCES`."""
     return name in BALANCES and not BALANCES[str(name)].causal
+
+
+def assign(
+    router: Router, scores: Float[Tensor, "N T K"], config: FocusConfig, valid: Bool[Tensor, "N T"] | None = None
+) -> Float[Tensor, "N T K"]:
+    """Soft assignment of tokens to groups, balanced in each head as `config.balance` says; rows sum to 1."""
+    potential = _potentials(router, len(scores))
+    return BALANCES[config.balance].assign(scores, potential, config.temperature, config.sinkhorn_rounds, valid)
+
+
+def groups_of(
+    router: Router, scores: Float[Tensor, "N T K"], config: FocusConfig, valid: Bool[Tensor, "N T"] | None = None
+) -> Int[Tensor, "N T"]:
+    """The group of the largest weight of each token, see `assign`."""
+    logits = BALANCES[config.balance].logits
+    if logits is None:
+        return assign(router, scores, config, valid).argmax(-1)
+    # A softmax would cost more than all else here.
+    return logits(scores, _potentials(router, len(scores)), config.temperature).argmax(-1)
+
+
+def _potentials(router: Router, rows: int) -> Float[Tensor, "N K"]:
+    """The potentials of a router's heads, text after text."""
+    return router.potential.reshape(router.num_heads, -1).repeat(rows // router.num_heads, 1)

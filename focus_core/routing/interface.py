@@ -18,7 +18,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from focus_core.attention import AttentionOutput, focus_attention
 from focus_core.errors import FocusError
 from focus_core.routing.cache import append_routing
-from focus_core.routing.layer import HeadVectors, KeyQuery, LayerRouting, assign, heads_in_batch, heads_in_groups
+from focus_core.routing.grouping import groups_of_keys
+from focus_core.routing.layer import HeadVectors, KeyQuery, LayerRouting, heads_in_batch, heads_in_groups
 from focus_core.routing.narrow.cache.layer import PAGE_SIZE, Layout, NarrowLayer
 from focus_core.routing.rules import AttentionCall, Geometry, Rule
 
@@ -183,9 +184,8 @@ def _continued(pending: Pending, query: Tensor, key: Tensor, value: Tensor, geom
     if geometry.dropout > 0:
         raise FocusError("Hard routing has no attention dropout: call model.eval().")
 
-    def groups(plain_key: Tensor) -> Tensor:
-        scores = routing.router(plain_key)
-        return assign(routing.router, scores, routing.config).argmax(-1).unflatten(0, (-1, routing.router.num_heads))
+    def groups(keys: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
+        return groups_of_keys(routing.router, keys, rotation, routing.config)
 
     mask = pending.attention_mask
     return narrow.attend(

@@ -12,8 +12,9 @@ from torch.nn import functional as F
 
 from focus_core.attention import PairCounts, kept_pairs
 from focus_core.errors import FocusError
-from focus_core.routing.balance import BALANCES
+from focus_core.routing.balance import assign, groups_of
 from focus_core.routing.config import FocusConfig
+from focus_core.routing.grouping import groups_of_keys
 from focus_core.routing.narrow.attention import narrow_pairs, narrow_reads
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.rotary import before_rotation
@@ -97,6 +98,9 @@ class LayerRouting:
         """The group of each token as a key, where it is in one."""
         if "key_weights" in vars(self):
             return self.key_weights.argmax(-1)
+        if self.router.from_keys:
+            vectors = self._head_vectors()
+            return groups_of_keys(self.router, vectors.key, vectors.position_embeddings, self.config).flatten(0, 1)
         return groups_of(self.router, self.scores, self.config, self.valid)
 
     @cached_property
@@ -230,30 +234,6 @@ def reading_of(
         page_size=config.page_size,
         full_below=config.full_below,
     )
-
-
-def assign(
-    router: Router, scores: Float[Tensor, "N T K"], config: FocusConfig, valid: Bool[Tensor, "N T"] | None = None
-) -> Float[Tensor, "N T K"]:
-    """Soft assignment of tokens to groups, balanced in each head as `config.balance` says; rows sum to 1."""
-    potential = _potentials(router, len(scores))
-    return BALANCES[config.balance].assign(scores, potential, config.temperature, config.sinkhorn_rounds, valid)
-
-
-def groups_of(
-    router: Router, scores: Float[Tensor, "N T K"], config: FocusConfig, valid: Bool[Tensor, "N T"] | None = None
-) -> Int[Tensor, "N T"]:
-    """The group of the largest weight of each token, see `assign`."""
-    logits = BALANCES[config.balance].logits
-    if logits is None:
-        return assign(router, scores, config, valid).argmax(-1)
-    # A softmax would cost more than all else here.
-    return logits(scores, _potentials(router, len(scores)), config.temperature).argmax(-1)
-
-
-def _potentials(router: Router, rows: int) -> Float[Tensor, "N K"]:
-    """The potentials of a router's heads, text after text."""
-    return router.potential.reshape(router.num_heads, -1).repeat(rows // router.num_heads, 1)
 
 
 def top_k_membership(weights: Float[Tensor, "N T K"], top_k: int) -> Bool[Tensor, "N T K"]:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from focus_core.bench.timing import alternate
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.layer import assign, reading_of
+from focus_core.routing.grouping import groups_of_keys
+from focus_core.routing.layer import reading_of
 from focus_core.routing.model import FocusModel
 from focus_core.routing.narrow.attention import narrow_attention
 from focus_core.routing.narrow.cache.text import CachedText
@@ -69,7 +70,7 @@ def prefill_rates(shape: ModelShape, config: FocusConfig, lengths: Lengths, repe
     query, key, value = _vectors(shape, tokens)
     router = config.new_router(shape.head_dim, shape.kv_heads, torch.Generator().manual_seed(0))
     router.centroids.data.copy_(key[0, :, :: tokens // config.num_groups][:, : config.num_groups])
-    groups = assign(router, router(key), config).argmax(-1)[None]
+    groups = groups_of_keys(router, key, None, config)
 
     def sparse(share: float) -> Any:
         reading = reading_of(config, config.top_k, share, spread=(0.1,) * shape.heads)
@@ -77,7 +78,7 @@ def prefill_rates(shape: ModelShape, config: FocusConfig, lengths: Lengths, repe
 
     calls: dict[str, Callable[[], Any]] = {
         "full": lambda: F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True),
-        "assign": lambda: assign(router, router(key), config).argmax(-1),
+        "assign": lambda: groups_of_keys(router, key, None, config),
         "few": lambda: sparse(SHARES[0]),
         "more": lambda: sparse(SHARES[1]),
     }

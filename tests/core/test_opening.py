@@ -12,7 +12,7 @@ from focus_core.errors import FocusError
 from focus_core.report.corpus import scan
 from focus_core.report.from_trace import report_from_trace
 from focus_core.report.stream import StreamSettings, collect
-from focus_core.routing.layer import assign
+from focus_core.routing.balance import assign
 
 TEXT = "The ship came in at dawn, and nobody spoke of it again."
 

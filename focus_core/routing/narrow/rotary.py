@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,48 +13,75 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 
-def before_rotation(
-    key: Float[Tensor, "B Hkv T D"], position_embeddings: tuple[Tensor, Tensor] | None
-) -> Float[Tensor, "B Hkv T D"]:
-    """Keys as they were before rotary embedding, in the key's dtype or float32, whichever is wider.
+class RotatedPairs(NamedTuple):
+    """Which components of a key are turned together; number p of these pairs is turned by one angle.
 
-    Families lay out the cosines in three ways: once for each half of the width (Llama, Qwen, Gemma), twice in a row
-    (Cohere), or without the repetition (GPT-OSS). Width beyond the cosines is not rotated.
+    Attributes:
+        count: pairs; the components beyond 2 `count` stay as they are.
+        step: the first component of pair p is p `step`.
+        apart: the second one is so far behind the first.
+        angle_step: cosine and sine of pair p are at p `angle_step`.
+    """
+
+    count: int
+    step: int
+    apart: int
+    angle_step: int
+
+
+def rotated_pairs(position_embeddings: tuple[Tensor, Tensor]) -> RotatedPairs:
+    """The layout of rotary embedding, told by its cosines.
+
+    Families lay them out in three ways: once for each half of the width (Llama, Qwen, Gemma), twice in a row (Cohere),
+    or without the repetition (GPT-OSS).
 
     Args:
-        key: as attention gets them.
-        position_embeddings: cosines and sines, (B or 1, T, r) each, as Transformers gives them to attention modules;
-            None for a model without rotary embedding.
+        position_embeddings: cosines and sines, (B or 1, T, r) each, as Transformers gives them to attention modules.
 
     Raises:
         FocusError: position embeddings of another form.
     """
-    if position_embeddings is None:
-        return key
     if not isinstance(position_embeddings, tuple) or any(part.ndim != 3 for part in position_embeddings):
         raise FocusError(
             "Narrow groups need keys before rotary embedding, and this model rotates them in a way that Focus does not "
             "know: use router='head'."
         )
+    cos = position_embeddings[0]
+    width = cos.shape[-1]
+    half = width // 2
+    if width % 2 == 0 and torch.equal(cos[..., :half], cos[..., half:]):
+        return RotatedPairs(half, 1, half, 1)
+    if width % 2 == 0 and torch.equal(cos[..., ::2], cos[..., 1::2]):
+        return RotatedPairs(half, 2, 1, 2)
+    return RotatedPairs(width, 1, width, 1)
+
+
+def before_rotation(
+    key: Float[Tensor, "B Hkv T D"], position_embeddings: tuple[Tensor, Tensor] | None
+) -> Float[Tensor, "B Hkv T D"]:
+    """Keys as they were before rotary embedding, in the key's dtype or float32, whichever is wider.
+
+    Width beyond the cosines is not rotated.
+
+    Args:
+        key: as attention gets them.
+        position_embeddings: see `rotated_pairs`; None for a model without rotary embedding.
+
+    Raises:
+        FocusError: position embeddings of a form that is not known.
+    """
+    if position_embeddings is None:
+        return key
+    pairs = rotated_pairs(position_embeddings)
     compute = torch.promote_types(key.dtype, torch.float32)
-    cos, sin = (part[:, None].to(key.device, compute) for part in position_embeddings)
-    first, second = cos.chunk(2, -1)
-    in_a_row = False
-    if not torch.equal(first, second):
-        in_a_row = torch.equal(cos[..., ::2], cos[..., 1::2])
-        if not in_a_row:
-            cos, sin = (torch.cat([part, part], -1) for part in (cos, sin))
+    angles = slice(0, pairs.count * pairs.angle_step, pairs.angle_step)
+    cos, sin = (part[:, None, :, angles].to(key.device, compute) for part in position_embeddings)
     # Some families scale both by a factor; dividing by its square gives the unscaled key.
     squares = cos.square() + sin.square()
     cos, sin = cos / squares, sin / squares
-    turned, rest = key.to(compute).tensor_split([cos.shape[-1]], -1)
-    plain = turned * cos
-    if in_a_row:
-        halves = slice(0, None, 2), slice(1, None, 2)
-    else:
-        middle = cos.shape[-1] // 2
-        halves = slice(middle), slice(middle, None)
-    # In place: each pass over the keys of a long text takes its time.
-    for own, other, sign in ((halves[0], halves[1], 1), (halves[1], halves[0], -1)):
-        plain[..., own].addcmul_(turned[..., other], sin[..., own], value=sign)
-    return torch.cat([plain, rest], -1) if rest.shape[-1] else plain
+    places = [slice(start, start + pairs.count * pairs.step, pairs.step) for start in (0, pairs.apart)]
+    plain = key.to(compute, copy=True)
+    first, second = (key[..., each].to(compute) for each in places)
+    plain[..., places[0]] = torch.addcmul(first * cos, second, sin)
+    plain[..., places[1]] = torch.addcmul(second * cos, first, sin, value=-1)
+    return plain

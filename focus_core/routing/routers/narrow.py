@@ -113,9 +113,7 @@ class NarrowRouter(Router):
         key, centroids = hidden_states.float(), self.centroids.float()
         if self.cosine:
             return (F.normalize(key, dim=-1) @ F.normalize(centroids, dim=-1).mT).flatten(0, 1)
-        lengths = centroids.square().sum(-1)[:, None] / -2
-        repeated = (each.expand(len(key), -1, -1, -1).flatten(0, 1) for each in (lengths, centroids.mT))
-        return torch.baddbmm(next(repeated), key.flatten(0, 1), next(repeated))
+        return (key @ centroids.mT - centroids.square().sum(-1)[:, None] / 2).flatten(0, 1)
 
     def read(
         self, hidden_states: Float[Tensor, "B T d"], key_weights: Float[Tensor, "N T K"], temperature: float

@@ -27,7 +27,7 @@ from focus_core.report.model import DROPPED
 from focus_core.report.run import write_report
 from focus_core.report.saved import read_report
 from focus_core.report.stream import STATE, StreamSettings, collect, forget
-from focus_core.routing.layer import assign
+from focus_core.routing.balance import assign
 
 
 @pytest.mark.parametrize("longest", [10, 33, 1000])

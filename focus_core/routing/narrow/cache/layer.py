@@ -19,7 +19,6 @@ from focus_core.attention import AttentionOutput
 from focus_core.errors import FocusError
 from focus_core.routing.narrow.cache.text import CachedText, Rotation
 from focus_core.routing.narrow.reading import Reading
-from focus_core.routing.narrow.rotary import before_rotation
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -115,7 +114,7 @@ class NarrowLayer(CacheLayerMixin):
         key: Float[Tensor, "B H n D"],
         value: Float[Tensor, "B H n Dv"],
         rotation: Rotation,
-        groups: Callable[[Tensor], Tensor],
+        groups: Callable[[Tensor, Rotation], Tensor],
         real: Bool[Tensor, "B S"] | None,
         layout: Layout,
         reading: Reading,
@@ -130,7 +129,7 @@ class NarrowLayer(CacheLayerMixin):
             key: position-encoded.
             value: of the same tokens.
             rotation: cosines and sines of the new tokens, (B or 1, n, r).
-            groups: (1, H, m) of keys before position encoding (1, H, m, D).
+            groups: gives those, (1, H, m), of keys (1, H, m, D) with their rotation.
             real: False for padding, over all tokens so far; None without.
             layout: as in `fill`.
             reading: window, sinks, borders and budget.
@@ -149,7 +148,7 @@ class NarrowLayer(CacheLayerMixin):
         key, value = key.detach(), value.detach()
 
         def assign(keys: Tensor, rotated: Rotation) -> Tensor:
-            return groups(before_rotation(keys[None], rotated))[0]
+            return groups(keys[None], rotated)[0]
 
         if real is None and len(self.texts) == 1:
             found = self.texts[0].attend(query[0], key[0], value[0], rotation, assign, reading, scale, softcap)

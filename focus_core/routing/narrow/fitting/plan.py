@@ -47,7 +47,9 @@ def plan_levels(
         spent = costs[:, 0].copy()
         np.add.at(spent, steps, (budget - costs[:, 0].sum() - before).clip(0, price))
         for row, corners in enumerate(hulls):
-            levels[place, row] = np.interp(spent[row], costs[row, corners], np.asarray(measured)[corners])
+            own = np.asarray(measured)[corners]
+            # Rounding leaves the line at its ends.
+            levels[place, row] = np.interp(spent[row], costs[row, corners], own).clip(own.min(), own.max())
     return levels
 
 

@@ -26,7 +26,8 @@ from focus_core import FocusConfig, FocusError, FocusModel, retrofit
 from focus_core.attention import focus_attention
 from focus_core.evaluation.perplexity import evaluate
 from focus_core.evaluation.retention import retention
-from focus_core.routing.layer import LayerRouting, assign, groups_of
+from focus_core.routing.balance import assign, groups_of
+from focus_core.routing.layer import LayerRouting
 from focus_core.routing.narrow.fitting.fit import even_potentials, fit_narrow
 from focus_core.routing.narrow.reference import narrow_reference
 from focus_core.routing.rules import Rule, attend_hard, hard_groups

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -17,6 +17,7 @@ curves = st.integers(1, 6).flatmap(
 
 
 @settings(deadline=None)
+@example(curves=[[1.0, 0.0, 0.0, 0.0, 0.0]], prices=[0.1666763871908188] + 5 * [1.0], mean=1.0)
 @given(curves=curves, prices=st.lists(st.floats(0.1, 9), min_size=6, max_size=6), mean=st.floats(0, 1))
 def test_the_plan_is_the_optimum(curves, prices, mean):
     places = np.array([0.0, 0.1, 0.2, 0.5, 1.0])

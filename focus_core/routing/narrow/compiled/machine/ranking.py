@@ -15,7 +15,9 @@ from numba.core import cgutils
 from focus_core.routing.narrow.compiled.machine.llvm import (
     BITS,
     F32,
+    I32,
     I64,
+    INTS,
     LANES,
     MASKED,
     Builder,
@@ -250,3 +252,39 @@ def _lowest(context: Any, builder: Builder, signature: Any, args: Sequence[Any])
 def lowest(typing: Any, bits: Any):
     """Place of the lowest bit of a number that is not 0."""
     return types.int64(types.int64), _lowest
+
+
+def _place_of_largest(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
+    values, bias, factor, tiles = args
+    factors, best = splat(builder, factor), variable(builder, MASKED)
+    place = cgutils.alloca_once(builder, INTS)
+    builder.store(ir.Constant(INTS, [0] * LANES), place)
+    with cgutils.for_range(builder, tiles) as loop:
+        here = builder.mul(loop.index, whole(4 * LANES))
+        found = fma(builder, factors, load(builder, builder.add(values, here)), load(builder, builder.add(bias, here)))
+        more = builder.fcmp_ordered(">", found, builder.load(best))
+        builder.store(builder.select(more, found, builder.load(best)), best)
+        tile = splat(builder, builder.trunc(loop.index, I32))
+        builder.store(builder.select(more, tile, builder.load(place)), place)
+    most = splat(builder, call_llvm(builder, "vector.reduce.fmax", F32, [builder.load(best)], fast=True))
+    places = builder.add(
+        builder.mul(builder.load(place), ir.Constant(INTS, [LANES] * LANES)), ir.Constant(INTS, list(range(LANES)))
+    )
+    there = builder.fcmp_ordered("==", builder.load(best), most)
+    places = builder.select(there, places, ir.Constant(INTS, [2**31 - 1] * LANES))
+    kind = ir.FunctionType(I32, [INTS])
+    smallest = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.smin.v{LANES}i32")
+    return builder.sext(builder.call(smallest, [places]), I64)
+
+
+@in_llvm
+def place_of_largest(typing: Any, values: Any, bias: Any, factor: Any, tiles: Any):
+    """Place of the largest ``factor x + bias``, of equal ones the first.
+
+    Args:
+        values: address of x, float32 in whole tiles of 16.
+        bias: address of as many float32.
+        factor: float32.
+        tiles: of numbers.
+    """
+    return types.int64(types.int64, types.int64, types.float32, types.int64), _place_of_largest
