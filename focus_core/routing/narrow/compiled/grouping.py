@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TOKENS = 16
 """Tokens whose keys are taken at once, a multiple of `ROWS`."""
 PART = 512
-"""Tokens of a part for a thread."""
+"""Fewer tokens are no part for a thread."""
 LEAST_LENGTH = np.float32(1e-12)
 """Keys are not divided by less, as in `torch.nn.functional.normalize`."""
 
@@ -64,13 +64,15 @@ def group_keys(
     _lay_out(_array(centroids.float()), _array(potential.float()), np.float32(factor), cosine, tiles, bias)
     groups = torch.empty(batch, heads, length, dtype=torch.int64)
 
+    part = max(PART, -(-length // torch.get_num_threads()))
+
     def group_part(task: tuple[int, int]) -> None:
         text, start = task
-        cos, sin = (part[min(text, len(part) - 1)] for part in angles)
-        stop = min(start + PART, length)
+        cos, sin = (each[min(text, len(each) - 1)] for each in angles)
+        stop = min(start + part, length)
         _group(keys[text], cos, sin, pairs, tiles, bias, np.float32(factor), cosine, start, stop, groups[text].numpy())
 
-    in_threads(group_part, [(text, start) for text in range(batch) for start in range(0, length, PART)])
+    in_threads(group_part, [(text, start) for text in range(batch) for start in range(0, length, part)])
     return groups
 
 

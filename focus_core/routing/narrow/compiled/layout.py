@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from focus_core.routing.narrow.compiled.machine.llvm import LANES
-from focus_core.routing.narrow.compiled.machine.memory import zeros
+from focus_core.routing.narrow.compiled.machine.memory import empty
 
 
 class Head(NamedTuple):
@@ -46,18 +46,16 @@ class Head(NamedTuple):
     value_tiles: np.ndarray
 
 
-def laid_out(
+def unfilled(
     query: np.ndarray,
     first: int,
     scale: float,
     key: np.ndarray,
     value: np.ndarray,
-    groups: np.ndarray,
     num_groups: int,
     page_size: int,
-    sink_tokens: int,
 ) -> Head:
-    """Lay out one head; time and memory grow with T (D + Dv).
+    """One head with room for as many pages as there can be; `filled` writes them.
 
     Args:
         query: (T, H, D), see `Head`.
@@ -65,92 +63,161 @@ def laid_out(
         scale: factor of the dot products.
         key: (T, D), float32 or the bits of bfloat16 in int16.
         value: (T, Dv), likewise.
-        groups: (T,) int32, 0 to K - 1.
         num_groups: K.
         page_size: keys of a page, 16 at most.
-        sink_tokens: first keys, which fill no page.
     """
-    length, width = key.shape
-    page, place = np.full((2, length), -1, np.int32)
-    order = np.empty(length, np.int64)
-    most = _number_pages(groups, num_groups, page_size, sink_tokens, page, place, order)
-    tiles, value_width = -(-length // LANES), value.shape[1]
-    half = key.dtype == np.int16
+    (length, width), value_width, half = key.shape, value.shape[1], key.dtype == np.int16
+    most, tiles = length // page_size + num_groups, -(-length // LANES)
     scales = (np.float32(1), np.float32(scale)) if half else (np.float32(scale), np.float32(1))
     shapes = ((width // 2, LANES, 2), (LANES // 2, value_width, 2)) if half else ((width, LANES), (LANES, value_width))
-    keys, values = ([zeros((count, *shape), key.dtype) for count in (most, tiles)] for shape in shapes)
-    head = Head(query, first, *scales, key, value, page, order[:most], keys[0], values[0], keys[1], values[1])
-    (_fill_halves if half else _fill)(head, place)
-    return head
+    by_page, by_time = ([empty((count, *shape), key.dtype) for shape in shapes] for count in (most, tiles))
+    page, order = np.empty(length, np.int32), np.empty(most, np.int64)
+    return Head(query, first, *scales, key, value, page, order, *by_page, *by_time)
+
+
+def filled(head: Head, groups: np.ndarray, num_groups: int, page_size: int, sink_tokens: int) -> Head:
+    """Lay out the keys and values of one head; time and memory grow with T (D + Dv).
+
+    One call of compiled code: a thread that asks for Python's lock again and again waits for the others.
+
+    Args:
+        head: from `unfilled`.
+        groups: (T,) int32, 0 to K - 1.
+        num_groups: K.
+        page_size: as in `unfilled`.
+        sink_tokens: first keys, which fill no page.
+    """
+    settings = num_groups, page_size, sink_tokens, head.page, head.order
+    if head.key.dtype == np.int16:
+        # Two dimensions of a key are copied at once.
+        keys = (part.reshape(*part.shape[:2], -1).view(np.int32) for part in (head.key_pages, head.key_tiles))
+        count = _fill_halves(
+            head.key.view(np.int32), head.value, groups, *settings, *keys, head.value_pages, head.value_tiles
+        )
+    else:
+        keys = head.key_pages, head.key_tiles
+        count = _fill(head.key, head.value, groups, *settings, *keys, head.value_pages, head.value_tiles)
+    parts = (getattr(head, name)[:count] for name in ("order", "key_pages", "value_pages"))
+    return head._replace(**dict(zip(("order", "key_pages", "value_pages"), parts)))
 
 
 @njit(nogil=True, cache=True)
-def _number_pages(
+def _fill(
+    key: np.ndarray,
+    value: np.ndarray,
     groups: np.ndarray,
     num_groups: int,
     page_size: int,
     sink_tokens: int,
     page: np.ndarray,
-    place: np.ndarray,
     order: np.ndarray,
+    key_pages: np.ndarray,
+    key_tiles: np.ndarray,
+    value_pages: np.ndarray,
+    value_tiles: np.ndarray,
 ) -> int:
-    """Write page, place and order; the number of pages."""
-    newest, members = np.full(num_groups, -1, np.int32), np.zeros(num_groups, np.int64)
-    pages = 0
+    """Write all that is written of a head; the number of pages."""
+    members, count = _number_pages(groups, num_groups, page_size, sink_tokens, page, order)
+    in_time = _in_time(len(key))
+    _gather_keys(key, members[:count], key_pages)
+    _gather_keys(key, in_time, key_tiles)
+    _gather_values(value, members[:count], value_pages)
+    _gather_values(value, in_time, value_tiles)
+    return count
+
+
+@njit(nogil=True, cache=True)
+def _fill_halves(
+    key: np.ndarray,
+    value: np.ndarray,
+    groups: np.ndarray,
+    num_groups: int,
+    page_size: int,
+    sink_tokens: int,
+    page: np.ndarray,
+    order: np.ndarray,
+    key_pages: np.ndarray,
+    key_tiles: np.ndarray,
+    value_pages: np.ndarray,
+    value_tiles: np.ndarray,
+) -> int:
+    """`_fill` in bfloat16, with pairs of dimensions of keys as one number."""
+    members, count = _number_pages(groups, num_groups, page_size, sink_tokens, page, order)
+    in_time = _in_time(len(key))
+    _gather_keys(key, members[:count], key_pages)
+    _gather_keys(key, in_time, key_tiles)
+    _gather_value_pairs(value, members[:count], value_pages)
+    _gather_value_pairs(value, in_time, value_tiles)
+    return count
+
+
+@njit(nogil=True, cache=True)
+def _number_pages(
+    groups: np.ndarray, num_groups: int, page_size: int, sink_tokens: int, page: np.ndarray, order: np.ndarray
+) -> tuple[np.ndarray, int]:
+    """Write the page of each key and the order of pages; the keys of pages (M, 16), -1 for none, and their number."""
+    newest, counts = np.full(num_groups, -1, np.int32), np.zeros(num_groups, np.int64)
+    members, pages = np.full((len(order), LANES), -1, np.int32), 0
+    page[:sink_tokens] = -1
     for token in range(sink_tokens, len(groups)):
         group = groups[token]
-        if members[group] % page_size == 0:
+        place = counts[group] % page_size
+        if place == 0:
             newest[group] = pages
-            order[pages] = np.int64(group) * len(groups) + members[group]
+            order[pages] = np.int64(group) * len(groups) + counts[group]
             pages += 1
-        page[token], place[token] = newest[group], members[group] % page_size
-        members[group] += 1
-    return pages
+        page[token] = newest[group]
+        members[newest[group], place] = token
+        counts[group] += 1
+    return members, pages
 
 
 @njit(nogil=True, cache=True)
-def _fill(head: Head, place: np.ndarray) -> None:
-    """Copy keys and values to their pages and tiles."""
-    for token in range(len(head.page)):
-        tile, lane = token // LANES, token % LANES
-        number, slot = head.page[token], place[token]
-        for column in range(head.key.shape[1]):
-            head.key_tiles[tile, column, lane] = head.key[token, column]
-            if number >= 0:
-                head.key_pages[number, column, slot] = head.key[token, column]
-        for column in range(head.value.shape[1]):
-            head.value_tiles[tile, lane, column] = head.value[token, column]
-            if number >= 0:
-                head.value_pages[number, slot, column] = head.value[token, column]
-
-
-def _fill_halves(head: Head, place: np.ndarray) -> None:
-    """Copy keys and values in bfloat16 to their pages and tiles."""
-    # Two dimensions of a key are copied at once.
-    key, tiles, pages = (part.view(np.int32) for part in (head.key, head.key_tiles, head.key_pages))
-    _copy_halves(key, tiles[..., 0], pages[..., 0], head.value, head.value_tiles, head.value_pages, head.page, place)
+def _in_time(length: int) -> np.ndarray:
+    """(T / 16, 16): all keys in their order, -1 behind the last one."""
+    tiles = -(-length // LANES)
+    found = np.full(tiles * LANES, -1, np.int32)
+    for token in range(length):
+        found[token] = token
+    return found.reshape(tiles, LANES)
 
 
 @njit(nogil=True, cache=True)
-def _copy_halves(
-    key: np.ndarray,
-    key_tiles: np.ndarray,
-    key_pages: np.ndarray,
-    value: np.ndarray,
-    value_tiles: np.ndarray,
-    value_pages: np.ndarray,
-    page: np.ndarray,
-    place: np.ndarray,
-) -> None:
-    """Keys are pairs of dimensions: (T, D / 2), and (..., D / 2, 16)."""
-    for token in range(len(page)):
-        tile, lane = token // LANES, token % LANES
-        number, slot = page[token], place[token]
-        for pair in range(key.shape[1]):
-            key_tiles[tile, pair, lane] = key[token, pair]
-            if number >= 0:
-                key_pages[number, pair, slot] = key[token, pair]
-        for column in range(value.shape[1]):
-            value_tiles[tile, lane // 2, column, lane % 2] = value[token, column]
-            if number >= 0:
-                value_pages[number, slot // 2, column, slot % 2] = value[token, column]
+def _gather_keys(key: np.ndarray, members: np.ndarray, keys: np.ndarray) -> None:
+    """Write the columns of 16 keys side by side, block by block: a block fits the first cache."""
+    tokens = np.empty(LANES, np.int64)
+    for block in range(len(members)):
+        count = 0
+        for lane in range(LANES):
+            count += members[block, lane] >= 0
+            tokens[lane] = max(members[block, lane], 0)
+        for column in range(key.shape[1]):
+            for lane in range(LANES):
+                keys[block, column, lane] = key[tokens[lane], column]
+        if count < LANES:
+            for column in range(key.shape[1]):
+                keys[block, column, count:] = 0
+
+
+@njit(nogil=True, cache=True)
+def _gather_values(value: np.ndarray, members: np.ndarray, values: np.ndarray) -> None:
+    """Write 16 values one after another, block by block."""
+    for block in range(len(members)):
+        for lane in range(LANES):
+            token = members[block, lane]
+            for column in range(value.shape[1]):
+                values[block, lane, column] = value[token, column] if token >= 0 else np.float32(0)
+
+
+@njit(nogil=True, cache=True)
+def _gather_value_pairs(value: np.ndarray, members: np.ndarray, values: np.ndarray) -> None:
+    """Write 16 values in twos, the numbers of both beside each other, block by block."""
+    none = np.zeros(value.shape[1], value.dtype)
+    for block in range(len(members)):
+        for pair in range(LANES // 2):
+            first, second = members[block, 2 * pair], members[block, 2 * pair + 1]
+            one = value[first] if first >= 0 else none
+            other = value[second] if second >= 0 else none
+            for column in range(value.shape[1]):
+                values[block, pair, column, 0] = one[column]
+                values[block, pair, column, 1] = other[column]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from focus_core.attention.cpu.threads import in_threads
 from focus_core.routing.narrow.compiled.kernel import Settings, attend
-from focus_core.routing.narrow.compiled.layout import Head, laid_out
+from focus_core.routing.narrow.compiled.layout import Head, filled, unfilled
 from focus_core.routing.narrow.compiled.levels import Levels, levels_between
 from focus_core.routing.narrow.compiled.machine.llvm import LANES
 from focus_core.routing.narrow.compiled.machine.memory import COMPILED, as_array
@@ -109,27 +109,27 @@ def prefill(
     outputs = as_array(output)
 
     def lay_out(n: int) -> Head:
-        text, head = divmod(n, kv_heads)
-        of_keys = keys[n], values[n], labels[n], num_groups, page_size, reading.sink_tokens
-        return laid_out(queries[text], head * group, scale, *of_keys)
+        return filled(empty_heads[n], labels[n], num_groups, page_size, reading.sink_tokens)
 
     def attend_part(task: tuple[int, int, int]) -> np.ndarray:
         start, stop, n = task
-        # A thread takes the room that another one, or its own last part, has left.
-        try:
-            room = rooms.pop()
-        except IndexError:
-            room = _room(laid[n], group, max(len(head.key_pages) for head in laid), span * group, half)
+        room = rooms.pop()
         results = outputs[n // kv_heads], logsumexp[n // kv_heads]
         found = attend(laid[n], settings, levels[n], spread_weights[n], start, stop, span, *room, *results)
         rooms.append(room)
         return found
 
-    rooms: list[tuple[Span, Sums, Choice, Half | None]] = []
+    # Memory is taken before the threads begin: each array would have them wait for Python's lock.
+    empty_heads = [
+        unfilled(queries[n // kv_heads], n % kv_heads * group, scale, keys[n], values[n], num_groups, page_size)
+        for n in range(total)
+    ]
+    laid = in_threads(lay_out, range(total))
+    most = max(len(head.key_pages) for head in laid)
+    rooms = [_room(laid[0], group, most, span * group, half) for _ in range(torch.get_num_threads())]
     # The last parts have the most keys before them, so they come first.
     starts = range(begin, length, part)
     tasks = [(at, min(at + part, length), n) for at in reversed(starts) for n in range(total)]
-    laid = in_threads(lay_out, range(total))
     for (*_, n), count in zip(tasks, in_threads(attend_part, tasks)):
         pairs_read[n] += count
     return Prefill(
