@@ -329,12 +329,13 @@ def _problem(
 def _tensors(
     settings: BenchSettings, tokens: int, dtype: torch.dtype, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normal query, key and value."""
+    """Normal query, key and value, with the heads of a token side by side, as models give them to attention."""
     generator = generator or torch.Generator().manual_seed(settings.seed)
     query, key, value = (
         torch.randn(1, heads, tokens, settings.head_dim, generator=generator).to(settings.device, dtype)
         for heads in (settings.heads, settings.kv_heads, settings.kv_heads)
     )
+    query, key, value = (part.transpose(1, 2).contiguous().transpose(1, 2) for part in (query, key, value))
     return query, key, value
 
 

@@ -88,7 +88,8 @@ def _ratio(place: int, shape: tuple[int, int, int], config: FocusConfig, dtype: 
     heads, kv_heads, head_dim = shape
 
     def normal(rows: int) -> torch.Tensor:
-        return torch.randn(1, rows, tokens, head_dim, generator=generator).to(device, dtype)
+        # The heads of a token lie side by side, as models give them to attention.
+        return torch.randn(1, tokens, rows, head_dim, generator=generator).to(device, dtype).transpose(1, 2)
 
     query, key, value = normal(heads), normal(kv_heads), normal(kv_heads)
     groups = torch.randint(config.num_groups, (1, kv_heads, tokens), generator=generator).to(device)

@@ -17,13 +17,13 @@ class RotatedPairs(NamedTuple):
     """Which components of a key are turned together; number p of these pairs is turned by one angle.
 
     Attributes:
-        count: pairs; the components beyond 2 `count` stay as they are.
+        number: of pairs; the components beyond twice as many stay as they are.
         step: the first component of pair p is p `step`.
         apart: the second one is so far behind the first.
         angle_step: cosine and sine of pair p are at p `angle_step`.
     """
 
-    count: int
+    number: int
     step: int
     apart: int
     angle_step: int
@@ -74,12 +74,12 @@ def before_rotation(
         return key
     pairs = rotated_pairs(position_embeddings)
     compute = torch.promote_types(key.dtype, torch.float32)
-    angles = slice(0, pairs.count * pairs.angle_step, pairs.angle_step)
+    angles = slice(0, pairs.number * pairs.angle_step, pairs.angle_step)
     cos, sin = (part[:, None, :, angles].to(key.device, compute) for part in position_embeddings)
     # Some families scale both by a factor; dividing by its square gives the unscaled key.
     squares = cos.square() + sin.square()
     cos, sin = cos / squares, sin / squares
-    places = [slice(start, start + pairs.count * pairs.step, pairs.step) for start in (0, pairs.apart)]
+    places = [slice(start, start + pairs.number * pairs.step, pairs.step) for start in (0, pairs.apart)]
     plain = key.to(compute, copy=True)
     first, second = (key[..., each].to(compute) for each in places)
     plain[..., places[0]] = torch.addcmul(first * cos, second, sin)

@@ -119,7 +119,7 @@ def _group(
 ) -> None:
     """Groups of the keys from `start` to `stop` of all heads, of one text (T, H, D)."""
     heads, number, even, stride = keys.shape[1], tiles.shape[1], tiles.shape[2], bias.shape[1]
-    count, step, apart, angle_step = pairs.count, pairs.step, pairs.apart, pairs.angle_step
+    count, step, apart, angle_step = pairs.number, pairs.step, pairs.apart, pairs.angle_step
     turns = np.empty((TOKENS, 2, count), np.float32)
     plain, products = np.zeros((TOKENS, even), np.float32), np.empty((ROWS, stride), np.float32)
     plain_at, products_at = plain.ctypes.data, products.ctypes.data

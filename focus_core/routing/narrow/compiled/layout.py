@@ -70,9 +70,9 @@ def unfilled(
     most, tiles = length // page_size + num_groups, -(-length // LANES)
     scales = (np.float32(1), np.float32(scale)) if half else (np.float32(scale), np.float32(1))
     shapes = ((width // 2, LANES, 2), (LANES // 2, value_width, 2)) if half else ((width, LANES), (LANES, value_width))
-    by_page, by_time = ([empty((count, *shape), key.dtype) for shape in shapes] for count in (most, tiles))
+    pages, in_time = ([empty((count, *shape), key.dtype) for shape in shapes] for count in (most, tiles))
     page, order = np.empty(length, np.int32), np.empty(most, np.int64)
-    return Head(query, first, *scales, key, value, page, order, *by_page, *by_time)
+    return Head(query, first, *scales, key, value, page, order, pages[0], pages[1], in_time[0], in_time[1])
 
 
 def filled(head: Head, groups: np.ndarray, num_groups: int, page_size: int, sink_tokens: int) -> Head:
