@@ -68,11 +68,12 @@ def unfilled(
     """
     (length, width), value_width, half = key.shape, value.shape[1], key.dtype == np.int16
     most, tiles = length // page_size + num_groups, -(-length // LANES)
-    scales = (np.float32(1), np.float32(scale)) if half else (np.float32(scale), np.float32(1))
+    scales = (1.0, scale) if half else (scale, 1.0)
     shapes = ((width // 2, LANES, 2), (LANES // 2, value_width, 2)) if half else ((width, LANES), (LANES, value_width))
     pages, in_time = ([empty((count, *shape), key.dtype) for shape in shapes] for count in (most, tiles))
     page, order = np.empty(length, np.int32), np.empty(most, np.int64)
-    return Head(query, first, *scales, key, value, page, order, pages[0], pages[1], in_time[0], in_time[1])
+    before, after = np.float32(scales[0]), np.float32(scales[1])
+    return Head(query, first, before, after, key, value, page, order, pages[0], pages[1], in_time[0], in_time[1])
 
 
 def filled(head: Head, groups: np.ndarray, num_groups: int, page_size: int, sink_tokens: int) -> Head:
@@ -87,18 +88,16 @@ def filled(head: Head, groups: np.ndarray, num_groups: int, page_size: int, sink
         page_size: as in `unfilled`.
         sink_tokens: first keys, which fill no page.
     """
-    settings = num_groups, page_size, sink_tokens, head.page, head.order
-    if head.key.dtype == np.int16:
+    key, pages, in_time, fill = head.key, head.key_pages, head.key_tiles, _fill
+    if key.dtype == np.int16:
         # Two dimensions of a key are copied at once.
-        keys = (part.reshape(*part.shape[:2], -1).view(np.int32) for part in (head.key_pages, head.key_tiles))
-        count = _fill_halves(
-            head.key.view(np.int32), head.value, groups, *settings, *keys, head.value_pages, head.value_tiles
-        )
-    else:
-        keys = head.key_pages, head.key_tiles
-        count = _fill(head.key, head.value, groups, *settings, *keys, head.value_pages, head.value_tiles)
-    parts = (getattr(head, name)[:count] for name in ("order", "key_pages", "value_pages"))
-    return head._replace(**dict(zip(("order", "key_pages", "value_pages"), parts)))
+        key, fill = key.view(np.int32), _fill_halves
+        pages, in_time = (part.reshape(*part.shape[:2], -1).view(np.int32) for part in (pages, in_time))
+    settings = num_groups, page_size, sink_tokens, head.page, head.order
+    count = fill(key, head.value, groups, *settings, pages, in_time, head.value_pages, head.value_tiles)
+    return head._replace(
+        order=head.order[:count], key_pages=head.key_pages[:count], value_pages=head.value_pages[:count]
+    )
 
 
 @njit(nogil=True, cache=True)
