@@ -88,13 +88,13 @@ def filled(head: Head, groups: np.ndarray, num_groups: int, page_size: int, sink
         page_size: as in `unfilled`.
         sink_tokens: first keys, which fill no page.
     """
-    key, pages, in_time, fill = head.key, head.key_pages, head.key_tiles, _fill
+    key, pages, in_time = head.key, head.key_pages, head.key_tiles
     if key.dtype == np.int16:
         # Two dimensions of a key are copied at once.
-        key, fill = key.view(np.int32), _fill_halves
+        key = key.view(np.int32)
         pages, in_time = (part.reshape(*part.shape[:2], -1).view(np.int32) for part in (pages, in_time))
     settings = num_groups, page_size, sink_tokens, head.page, head.order
-    count = fill(key, head.value, groups, *settings, pages, in_time, head.value_pages, head.value_tiles)
+    count = _fill(key, head.value, groups, *settings, pages, in_time, head.value_pages, head.value_tiles)
     return head._replace(
         order=head.order[:count], key_pages=head.key_pages[:count], value_pages=head.value_pages[:count]
     )
@@ -115,38 +115,17 @@ def _fill(
     value_pages: np.ndarray,
     value_tiles: np.ndarray,
 ) -> int:
-    """Write all that is written of a head; the number of pages."""
+    """Write all that is written of a head; the number of pages. In bfloat16 two dimensions of a key are one number."""
     members, count = _number_pages(groups, num_groups, page_size, sink_tokens, page, order)
     in_time = _in_time(len(key))
     _gather_keys(key, members[:count], key_pages)
     _gather_keys(key, in_time, key_tiles)
-    _gather_values(value, members[:count], value_pages)
-    _gather_values(value, in_time, value_tiles)
-    return count
-
-
-@njit(nogil=True, cache=True)
-def _fill_halves(
-    key: np.ndarray,
-    value: np.ndarray,
-    groups: np.ndarray,
-    num_groups: int,
-    page_size: int,
-    sink_tokens: int,
-    page: np.ndarray,
-    order: np.ndarray,
-    key_pages: np.ndarray,
-    key_tiles: np.ndarray,
-    value_pages: np.ndarray,
-    value_tiles: np.ndarray,
-) -> int:
-    """`_fill` in bfloat16, with pairs of dimensions of keys as one number."""
-    members, count = _number_pages(groups, num_groups, page_size, sink_tokens, page, order)
-    in_time = _in_time(len(key))
-    _gather_keys(key, members[:count], key_pages)
-    _gather_keys(key, in_time, key_tiles)
-    _gather_value_pairs(value, members[:count], value_pages)
-    _gather_value_pairs(value, in_time, value_tiles)
+    for of, values in ((members[:count], value_pages), (in_time, value_tiles)):
+        # Known while this is compiled: one of the two is.
+        if value_pages.ndim == 4:
+            _gather_value_pairs(value, of, values)
+        else:
+            _gather_values(value, of, values)
     return count
 
 
