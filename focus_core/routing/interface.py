@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from focus_core.attention import AttentionOutput, focus_attention
@@ -21,7 +22,7 @@ from focus_core.routing.cache import append_routing
 from focus_core.routing.grouping import groups_of_keys
 from focus_core.routing.layer import HeadVectors, KeyQuery, LayerRouting, heads_in_batch, heads_in_groups
 from focus_core.routing.narrow.cache.layer import PAGE_SIZE, Layout, NarrowLayer
-from focus_core.routing.rules import AttentionCall, Geometry, Rule
+from focus_core.routing.rules import RULES, AttentionCall, Geometry, Rule
 
 NAME = "focus"
 PENDING = "_focus_pending"
@@ -107,6 +108,9 @@ def _attention(
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     if pending is not None:
         geometry = Geometry(scale, softcap, sliding_window, dropout)
+        short = _short(pending, query, key, value, geometry) if s_aux is None else None
+        if short is not None:
+            return short.transpose(1, 2).contiguous(), None
         output, logsumexp = _routed(module, pending, query, key, value, geometry)
     else:
         # A layer without a router in a model that has some: every pair is local.
@@ -127,6 +131,31 @@ def _attention(
         # A learned sink logit per head (GPT-OSS) joins the softmax denominator and has no value.
         output = output * torch.sigmoid(logsumexp - s_aux.float()[None, :, None])[..., None].to(output.dtype)
     return output.transpose(1, 2).contiguous(), None
+
+
+def _short(pending: Pending, query: Tensor, key: Tensor, value: Tensor, geometry: Geometry) -> Tensor | None:
+    """Full attention to a text of fewer tokens than `full_below`, by the call that the untouched model makes.
+
+    Returns:
+        (B, Hq, T, Dv). None for other texts, and where more than this one call is needed: `_routed` takes those.
+    """
+    routing, narrow, new = pending.routing, pending.narrow, query.shape[2]
+    if pending.past_length + new >= routing.config.full_below or not routing.router.from_keys:
+        return None
+    if pending.rule is not RULES["hard"] or pending.backend != "auto" or pending.attention_mask is not None:
+        return None
+    if pending.observer is not None or geometry != Geometry(geometry.scale, None, None, 0.0):
+        return None
+    if pending.past_length:
+        stored = (
+            narrow.append_near(key, value, pending.position_embeddings) if narrow is not None and new == 1 else None
+        )
+        if stored is None:
+            return None
+        key, value = stored
+    elif narrow is not None:
+        narrow.fill(key, value, None, pending.position_embeddings, None, _layout(routing), routing.reading())
+    return F.scaled_dot_product_attention(query, key, value, is_causal=new > 1, scale=geometry.scale, enable_gqa=True)
 
 
 def _routed(

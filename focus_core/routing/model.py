@@ -119,7 +119,7 @@ class FocusModel(nn.Module):
         for parameter, _ in self._base_flags:
             parameter.requires_grad_(False)
         for place, (layer, module) in enumerate(modules.items()):
-            before = _Before(self, layer, place, inspect.signature(module.forward))
+            before = _Before(self, layer, place, module)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(module.register_forward_hook(_after))
         self.model.set_attn_implementation(NAME)
@@ -311,11 +311,13 @@ def _check_layers(config: FocusConfig, routed: int) -> None:
 class _Before:
     """Pre-hook of one attention module: routes the hidden states that enter it."""
 
-    def __init__(self, focus: FocusModel, layer: int, place: int, signature: inspect.Signature) -> None:
+    def __init__(self, focus: FocusModel, layer: int, place: int, module: nn.Module) -> None:
         self.focus = focus
         self.layer = layer
         self.place = place
-        self.signature = signature
+        self.signature = inspect.signature(module.forward)
+        self.sliding_window = own_window(module)
+        self.rotates = getattr(module, "use_rope", True)  # SmolLM3 has layers without position encoding
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         focus, routing = self.focus, self.focus._routing
@@ -329,7 +331,7 @@ class _Before:
         attention_mask = given.get("attention_mask", extra.get("attention_mask"))
         past = given_cache(given, extra)
         router = focus.router(self.layer)
-        narrow, sliding_window = None, own_window(module)
+        narrow, sliding_window = None, self.sliding_window
         if router.from_keys and (routing.mode, routing.rule) == ("hard", None) and sliding_window is None:
             narrow = narrow_layer(past, self.layer)
         seen = past_length(past, self.layer)
@@ -364,9 +366,9 @@ class _Before:
         rule = routing.rule or RULES[routing.mode]
         observer, rotation = None, None
         if router.from_keys:
-            observer, rotation = focus._observer, given.get("position_embeddings", extra.get("position_embeddings"))
-            if not getattr(module, "use_rope", True):  # SmolLM3 has layers without position encoding
-                rotation = None
+            observer = focus._observer
+            if self.rotates:
+                rotation = given.get("position_embeddings", extra.get("position_embeddings"))
         elif focus._observer is not None:
             focus._observer(layer_routing)
         module.__dict__[PENDING] = Pending(

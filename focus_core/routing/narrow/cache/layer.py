@@ -164,6 +164,19 @@ class NarrowLayer(CacheLayerMixin):
             output[row][:, places], logsumexp[row][:, places] = found
         return AttentionOutput(output, logsumexp)
 
+    def append_near(
+        self, key: Float[Tensor, "B H 1 D"], value: Float[Tensor, "B H 1 Dv"], rotation: Rotation
+    ) -> tuple[Tensor, Tensor] | None:
+        """Store one more token of a text that attends to everything: all keys and values so far, (1, H, N, D) each.
+
+        Returns:
+            None, and nothing is stored, where there are several texts, or a page has keys: `attend` takes those.
+        """
+        if len(self.texts) != 1 or self._real is not None:
+            return None
+        stored = self.texts[0].append_near(key[0].detach(), value[0].detach(), rotation)
+        return None if stored is None else (stored[0][None], stored[1][None])
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Keys of a mask and their offset."""
         return self._columns + query_length, 0

@@ -108,11 +108,8 @@ class CachedText:
             stop = min(total, start + self._with_one_border(reading))
             new = slice(start, stop)
             self._move_border(max(self.sinks, reading.border(self.length)), assign)
-            if rotation is not None:
-                # Sinks never pass the border.
-                grouped = slice(min(stop, start + max(0, self.sinks - self.length)), stop)
-                self._rotations.append(rotation if grouped == slice(0, total) else _part(rotation, grouped))
-            self._append(key[:, new], value[:, new])
+            whole = new == slice(0, total)
+            self._append(key[:, new], value[:, new], rotation if whole or rotation is None else _part(rotation, new))
             near = Near(self.near_keys, self.near_values, self.first, self.length, self.border, self.sinks)
             found.append(attend_stored(query[:, new], self.pages, near, reading, scale, softcap))
             start = stop
@@ -121,6 +118,19 @@ class CachedText:
         if not found:
             return AttentionOutput(query.new_zeros(len(query), 0, value.shape[-1]), query.new_zeros(len(query), 0))
         return AttentionOutput(*(torch.cat(parts, 1) for parts in zip(*found)))
+
+    def append_near(
+        self, key: Float[Tensor, "H 1 D"], value: Float[Tensor, "H 1 Dv"], rotation: Rotation
+    ) -> tuple[Tensor, Tensor] | None:
+        """Add a token that attends to everything: the keys and values of all tokens, (H, N, D) and (H, N, Dv).
+
+        Returns:
+            None, and nothing is added, where a page has keys.
+        """
+        if self.border > self.sinks:
+            return None
+        self._append(key, value, rotation)
+        return self.near_keys[:, : self.length], self.near_values[:, : self.length]
 
     def _with_one_border(self, reading: Reading) -> int:
         """How many of the next tokens have one border: to the end of a chunk, or of the part that attends to all."""
@@ -159,7 +169,11 @@ class CachedText:
         """Place after the last key in the buffer of near keys."""
         return self.first + self.length - self.border
 
-    def _append(self, key: Tensor, value: Tensor) -> None:
+    def _append(self, key: Tensor, value: Tensor, rotation: Rotation) -> None:
+        if rotation is not None:
+            # Sinks never pass the border, and their groups are never asked for.
+            sinks = max(0, self.sinks - self.length)
+            self._rotations.append(_part(rotation, slice(sinks, None)) if sinks else rotation)
         if self._last + key.shape[1] > self.near_keys.shape[1]:
             window = slice(self.first, self._last)
             self._new_buffer(self.near_keys[:, window], self.near_values[:, window], key.shape[1])
@@ -172,10 +186,9 @@ class CachedText:
         for name, window in (("near_keys", key), ("near_values", value)):
             old = getattr(self, name)
             end = self.sinks + window.shape[1]
-            buffer = window.new_empty(len(window), end + room + max(SPARE, window.shape[1] // GROWTH), window.shape[-1])
+            buffer = window.new_zeros(len(window), end + room + max(SPARE, window.shape[1] // GROWTH), window.shape[-1])
             sinks = old[:, : self.sinks]
-            buffer[:, : sinks.shape[1]], buffer[:, sinks.shape[1] : self.sinks] = sinks, 0
-            buffer[:, self.sinks : end], buffer[:, end:] = window, 0
+            buffer[:, : sinks.shape[1]], buffer[:, self.sinks : end] = sinks, window
             setattr(self, name, buffer)
         self.first = self.sinks
 
