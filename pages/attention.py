@@ -101,8 +101,8 @@ def _attention(analysis: Analysis) -> None:
         shares = {name: PERCENT for name in ("weight read", "in summaries", "dropped", "output changed")}
         st.dataframe(head_table(found), hide_index=True, key="attention_heads", column_config=shares)
         st.caption(
-            "Shares are of full attention from the same queries and keys. The output changed by the length of the "
-            "difference over the length of the full output, before the heads are mixed. The layers before are routed."
+            "Shares are of full attention from the same queries and keys. Output changed: the length of the difference "
+            "between both outputs of the head, as a share of the full output's length."
         )
         group_link(trace, row, key="attention_group_page", names=names)
         state.publish()

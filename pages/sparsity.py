@@ -117,10 +117,15 @@ def _pairs(analysis: Analysis, row: int, pairs: pd.DataFrame) -> None:
         column_config={**SHARES, "bound": BOUND},
     )
     if config.read_share is not None:
+        met = (
+            "The budget is met over all heads and layers together, on the texts that thresholds were fitted to. One "
+            "layer may keep a tenth of its pairs, another most of them."
+            if config.by_error
+            else "The budget is a share of the pairs, so each layer keeps about as many, whatever it chooses."
+        )
         st.caption(
-            "The budget is a share of the pairs, so each layer keeps about as many, whatever it chooses. No exact "
-            "execution is faster than the bound 1 / kept, in which summaries are not counted. Measured times are on "
-            "the Speed page."
+            f"{met} No exact execution is faster than the bound 1 / kept, in which summaries are not counted. Measured "
+            "times are on the Speed page."
         )
         return
     chance = "1 - C(K-k, k) / C(K, k)" if analysis.trace.reads_own_groups else "k / K"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import cards
-from cards import ROOT, Pages, read, table
+from cards import ROOT, Pages, listed, read, table
 
 from focus_core.evaluation.compare import MIN_BLOCKS
 
@@ -115,14 +115,16 @@ def pairs(record: dict[str, Any]) -> str:
 def _lower(found: dict[int, dict[str, dict[str, Any]]]) -> str:
     """What of the default is significantly worse, and at which lengths; empty for nothing."""
     told: dict[str, list[str]] = {}
-    for metric, what in (("acc", "accuracies"), ("gold_log_probability", "log-likelihoods")):
+    for metric, what in (("acc", "accuracy"), ("gold_log_probability", "log-likelihood")):
         where = [
             tokens for tokens in sorted(found) if cards.direction(found[tokens]["hard"]["differences"][metric]) < 0
         ]
         if where:
             told.setdefault("" if len(where) == len(found) else f" at {_tokens(where)}", []).append(what)
-    lower = f"{listed([listed(what) + at for at, what in told.items()])} are significantly lower."
-    return f" {lower[0].upper()}{lower[1:]}" if told else ""
+    if not told:
+        return ""
+    lower = listed([f"{listed(what)}{at}" for at, what in told.items()])
+    return f" By 95% intervals {lower} are lower."
 
 
 def _tokens(lengths: list[int]) -> str:
@@ -132,11 +134,6 @@ def _tokens(lengths: list[int]) -> str:
 def _right(row: dict[str, Any]) -> str:
     """How many items were answered rightly."""
     return f"{round(row['metrics']['acc'] * row['items_scored'])}"
-
-
-def listed(words: list[str]) -> str:
-    """Words with commas and an "and"."""
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def answer(rows: list[dict[str, Any]], retrieved: dict[str, Any]) -> str:

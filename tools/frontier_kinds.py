@@ -17,7 +17,7 @@ from focus_core.frontier.speeds import Speeds, recorded_speeds
 
 RECORD = "frontier-kinds.json"
 FRESH = "frontier-fresh.json"
-"""The same on texts that nothing was chosen on (tools/held_out.py)."""
+"""The same on texts that nothing was fitted on (tools/held_out.py)."""
 LESS = "frontier-fresh-6.json"
 """The same at 6% of the pairs."""
 LONG = "frontier-fresh-8192.json"
@@ -144,7 +144,7 @@ def speeds_beside(name: str, record: Record) -> Speeds:
 
 
 def fresh(record: Record | None, name: str = FRESH) -> str:
-    """A record on texts that nothing was chosen on, once there is one."""
+    """A record on texts that nothing was fitted on, once there is one."""
     return MISSING if record is None else summary(name, record)
 
 

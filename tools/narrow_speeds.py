@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cards import table
+from cards import listed, table
 from speed_tables import PAST, length, setting
 
 from focus_core.evaluation.compare import few_blocks
@@ -69,21 +69,23 @@ def missed(kernel: dict[str, Any], model: dict[str, Any], cache: dict[str, Any])
             "pairs, and loses more ([frontier](frontier.md)).",
             f"- **Short texts.** The smallest speed-up of prefill is {min(prefill.values()):.2f}, at "
             f"{min(prefill, key=lambda tokens: prefill[tokens]):,} tokens.",
-            f"- **Memory of the cache.** {cache_size(cache)}",
+            f"- **Memory of the cache.** {cache_size(cache, model)}",
             f"- **Memory of prefill.** At {longest:,} tokens it takes {memory['hard']:,.0f} MiB beyond what was held "
             f"before, cache included. The untouched model takes {memory['off']:,.0f} MiB.",
         )
     )
 
 
-def cache_size(record: dict[str, Any]) -> str:
-    """How much larger the longest cache of narrow groups is, as it is and in 8 bits."""
+def cache_size(record: dict[str, Any], model: dict[str, Any]) -> str:
+    """How much larger the cache of narrow groups is at each length, and the longest in 8 bits."""
+    sizes = {(row["tokens"], row["routing"]): row["cache_bytes"] for row in model["results"] if row["task"] == "decode"}
+    lengths = sorted({tokens for tokens, _ in sizes})
+    told = listed(f"{sizes[tokens, 'hard'] / sizes[tokens, 'off']:.2f}" for tokens in lengths)
     longest = max(row["tokens"] for row in record["results"])
     rows = {(row["routing"], row["cache_bits"]): row for row in record["results"] if row["tokens"] == longest}
-    plain, small = rows["hard", None], rows["hard", 8]
-    larger, smaller = (row["cache_bytes"] / rows["off", None]["cache_bytes"] for row in (plain, small))
-    start = f"After {longest:,} tokens in {record['settings']['dtype']} the cache is {larger:.2f} times as large"
-    return f"{start}, {smaller:.2f} with `cache_bits=8`."
+    small = rows["hard", 8]["cache_bytes"] / rows["off", None]["cache_bytes"]
+    after = listed(f"{each:,}" for each in lengths)
+    return f"The cache is {told} times as large after {after} tokens ({small:.2f} in 8 bits)."
 
 
 def cache_table(record: dict[str, Any]) -> str:

@@ -31,6 +31,7 @@ from frontier_kinds import (
     there,
     told_apart,
 )
+from scipy.stats import ttest_rel
 
 from focus_core.evaluation.compare import MIN_BLOCKS
 from focus_core.frontier.kinds.means import MeanRow, kinds_at, lengths_of, mean_rows
@@ -39,8 +40,6 @@ from focus_core.frontier.kinds.table import cells
 from focus_core.frontier.speeds import recorded_speeds
 from focus_core.results import machine_of
 
-OTHER = "earlier/bench-model-narrow-epyc.json"
-"""The whole model on another machine."""
 ABROAD = ("bench-model-narrow-xeon.json", "bench-model-narrow-bf16-xeon.json")
 """The whole model on a CPU of another name."""
 MORE = 1.1
@@ -68,7 +67,8 @@ def answer(record: Record) -> str:
     late = {name: row.kl_last_quarter for name in BESIDE if (row := row_of(record, length, name)) is not None}
     beside = " and ".join(f"that of {BESIDE[name]} {value:.4f}" for name, value in late.items())
     return (
-        f"At {length:,} tokens the default, which trains nothing, reads {ours.kept_share:.0%} of the distant pairs.\n"
+        f"At {length:,} tokens the default, fitted without a training step, reads {ours.kept_share:.0%} of the distant "
+        "pairs.\n"
         f"Its predictions are {ours.kl.difference:.4f} nats from the untouched model's. Of {len(rows)} published "
         f"methods at that share, {closer or 'none'} {'is' if closer < 2 else 'are'} significantly\ncloser, and "
         f"{farther} are significantly farther ([all of them](docs/frontier.md)). In the last quarter of a text\n"
@@ -164,7 +164,6 @@ def limits(
     long: Record | None,
     fresh: Record | None,
     model: Record,
-    other: Record,
     abroad: Sequence[Record],
     retrieval: Record,
     cache: Record,
@@ -176,16 +175,16 @@ def limits(
     return "\n".join(
         item(f"**{title}.** {text}")
         for title, text in (
-            ("Much faster models", faster(model, other)),
+            ("Large speed-ups", faster(model)),
             ("[Retrieval](docs/benchmarks.md)", pairs(retrieval)),
             ("A gain in perplexity", adaptation),
-            ("Closest of all", closest(*there(record, long))),
-            ("The trained routers as good selectors", trained(record)),
+            ("A wide lead", closest(*there(record, long))),
+            ("Trained routers", trained(record)),
             ("Equal terms", terms(fresh or record, candidates)),
             ("Other lengths", short(record)),
-            ("Untouched texts", texts(record, fresh)),
+            ("Fresh texts", texts(record, fresh)),
             ("Another model", another_model(qwen)),
-            ("Less memory", narrow_speeds.cache_size(cache)),
+            ("Less memory", narrow_speeds.cache_size(cache, model)),
             ("Other machines", elsewhere(abroad)),
         )
         if text
@@ -200,16 +199,14 @@ def elsewhere(records: Sequence[Record]) -> str:
     return f"On an {where} prefill is at {single}, in bfloat16 at {half}. No GPU was timed."
 
 
-def faster(model: Record, other: Record) -> str:
-    """Prefill beside a window of the same share, and on another machine whose CPU has the same name."""
+def faster(model: Record) -> str:
+    """Prefill beside a window of the same share."""
     speeds = [narrow_speeds.by_tokens(model, "prefill", routing) for routing in ("hard", "window")]
-    speeds.append(narrow_speeds.by_tokens(other, "prefill"))
     lengths = [tokens for tokens in speeds[0] if tokens >= 2048]
-    told, beside, elsewhere = (" and ".join(f"{each[tokens]:.2f}x" for tokens in lengths) for each in speeds)
+    told, beside = (" and ".join(f"{each[tokens]:.2f}x" for tokens in lengths) for each in speeds)
     return (
-        f"Prefill of {' and '.join(f'{tokens:,}' for tokens in lengths)} tokens runs at {told}; with a window of the "
-        f"same share it runs at {beside}. Another {machine_of(other)['device']} gave {elsewhere} "
-        "([speed](docs/speed.md))."
+        f"Prefill of {' and '.join(f'{tokens:,}' for tokens in lengths)} tokens: {told}; a window of the same share: "
+        f"{beside}."
     )
 
 
@@ -227,16 +224,27 @@ def closest(*found: Record) -> str:
         for length, row, ours in rows
         if ours is not None and row.kl is not None
     )
-    which = (
-        "* is significant" if any(row.established for _, row, _ in rows) else "none of these differences is significant"
-    )
     setting = next(iter(last.points.values()))["setting"]
     speed = recorded_speeds().at("sparq", longest, last.kept_share, setting=setting).with_choice
     runs = "a speed not measured" if speed is None else f"{speed:.2f}x"
     return (
-        f"The default and SparQ are at a KL of {told}; {which}. SparQ reads {setting['components']:.0%} of every key "
-        f"to choose, and runs at {runs} at {longest:,} tokens here."
+        f"The default and SparQ are at a KL of {told}; * is significant over blocks. "
+        f"{over_kinds(found[-1], longest)} SparQ's choice reads {setting['components']:.0%} of every key, and is not "
+        f"compiled as ours is: {runs} at {longest:,} tokens."
     )
+
+
+def over_kinds(record: Record, length: int) -> str:
+    """The comparison with SparQ with kinds of text as units in place of blocks, and where SparQ is closer."""
+    ours, sparq = (row_of(record, length, name) for name in (None, "sparq"))
+    assert ours is not None and sparq is not None
+    kinds = kinds_at(record, length)
+    means = [[float(np.mean(row.points[kind]["block_kl"])) for kind in kinds] for row in (ours, sparq)]
+    chance = float(ttest_rel(means[0], means[1]).pvalue)
+    closer = [kind for kind, one, other in zip(kinds, *means) if other < one]
+    named = f", and on {' and '.join(closer)} SparQ is closer" if closer else ""
+    how = "it is, too" if chance < 0.05 else "it is not"
+    return f"Over the {len(kinds)} kinds at {length:,} {how} (p = {chance:.2f}){named}."
 
 
 def alike(record: Record, length: int, row: MeanRow) -> bool:
@@ -263,7 +271,8 @@ def trained(record: Record) -> str:
     """How far the trained routers are from the model, beside narrow groups."""
     found = {length: divergence(record, length, HEADS) for length in lengths_of(record)}
     ratios = [f"{far / (divergence(record, length) or 1.0):.0f}" for length, far in found.items() if far is not None]
-    return f"They are {' and '.join(ratios)} times as far from the model as narrow groups."
+    lengths = " and ".join(f"{length:,}" for length, far in found.items() if far is not None)
+    return f"Those per head (k = 1) have {' and '.join(ratios)} times the KL of the default at {lengths} tokens."
 
 
 def terms(record: Record, candidates: Record | None) -> str:
@@ -275,10 +284,22 @@ def terms(record: Record, candidates: Record | None) -> str:
         one, sparq = (divergence(candidates, lengths_of(candidates)[-1], name) for name in (ONE_THRESHOLD, "sparq"))
         if one is not None and sparq is not None:
             start = (
-                f"Each head of ours has a threshold of its own. With one for all ours is at {one:.4f}, SparQ at "
-                f"{sparq:.4f} ([parts](docs/frontier.md#what-each-part-of-the-default-earns))."
+                "Each head of ours has a threshold of its own. With "
+                f"[one for all](docs/frontier.md#what-each-part-of-the-default-earns) ours is at {one:.4f}, SparQ at "
+                f"{sparq:.4f}: {'a' if _differ(candidates, ONE_THRESHOLD, 'sparq') else 'no'} significant difference."
             )
     return f"{start} {which} chose the edge of their grids."
+
+
+def _differ(record: Record, one: str, other: str) -> bool:
+    """Whether the KL of two rows differs over blocks, by a paired t-test without correction."""
+    rows = [row_of(record, lengths_of(record)[-1], name) for name in (one, other)]
+    blocks = [
+        np.concatenate([np.ravel(row.points[kind]["block_kl"]) for kind in sorted(row.points)])
+        for row in rows
+        if row is not None
+    ]
+    return bool(ttest_rel(blocks[0], blocks[1]).pvalue < 0.05)
 
 
 def texts(record: Record, fresh: Record | None) -> str:
@@ -327,7 +348,7 @@ def pages() -> Pages:
         f"{sentences}\n\n{kinds_table(*there(record, long))}\n\n{beneath}",
     )
     abroad = [read(name) for name in ABROAD]
-    speeds = read(OTHER), abroad, read(RETRIEVAL), read("bench-cache.json")
+    speeds = abroad, read(RETRIEVAL), read("bench-cache.json")
     measured = *speeds, read_if_there(QWEN), read_if_there(CANDIDATES)
     cards.fill(made, readme, "limits", limits(record, long, read_if_there(FRESH), model, *measured))
     return made

@@ -79,6 +79,10 @@ def focus_attention(
         scale=scale,
         softcap=softcap,
     )
+    if not query.numel():
+        compute = torch.promote_types(query.dtype, torch.float32)
+        output = query.new_zeros(*query.shape[:3], value.shape[-1])
+        return AttentionOutput(output, query.new_full(query.shape[:3], float("-inf"), dtype=compute))
     _, chosen = resolve(backend, inputs)
     # The kernels are called with biases and parts of their own dtypes, which autocast would change in some places only.
     with torch.autocast(query.device.type, enabled=False):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from focus_core.attention.validate import checked_positions
+from focus_core.errors import FocusError
 
 CHUNK_ELEMENTS = 1 << 22
 """Counters held at a time."""
@@ -72,6 +73,11 @@ def kept_pairs(
         FocusError: shapes or values that do not fit.
     """
     positions = checked_positions(membership, positions)
+    if query_membership is not None and query_membership.shape != membership.shape:
+        raise FocusError(
+            f"query_membership is {tuple(query_membership.shape)} and membership {tuple(membership.shape)}: "
+            "give both the same shape."
+        )
     rows = [
         _count_row(
             groups,

@@ -108,9 +108,9 @@ def checked_inputs(
     if softcap is not None and not softcap > 0:
         raise FocusError(f"softcap is {softcap}: it must be greater than 0, or None for no cap.")
     return AttentionInputs(
-        query=query,
-        key=key,
-        value=value,
+        query=side_by_side(query),
+        key=side_by_side(key),
+        value=side_by_side(value),
         membership=membership,
         query_membership=membership[:, key.shape[2] - num_queries :] if query_membership is None else query_membership,
         reads_own_groups=query_membership is None,
@@ -121,6 +121,11 @@ def checked_inputs(
         scale=head_dim**-0.5 if scale is None else scale,
         softcap=softcap,
     )
+
+
+def side_by_side(tensor: Tensor) -> Tensor:
+    """The same numbers, those of a head side by side in memory: the kernels count on it."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def _shape(tensor: Tensor) -> str:

@@ -136,21 +136,21 @@ def check_heads(focus: FocusModel, heads: Sequence[tuple[int, int]]) -> None:
     Raises:
         FocusError: it lacks one of them.
     """
-    layers, count = _sizes(focus)
+    count = _query_heads(focus)
     for layer, head in heads:
-        if not (0 <= layer < layers and 0 <= head < count):
-            raise FocusError(f"There is no head {layer}/{head}: layers are 0 to {layers - 1}, heads 0 to {count - 1}.")
+        if layer not in focus.layers or not 0 <= head < count:
+            known = ", ".join(map(str, focus.layers))
+            raise FocusError(f"There is no head {layer}/{head}: layers are {known}, heads 0 to {count - 1}.")
 
 
 def spread_heads(focus: FocusModel) -> tuple[tuple[int, int], ...]:
     """Layer and head at a quarter, half and three quarters of both: a fixed sample."""
-    layers, count = _sizes(focus)
-    return tuple(dict.fromkeys((layers * part // 4, count * part // 4) for part in (1, 2, 3)))
+    layers, count = focus.layers, _query_heads(focus)
+    return tuple(dict.fromkeys((layers[len(layers) * part // 4], count * part // 4) for part in (1, 2, 3)))
 
 
-def _sizes(focus: FocusModel) -> tuple[int, int]:
-    config = focus.model.config.get_text_config()
-    return config.num_hidden_layers, config.num_attention_heads
+def _query_heads(focus: FocusModel) -> int:
+    return focus.model.config.get_text_config().num_attention_heads
 
 
 def heads_reading(

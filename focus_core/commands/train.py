@@ -67,7 +67,9 @@ def train(
         str | None,
         typer.Option(help="mass (attention mass) or lm (the model's loss). Default: mass; with --recipe paper, lm."),
     ] = None,
-    recipe: Annotated[str, typer.Option(help="focus, or paper for the published settings.")] = "focus",
+    recipe: Annotated[
+        str, typer.Option(help="focus, or paper for the published scores, gate, balance and objective.")
+    ] = "focus",
     start_from: Annotated[
         str | None,
         typer.Option(

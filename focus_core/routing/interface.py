@@ -19,6 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from focus_core.attention import AttentionOutput, focus_attention
 from focus_core.errors import FocusError
 from focus_core.routing.cache import append_routing
+from focus_core.routing.families import own_window
 from focus_core.routing.grouping import groups_of_keys
 from focus_core.routing.layer import HeadVectors, KeyQuery, LayerRouting, heads_in_batch, heads_in_groups
 from focus_core.routing.narrow.cache.layer import PAGE_SIZE, Layout, NarrowLayer
@@ -93,6 +94,7 @@ def _attention(
     s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
+    pending: Pending | None = module.__dict__.pop(PENDING, None)
     for name, setting in kwargs.items():
         if name == "is_causal" and setting in (None, True):
             continue
@@ -102,7 +104,8 @@ def _attention(
                 "detach the routers, or leave that option out."
             )
     _refuse_packing(kwargs.get("position_ids"), attention_mask)
-    pending: Pending | None = module.__dict__.pop(PENDING, None)
+    if sliding_window is None:  # some models leave it to their mask
+        sliding_window = own_window(module) if pending is None else pending.routing.sliding_window
     # Under autocast rotary embeddings leave query and key in another dtype than value.
     key, value = key.to(query.dtype), value.to(query.dtype)
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
@@ -140,16 +143,14 @@ def _short(pending: Pending, query: Tensor, key: Tensor, value: Tensor, geometry
         (B, Hq, T, Dv). None for other texts, and where more than this one call is needed: `_routed` takes those.
     """
     routing, narrow, new = pending.routing, pending.narrow, query.shape[2]
-    if pending.past_length + new >= routing.config.full_below or not routing.router.from_keys:
-        return None
-    if pending.rule is not RULES["hard"] or pending.backend != "auto" or pending.attention_mask is not None:
-        return None
-    if pending.observer is not None or geometry != Geometry(geometry.scale, None, None, 0.0):
+    short = routing.router.from_keys and pending.past_length + new < routing.config.full_below
+    watched = pending.observer is not None or pending.rule is not RULES["hard"] or pending.backend != "auto"
+    if not short or watched or pending.attention_mask is not None or not geometry.plain:
         return None
     if pending.past_length:
-        stored = (
-            narrow.append_near(key, value, pending.position_embeddings) if narrow is not None and new == 1 else None
-        )
+        if narrow is None or new > 1:
+            return None
+        stored = narrow.append_near(key, value, pending.position_embeddings, _layout(routing))
         if stored is None:
             return None
         key, value = stored
@@ -177,6 +178,11 @@ def _routed(
         routing = replace(routing, vectors=vectors)
         if pending.observer is not None:
             pending.observer(routing)
+    unknown = routing.router.from_keys and pending.past_length and not continues
+    if unknown and geometry.sliding_window is None and pending.rule is RULES["hard"]:
+        raise FocusError(
+            f"Layer {routing.layer} cannot continue from this cache, which holds no narrow groups: pass a DynamicCache."
+        )
     if continues:
         return _continued(pending, query, key, value, geometry)
     new = pending.rule.encode(routing)

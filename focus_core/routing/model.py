@@ -23,9 +23,10 @@ from focus_core.errors import FocusError
 from focus_core.routing.balance import BALANCES
 from focus_core.routing.cache import cache_renamed, given_cache, past_length
 from focus_core.routing.config import FocusConfig
+from focus_core.routing.families import own_window, rotates
 from focus_core.routing.interface import NAME, PENDING, Pending
 from focus_core.routing.layer import LayerRouting
-from focus_core.routing.modules import attention_modules, decoder_layers, own_window
+from focus_core.routing.modules import attention_modules, decoder_layers
 from focus_core.routing.narrow.cache.layer import narrow_layer
 from focus_core.routing.parallel import own_heads
 from focus_core.routing.routers import ROUTERS, Router
@@ -126,6 +127,8 @@ class FocusModel(nn.Module):
 
     def detach(self) -> PreTrainedModel:
         """Detach the routers and return the untouched base model, bit for bit. This object is then unusable."""
+        if not self._handles:  # detached before; the model may have other routers now
+            return self.model
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -247,7 +250,7 @@ class FocusModel(nn.Module):
         focus = cls(model, saved.config, seed=0)
         try:
             saved.fill(focus.routers)
-        except FocusError:
+        except BaseException:
             focus.detach()
             raise
         focus.trained = saved.trained
@@ -317,9 +320,10 @@ class _Before:
         self.place = place
         self.signature = inspect.signature(module.forward)
         self.sliding_window = own_window(module)
-        self.rotates = getattr(module, "use_rope", True)  # SmolLM3 has layers without position encoding
+        self.rotates = rotates(module)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        module.__dict__.pop(PENDING, None)  # left by a call that failed
         focus, routing = self.focus, self.focus._routing
         if routing.mode == "off":
             return
@@ -353,6 +357,11 @@ class _Before:
         num_queries = hidden_states.shape[1]
         valid = None
         if attention_mask is not None:
+            if attention_mask.shape[1] < seen + num_queries:
+                raise FocusError(
+                    f"The attention mask has {attention_mask.shape[1]} columns for {seen + num_queries} tokens: pass "
+                    "the mask of all tokens so far, those in the cache included."
+                )
             valid = attention_mask[:, seen : seen + num_queries].to(hidden_states.device, torch.bool)
         layer_routing = LayerRouting(
             self.layer,
@@ -371,6 +380,8 @@ class _Before:
                 rotation = given.get("position_embeddings", extra.get("position_embeddings"))
         elif focus._observer is not None:
             focus._observer(layer_routing)
+        if narrow is not None:
+            narrow.armed = True
         module.__dict__[PENDING] = Pending(
             layer_routing, rule, routing.backend, attention_mask, past, seen, observer, rotation, narrow
         )

@@ -11,16 +11,6 @@ from focus_core.errors import FocusError
 from focus_core.routing.interface import NAME
 
 
-def own_window(module: nn.Module) -> int | None:
-    """The sliding window of an attention module, in tokens; None without.
-
-    Most modules say it themselves, layer by layer; the others (Mistral, Phi-3) read it from their settings.
-    """
-    if "sliding_window" in module.__dict__:
-        return module.__dict__["sliding_window"]
-    return getattr(getattr(module, "config", None), "sliding_window", None)
-
-
 def decoder_layers(model: PreTrainedModel, attention: Mapping[int, nn.Module]) -> dict[int, nn.Module]:
     """The modules that hold those of attention, by layer index."""
     names = {module: name for name, module in model.named_modules()}

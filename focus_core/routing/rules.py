@@ -32,6 +32,11 @@ class Geometry:
     sliding_window: int | None
     dropout: float
 
+    @property
+    def plain(self) -> bool:
+        """Whether attention is causal softmax and nothing else."""
+        return self.softcap is None and self.sliding_window is None and self.dropout == 0
+
 
 @dataclass(frozen=True)
 class AttentionCall:

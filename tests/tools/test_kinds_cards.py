@@ -126,14 +126,20 @@ def test_cells_that_stalled_and_time_of_tuning_are_told(kinds, record):
     assert f"took {len(record['tuning']) + 1} minutes more" in told  # learned baselines share their time
 
 
-def test_the_longest_cache_is_told_beside_the_untouched_one(load):
-    rows = [
+def test_caches_are_told_beside_the_untouched_one(load):
+    caches = [
         {"tokens": tokens, "routing": routing, "cache_bits": bits, "cache_bytes": held * tokens}
         for tokens in (10, 1000)
         for routing, bits, held in (("off", None, 4), ("hard", None, 5), ("hard", 8, 2))
     ]
-    told = load("narrow_speeds").cache_size({"results": rows, "settings": {"dtype": "bfloat16"}})
-    assert told == "After 1,000 tokens in bfloat16 the cache is 1.25 times as large, 0.50 with `cache_bits=8`."
+    steps = [
+        {"task": "decode", "tokens": tokens, "routing": routing, "cache_bytes": held}
+        for tokens, times in ((5, 3), (10, 2), (2000, 1.5))
+        for routing, held in (("off", 10 * tokens), ("hard", 10 * tokens * times))
+    ]
+    prefill = {"task": "prefill", "tokens": 4, "routing": "hard"}
+    told = load("narrow_speeds").cache_size({"results": caches}, {"results": [prefill, *steps]})
+    assert told == "The cache is 3.00, 2.00 and 1.50 times as large after 5, 10 and 2,000 tokens (0.50 in 8 bits)."
 
 
 def test_cards_say_how_far_routers_are_where_that_was_measured(load):

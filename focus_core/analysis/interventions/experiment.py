@@ -27,10 +27,6 @@ MAX_TOKENS = 1024
 _OF_ROUTERS = ("router", "num_groups", "route_dim", "score", "layers")
 
 
-LinksOf = Callable[[Site], tuple[Site, Links]]
-"""Gives the site and the links to attend by."""
-
-
 @dataclass(frozen=True)
 class Change:
     """The predictions of an intervention minus those of the same routed run without it.

@@ -29,7 +29,6 @@ COARSE = {
 }
 """The five-class set: open nominal, verbal and modifying classes, function words, and all others."""
 
-TagSet = Literal["upos", "coarse"]
 TAG_SETS: dict[str, tuple[str, ...]] = {"upos": UPOS, "coarse": tuple(COARSE)}
 _COARSE_OF = {tag: name for name, tags in COARSE.items() for tag in tags}
 

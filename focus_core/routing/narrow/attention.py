@@ -11,6 +11,7 @@ from torch import Tensor
 from focus_core.attention import AttentionOutput, PairCounts, focus_attention
 from focus_core.attention.cpu.kernel import FAR, cpu_flash
 from focus_core.attention.reference import attention_logits
+from focus_core.attention.validate import side_by_side
 from focus_core.errors import FocusError
 from focus_core.routing.narrow.packed.prefill import PACKED, packed_kernel, packed_prefill
 from focus_core.routing.narrow.reading import Reading, variance
@@ -121,10 +122,15 @@ def narrow_attention(
         kernel = packed_kernel(backend, query, key, value, softcap)
         packed = packed_prefill(query, key, value, groups, num_groups, reading, scale=scale, kernel=kernel)
         return NarrowOutput(*packed, reading)
+    if not query.numel():
+        nothing = query.new_zeros(query.shape[:3], dtype=torch.promote_types(query.dtype, torch.float32))
+        pairs_read = torch.zeros(query.shape[:2], dtype=torch.int64, device=query.device)
+        return NarrowOutput(query.new_zeros(*query.shape[:3], value.shape[-1]), nothing, pairs_read, reading)
+    query, key, value = (side_by_side(part) for part in (query, key, value))
     full = reading.full_until(length)
     first = _attend_all(query[:, :, :full], key[:, :, :full], value[:, :, :full], scale, softcap)
     if groups is None or full == length:
-        return NarrowOutput(*first, torch.zeros(query.shape[:2], dtype=torch.int64), reading)
+        return NarrowOutput(*first, torch.zeros(query.shape[:2], dtype=torch.int64, device=query.device), reading)
     # It needs Numba, which takes a second to import.
     from focus_core.routing.narrow.compiled import prefill as compiled
 

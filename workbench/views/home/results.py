@@ -203,4 +203,10 @@ def _short() -> Result | None:
 
 def _machines() -> Result | None:
     device = str(_record(MODEL)["made"]["device"])
-    return Result("", "Speeds elsewhere.", f"They are measured on one machine: {device}. No GPU.", "speed", MODEL)
+    return Result(
+        "",
+        "Speeds elsewhere.",
+        f"The figures above are of one {device}. Other CPUs give others, and no GPU was timed.",
+        "speed",
+        MODEL,
+    )

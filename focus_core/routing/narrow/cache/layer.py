@@ -74,7 +74,6 @@ class NarrowLayer(CacheLayerMixin):
             raise FocusError(f"This cache was filled by hard routing with narrow groups: continue so, or {_OTHER_USE}")
         self.armed = False
         self.is_initialized = True
-        self._columns += key_states.shape[-2]
         return key_states, value_states
 
     def fill(
@@ -142,8 +141,11 @@ class NarrowLayer(CacheLayerMixin):
         Raises:
             FocusError: settings of the pages changed since the cache was filled.
         """
-        if layout != self._layout:
-            raise FocusError(f"The settings of narrow groups changed while a cache was in use: {_OTHER_USE}")
+        self._require(layout)
+        if real is None and self._real is not None:  # a padded text goes on without a mask
+            so_far = self._real[:, : self._columns]
+            real = torch.cat([so_far, so_far.new_ones(len(key), key.shape[2])], 1)
+        self._columns += key.shape[2]
         self._real = real
         key, value = key.detach(), value.detach()
 
@@ -165,17 +167,28 @@ class NarrowLayer(CacheLayerMixin):
         return AttentionOutput(output, logsumexp)
 
     def append_near(
-        self, key: Float[Tensor, "B H 1 D"], value: Float[Tensor, "B H 1 Dv"], rotation: Rotation
+        self, key: Float[Tensor, "B H 1 D"], value: Float[Tensor, "B H 1 Dv"], rotation: Rotation, layout: Layout
     ) -> tuple[Tensor, Tensor] | None:
         """Store one more token of a text that attends to everything: all keys and values so far, (1, H, N, D) each.
 
         Returns:
             None, and nothing is stored, where there are several texts, or a page has keys: `attend` takes those.
+
+        Raises:
+            FocusError: as `attend`.
         """
+        self._require(layout)
         if len(self.texts) != 1 or self._real is not None:
             return None
         stored = self.texts[0].append_near(key[0].detach(), value[0].detach(), rotation)
-        return None if stored is None else (stored[0][None], stored[1][None])
+        if stored is None:
+            return None
+        self._columns += 1
+        return stored[0][None], stored[1][None]
+
+    def _require(self, layout: Layout) -> None:
+        if layout != self._layout:
+            raise FocusError(f"The settings of narrow groups changed while a cache was in use: {_OTHER_USE}")
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Keys of a mask and their offset."""
@@ -236,7 +249,7 @@ class NarrowLayer(CacheLayerMixin):
 
 
 def narrow_layer(past: Any, layer_idx: int) -> NarrowLayer | None:
-    """The layer of a cache for narrow groups, in place of an empty dynamic one, ready for the call that follows.
+    """The layer of a cache for narrow groups, in place of an empty dynamic one; arm it for the call that follows.
 
     Returns:
         None for a cache that `past_length` refuses, or a layer with a window of its own.
@@ -255,7 +268,6 @@ def narrow_layer(past: Any, layer_idx: int) -> NarrowLayer | None:
         layer = layers[layer_idx] = NarrowLayer()
     if not isinstance(layer, NarrowLayer):
         return None
-    layer.armed = True
     return layer
 
 

@@ -21,6 +21,12 @@ SPARE, GROWTH = 16, 64
 """Buffers grow by at least `SPARE` places, and by 1 / `GROWTH` of their length, so that few growths copy them."""
 
 
+def zeros(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Zeros on the device of a tensor; they may be written to in and out of inference mode."""
+    with torch.inference_mode(False):
+        return torch.zeros(shape, dtype=dtype or like.dtype, device=like.device)
+
+
 class PageStore:
     """Pages of narrow groups of all H key/value heads of one text, in buffers that grow.
 
@@ -60,21 +66,21 @@ class PageStore:
         self.length = self.used = 0
         self._dtype = key.dtype
         stored = key.dtype if bits is None else torch.int8
-        self.keys = key.new_zeros(heads, 0, size, key.shape[-1], dtype=stored)
-        self.values = value.new_zeros(heads, 0, size, value.shape[-1], dtype=stored)
-        self.key_scales = key.new_zeros(heads, 0, 0 if bits is None else size, dtype=torch.float32)
-        self.value_scales = self.key_scales.clone()
-        self.counts = key.new_zeros(heads, 0, dtype=compute)
-        self.key_sums = key.new_zeros(heads, 0, key.shape[-1], dtype=compute)
-        self.value_sums = key.new_zeros(heads, 0, value.shape[-1], dtype=compute)
-        self.key_squares = key.new_zeros(heads, 0, dtype=compute)
-        self.spread = key.new_zeros(heads, 0, dtype=compute)
-        self.groups = key.new_zeros(heads, 0, dtype=torch.int32)
-        self.slots = key.new_zeros(heads, 0, dtype=torch.int32)
-        self._members = torch.zeros(heads, num_groups, dtype=torch.long, device=key.device)
+        self.keys = zeros(key, heads, 0, size, key.shape[-1], dtype=stored)
+        self.values = zeros(value, heads, 0, size, value.shape[-1], dtype=stored)
+        self.key_scales = zeros(key, heads, 0, 0 if bits is None else size, dtype=torch.float32)
+        self.value_scales = zeros(key, heads, 0, 0 if bits is None else size, dtype=torch.float32)
+        self.counts = zeros(key, heads, 0, dtype=compute)
+        self.key_sums = zeros(key, heads, 0, key.shape[-1], dtype=compute)
+        self.value_sums = zeros(key, heads, 0, value.shape[-1], dtype=compute)
+        self.key_squares = zeros(key, heads, 0, dtype=compute)
+        self.spread = zeros(key, heads, 0, dtype=compute)
+        self.groups = zeros(key, heads, 0, dtype=torch.int32)
+        self.slots = zeros(key, heads, 0, dtype=torch.int32)
+        self._members = zeros(key, heads, num_groups, dtype=torch.long)
         # The newest page of each group, -1 without one.
-        self._open = torch.full_like(self._members, -1)
-        self._pages = torch.zeros(heads, 1, dtype=torch.long, device=key.device)
+        self._open = zeros(key, heads, num_groups, dtype=torch.long).fill_(-1)
+        self._pages = zeros(key, heads, 1, dtype=torch.long)
         self._arrays: tuple[np.ndarray, ...] | None = None
 
     def add(self, groups: Int[Tensor, "H n"], key: Float[Tensor, "H n D"], value: Float[Tensor, "H n Dv"]) -> None:
@@ -153,7 +159,7 @@ class PageStore:
         self._spread_anew(page)
         groups = left[2].long()
         self._members.scatter_add_(1, groups, torch.full_like(groups, -1))
-        self._pages = (self.counts > 0).sum(1, keepdim=True)
+        self._pages.copy_((self.counts > 0).sum(1, keepdim=True))
         self.length, self.used = length, int(self._pages.max()) if self.counts.shape[1] else 0
         numbers = torch.arange(self.used, device=slot.device).expand(len(slot), -1)
         numbers = numbers.masked_fill(numbers >= self._pages, -1)
@@ -194,7 +200,8 @@ class PageStore:
 
     def copy(self) -> PageStore:
         """The same pages in buffers of their own."""
-        return copy.deepcopy(self)
+        with torch.inference_mode(False):
+            return copy.deepcopy(self)
 
     def _spread_anew(self, page: Int[Tensor, "H n"]) -> None:
         """Take the spread of some pages from their sums."""
@@ -227,4 +234,5 @@ def rounded(vectors: Float[Tensor, "H n D"]) -> tuple[Int[Tensor, "H n D"], Floa
 
 def _longer(buffer: Tensor, more: int) -> Tensor:
     """(H, N, ...) to (H, N + more, ...), with zeros."""
-    return F.pad(buffer, [0, 0] * (buffer.ndim - 2) + [0, more])
+    with torch.inference_mode(False):  # see `zeros`
+        return F.pad(buffer, [0, 0] * (buffer.ndim - 2) + [0, more])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from focus_core.attention import AttentionOutput
 from focus_core.routing.narrow.cache.attention import Near, attend_stored
-from focus_core.routing.narrow.cache.pages import PageStore
+from focus_core.routing.narrow.cache.pages import PageStore, zeros
 from focus_core.routing.narrow.reading import Reading
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class CachedText:
         self.sinks = self.border = self.first = sinks
         self.length = 0
         # Not views, which would keep all of the given keys in memory.
-        self.near_keys, self.near_values = (part.new_empty(len(part), 0, part.shape[-1]) for part in (key, value))
+        self.near_keys, self.near_values = (zeros(part, len(part), 0, part.shape[-1]) for part in (key, value))
         # Short texts never have a page.
         self._new_pages = partial(PageStore, self.near_keys, self.near_values, num_groups, page_size, bits)
         # Groups that are known of the first keys from the border on; the other keys have their rotations.
@@ -155,9 +155,14 @@ class CachedText:
         """The same text in buffers of its own."""
         other = object.__new__(CachedText)
         vars(other).update(vars(self), pages=self.pages.copy())
-        other.near_keys, other.near_values = self.near_keys.clone(), self.near_values.clone()
+        with torch.inference_mode(False):  # see `zeros`
+            other.near_keys, other.near_values = self.near_keys.clone(), self.near_values.clone()
         other._rotations = list(self._rotations)
         return other
+
+    def __deepcopy__(self, memo: dict[int, object]) -> CachedText:
+        """Of `copy.deepcopy`, which users of a cached prompt call, in inference mode or not."""
+        return self.copy()
 
     @cached_property
     def pages(self) -> PageStore:
@@ -186,7 +191,7 @@ class CachedText:
         for name, window in (("near_keys", key), ("near_values", value)):
             old = getattr(self, name)
             end = self.sinks + window.shape[1]
-            buffer = window.new_zeros(len(window), end + room + max(SPARE, window.shape[1] // GROWTH), window.shape[-1])
+            buffer = zeros(window, len(window), end + room + max(SPARE, window.shape[1] // GROWTH), window.shape[-1])
             sinks = old[:, : self.sinks]
             buffer[:, : sinks.shape[1]], buffer[:, self.sinks : end] = sinks, window
             setattr(self, name, buffer)

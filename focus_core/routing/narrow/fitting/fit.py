@@ -87,12 +87,16 @@ def fit_narrow(
 
     untouched = Rule(attend_fully, hard_groups)
     ids = torch.from_numpy(blocks).to(model.device)
-    with torch.inference_mode(), focus.routing("hard", rule=untouched), focus.observe(fit):
-        focus.model.base_model(input_ids=ids, use_cache=False)
-    if config.count_spread:
-        fit_spread(focus, need[0], progress=progress)
-    if config.by_error:
-        fit_thresholds(focus, need, alike=one_threshold, progress=progress)
+    try:
+        with torch.inference_mode(), focus.routing("hard", rule=untouched), focus.observe(fit):
+            focus.model.base_model(input_ids=ids, use_cache=False)
+        if config.count_spread:
+            fit_spread(focus, need[0], progress=progress)
+        if config.by_error:
+            fit_thresholds(focus, need, alike=one_threshold, progress=progress)
+    except BaseException:  # a fit that was stopped leaves no routers behind
+        focus.detach()
+        raise
     focus.trained = True
     return focus
 
