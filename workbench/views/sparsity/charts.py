@@ -78,13 +78,13 @@ def mask_image(
     pooled = "one tile per pair" if factor == 1 else f"pooled: each tile is {factor} × {factor} tokens"
     figure.update_layout(title=f"Pairs that layer {layer} computes ({pooled})")
     limits = [-edge, tiles * factor - edge]
-    figure.update_xaxes(title="key (index in the text)", range=limits, showgrid=False, constrain="domain")
+    bare = {"showgrid": False, "zeroline": False, "constrain": "domain"}
+    figure.update_xaxes(title="key (index in the text)", range=limits, **bare)
     figure.update_yaxes(
         title="query (index in the text)",
         range=limits[::-1],
-        showgrid=False,
         scaleanchor="x",
-        constrain="domain",
+        **bare,
     )
     return style(figure, dark=dark, height=640)
 
