@@ -31,6 +31,10 @@ __all__ = ["FocusConfig", "FocusError", "FocusModel", "Trace", "analyze", "cross
 __version__ = "0.1.0"
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)

@@ -19,6 +19,7 @@ TEXT_SUFFIXES = (".txt", ".md")
 JSONL_SUFFIXES = (".jsonl", ".ndjson")
 TABLE_SUFFIXES = (*JSONL_SUFFIXES, ".parquet")
 """Suffixes of tables with a text in each row, which only some callers read."""
+_IS_TABLE = "{} is a table of texts, and plain text is read here: write its texts into .txt files."
 CORPUS_SUFFIXES = (*TEXT_SUFFIXES, *TABLE_SUFFIXES)
 
 
@@ -68,9 +69,11 @@ def read_text(path: str | Path) -> str:
     """Read a UTF-8 text file.
 
     Raises:
-        FocusError: missing, not readable, empty, binary, or not UTF-8.
+        FocusError: missing, not readable, empty, binary, not UTF-8, or a table of texts by its suffix.
     """
     path = Path(path)
+    if path.suffix.lower() in TABLE_SUFFIXES:
+        raise FocusError(_IS_TABLE.format(path))
     try:
         data = read_bytes(path)
     except FileNotFoundError as error:
@@ -116,9 +119,7 @@ def find_texts(
                 hub if str(path).startswith("hf:") else f"There is no file or folder {path}: check the path."
             )
         elif path.suffix.lower() in TABLE_SUFFIXES and path.suffix.lower() not in (*suffixes, *tables):
-            raise FocusError(
-                f"{path} is a table of texts, and plain text is read here: write its texts into .txt files."
-            )
+            raise FocusError(_IS_TABLE.format(path))
         else:
             found[regular(path)] = None
     if not found:

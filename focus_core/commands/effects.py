@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -102,13 +103,17 @@ def _table(found: TextEffects) -> Table:
         f"routers {settings['routers']} ({trained})",
         caption="KL and loss in thousandths of a nat per token. Chance: the middle 95% of random sets. p by Holm.",
         box=SIMPLE,
+        padding=(0, 0, 0, 1),  # so that figures fit into 80 columns
     )
     for name in ("group", "keys", "KL", "chance", "p", "loss", "chance", "p"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in found.table.to_dict("records"):
         cells = []
         for name in ("kl", "loss"):
-            low, high = 1000 * row[f"{name} low"], 1000 * row[f"{name} high"]
-            cells += [f"{1000 * row[name]:.3g}", f"{low:.2g} to {high:.2g}", f"{row[f'{name} p (Holm)']:.3f}"]
+            effect, low, high, p = (row[each] for each in (name, f"{name} low", f"{name} high", f"{name} p (Holm)"))
+            # A group without keys has no links to remove, so nothing to compare with.
+            unknown = any(each is None or isnan(each) for each in (low, high, p))
+            chance = ["–", "–"] if unknown else [f"{1000 * low:.1g} to {1000 * high:.1g}", f"{p:.3f}"]
+            cells += [f"{1000 * effect:.2g}", *chance]
         table.add_row(str(row["group"]), str(row["keys"]), *cells)
     return table

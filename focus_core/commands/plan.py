@@ -63,7 +63,7 @@ def plan(
     fully. The folder holds the same routers with the plan as their setting,
     for use like any others, and plan.json with every measurement.
 
-    Example: focus plan -d books/ --budget 0.45 --out runs/planned
+    Example: focus plan -r smollm2-135m-k8 -d books/ --budget 0.45 --out runs/planned
     """
     from focus_core.evaluation.plan import plan_routers
     from focus_core.progress import terminal_progress

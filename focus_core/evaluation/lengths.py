@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -107,8 +109,9 @@ def at_lengths(
     *,
     piece: int | None = None,
     opening: Sequence[int] = (),
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Asked]:
-    """What `length_transfer` asks at each length."""
+    """What `length_transfer` asks at each length, with other settings of `FocusConfig` where there are changes."""
     longest, shortest = blocks.shape[1], piece or min(lengths)
     for length in lengths:
         if length < 2 or longest % length or length % shortest:
@@ -119,7 +122,7 @@ def at_lengths(
     for length in lengths:
         cut = blocks.reshape(-1, length).copy()
         cut[:, : len(opening)] = opening
-        asked.append(Asked(cut, settings, losses=True))
+        asked.append(Asked(cut, settings, changes=dict(changes), losses=True))
     return asked
 
 

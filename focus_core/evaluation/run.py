@@ -108,7 +108,8 @@ def evaluate_texts(
             longest = token_blocks(loaded.tokenizer, corpus.texts(), max(lengths), max_blocks=length_blocks)
             length_tokens = longest.size
             causal = [row for row in plan if row[0] == "off" or row[2] == "calibrated"]
-            asked += at_lengths(longest, sorted(set(lengths)), causal, opening=opening_tokens(loaded.tokenizer))
+            opening = opening_tokens(loaded.tokenizer)
+            asked += at_lengths(longest, sorted(set(lengths)), causal, opening=opening, changes=changes)
         folder = held.enter_context(unfinished(measurement_key(focus, asked)))
         found = measured(focus, asked, folder=folder, cluster=cluster, model=model, progress=progress)
         results = asked[0].evaluations(focus, found[0])

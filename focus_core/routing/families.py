@@ -16,12 +16,12 @@ def own_window(module: nn.Module) -> int | None:
     from their settings.
     """
     config = getattr(module, "config", None)
-    window = module.__dict__.get("sliding_window") or getattr(config, "sliding_window", None)
+    window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
-    if kinds is not None:
-        return (window or None) if kinds[module.layer_idx] == "sliding_attention" else None
-    if "sliding_window" in module.__dict__:
-        window = module.__dict__["sliding_window"]
+    if kinds is None:
+        window = module.__dict__.get("sliding_window", window)
+    elif kinds[module.layer_idx] != "sliding_attention":
+        return None
     return window or None
 
 

@@ -137,12 +137,18 @@ class FocusModel(nn.Module):
             parameter.requires_grad_(requires_grad)
         return self.model
 
+    def _require_attached(self) -> None:
+        if not self._handles:
+            raise FocusError("These routers are detached: attach them again with FocusModel.from_pretrained.")
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The base model's forward under the routing in force; a cache may go by its older name or its newer one."""
+        self._require_attached()
         return self.model(*args, **cache_renamed(self.model, kwargs))
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """The base model's `generate` under the routing in force; `balance` must not be "sequence"."""
+        self._require_attached()
         generate: Any = self.model.generate
         return generate(*args, **cache_renamed(self.model, kwargs))
 
@@ -188,8 +194,9 @@ class FocusModel(nn.Module):
             changes: settings of `FocusConfig` to change: top_k (for all layers), layer_top_k, window, sink_tokens.
 
         Raises:
-            FocusError: unknown mode, or settings that need other routers.
+            FocusError: unknown mode, settings that need other routers, or routers that are detached.
         """
+        self._require_attached()
         if mode not in (*RULES, "off"):
             raise FocusError(f"Routing mode is {mode!r}: choose one of {', '.join(RULES)}, off.")
         fixed = {"router", "num_groups", "route_dim", "score", "layers"} & set(changes)
@@ -204,7 +211,8 @@ class FocusModel(nn.Module):
         try:
             yield self
         finally:
-            self._enter(previous)
+            if self._handles:
+                self._enter(previous)
 
     def attend(self, **changes: Any) -> None:
         """Attend by hard routing with other settings from now on; `changes` are those of `routing`."""
@@ -246,6 +254,7 @@ class FocusModel(nn.Module):
         Raises:
             FocusError: no such folder or name, damaged files, or routers of another model or shape.
         """
+        attention_modules(model)
         saved = read_routers(routers_folder(path), model)
         focus = cls(model, saved.config, seed=0)
         try:

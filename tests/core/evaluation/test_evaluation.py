@@ -11,6 +11,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHead
 from focus_core import FocusConfig, FocusError, retrofit
 from focus_core.evaluation import evaluate, leaks, length_transfer, likelihood, settings_for, standard_settings
 from focus_core.evaluation.lengths import position_bins
+from focus_core.evaluation.run import evaluate_texts
 from focus_core.text import token_blocks, token_windows
 
 CONFIG = FocusConfig(num_groups=4, top_k=1, window=4, sink_tokens=1, route_dim=8)
@@ -83,6 +84,17 @@ def test_windows_overlap_and_agree_with_blocks(byte_tokenizer):
         token_windows(byte_tokenizer, [text], 20, 21)
     with pytest.raises(FocusError, match="No text"):
         token_windows(byte_tokenizer, ["short"], 20, 10)
+
+
+def test_lengths_are_evaluated_with_the_window_that_was_given(tiny_llama, tmp_path):
+    (tmp_path / "text.txt").write_text("the tide went out and came back again " * 12)
+    options = {"model": tiny_llama, "length": 64, "blocks": 1, "top_k": [1], "lengths": [64], "length_blocks": 1}
+    focus = retrofit(tiny_llama.model, CONFIG)
+    for window in (4, 16):
+        found = evaluate_texts(tmp_path / "text.txt", routers=focus, window=window, **options)
+        whole = [row for row in found.results if row.routing == "hard" and row.balance == "calibrated"]
+        later = [row.evaluation for row in found.lengths if row.evaluation.routing == "hard"]
+        assert [row.exposure for row in whole] == [row.exposure for row in later] != []
 
 
 def test_length_transfer_scores_the_same_text_at_every_length(tiny_llama):

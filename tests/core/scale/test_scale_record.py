@@ -50,7 +50,9 @@ def test_every_constant_and_every_check_is_recorded(tiny_llama, narrow, tmp_path
     told = json.loads(result.output)
     (found,), (limit,) = told["costs"], told["pays"]["at"]
     assert found["tokens"] == 4096 and found["gain"]["decode"] > 0
-    assert found["analysing"]["trace_s"] > found["narrow"]["prefill_s"]
+    # A busy machine may measure nothing beyond prefill.
+    beyond = constants["trace_s"]["value"] + constants["trace_page_s"]["value"] > 0
+    assert (found["analysing"]["trace_s"] > found["narrow"]["prefill_s"]) == beyond
     assert limit["tokens"] == 4096 and limit["decode_bandwidth"] > 0
 
 

@@ -9,7 +9,7 @@ import torch
 from test_narrow_cache import CONFIG, grown, routed, same, tokens, whole
 from transformers import DynamicCache
 
-from focus_core import FocusError, retrofit
+from focus_core import FocusError, FocusModel, retrofit
 from focus_core.attention import focus_attention, kept_pairs
 from focus_core.routing.narrow.attention import narrow_attention
 from focus_core.routing.narrow.fitting.fit import fit_narrow
@@ -84,6 +84,13 @@ def test_a_fit_that_is_stopped_leaves_no_routers():
         fit_narrow(model, blocks, CONFIG, progress=stop)
     again = retrofit(model, CONFIG)
     focus.detach()  # a second time, of routers that are gone
+    for use in (lambda: focus.routing("hard").__enter__(), lambda: focus(tokens()), lambda: focus.generate(tokens())):
+        with pytest.raises(FocusError, match="detached"):
+            use()
+    with pytest.raises(FocusError, match="already has routers"):
+        FocusModel.from_pretrained(model, "smollm2-135m-narrow64")
+    with pytest.raises(FocusError, match="load one with focus_core"):
+        FocusModel.from_pretrained("default", "smollm2-135m-narrow64")
     assert not torch.equal(whole(again, tokens()), _untouched(again))
 
 
