@@ -162,7 +162,7 @@ def _form(settings: Settings) -> Request | None:
         )
         seed = three.number_input("Seed", 0, 10**6, 0, key="seed", help="Of sampling.", persist_state="session")
         chat = four.toggle(
-            "As a chat message",
+            "Chat message",
             key="chat",
             help="Put the prompt into the model's chat template, as a message of the user.",
             persist_state="session",

@@ -51,7 +51,7 @@ def test_write_says_up_to_which_length_routing_is_not_faster():
     record = json.loads((data_dir() / "results" / "bench-model-narrow.json").read_text(encoding="utf-8"))
     speeds = {r["tokens"]: r["speedup"] for r in record["results"] if (r["task"], r["routing"]) == ("decode", "hard")}
     slow = max(tokens for tokens, speed in speeds.items() if speed <= 1)
-    assert f"Up to {slow:,} tokens" in speed_note() and record["made"]["device"] in speed_note()
+    assert f"After {slow:,} tokens or fewer" in speed_note() and record["made"]["device"] in speed_note()
     assert f"Here {slow:,} tokens stand before" in speed_note(slow)
     assert speed_note(min(tokens for tokens in speeds if tokens > slow)) == ""
 
@@ -61,7 +61,7 @@ def test_write_begins_with_a_document_longer_than_that():
     app = open_page("write")
     said = shown(app)
     text = texts.samples()[str(app.selectbox(key="before").value)].read()
-    slow = re.search(r"Up to ([\d,]+) tokens of text the routed model is not faster", said)
+    slow = re.search(r"After ([\d,]+) tokens or fewer the routed model decodes no faster", said)
     assert slow is not None
     assert len(service.encoding("default", text).input_ids) > max(2048, int(slow[1].replace(",", "")))
 

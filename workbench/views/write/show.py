@@ -86,10 +86,10 @@ def speed_note(length: int | None = None) -> str:
     if not slow or (length is not None and fast and length >= min(fast)):
         return ""
     here = "" if length is None else f" Here {length:,} tokens stand before the text."
-    later = f" At {min(fast):,} tokens it wrote {speeds[min(fast)]:.2f}x as fast." if fast else ""
+    later = f" After {min(fast):,} tokens it decodes {speeds[min(fast)]:.2f}x as fast." if fast else ""
     return (
-        f"Up to {slow:,} tokens of text the routed model is not faster: that was measured on {device} with the default "
-        f"routers.{later}{here}"
+        f"After {slow:,} tokens or fewer the routed model decodes no faster. That was measured on {device} with the "
+        f"default routers.{later}{here}"
     )
 
 
