@@ -11,7 +11,7 @@ from torch import Tensor
 
 from focus_core.attention.cpu.threads import in_threads
 from focus_core.routing.narrow.compiled.machine.llvm import LANES, MASKED
-from focus_core.routing.narrow.compiled.machine.memory import COMPILED, as_array, zeros
+from focus_core.routing.narrow.compiled.machine.memory import COMPILED, as_array, empty, zeros
 from focus_core.routing.narrow.compiled.machine.ranking import place_of_largest
 from focus_core.routing.narrow.compiled.machine.vectors import ROWS, dots
 from focus_core.routing.narrow.compiled.machine.widening import square, wide
@@ -69,8 +69,10 @@ def group_keys(
     def group_part(task: tuple[int, int]) -> None:
         text, start = task
         cos, sin = (each[min(text, len(each) - 1)] for each in angles)
-        stop = min(start + part, length)
-        _group(keys[text], cos, sin, pairs, tiles, bias, np.float32(factor), cosine, start, stop, groups[text].numpy())
+        stop, found = min(start + part, length), groups[text].numpy()
+        # Held here while addresses of it are used: Numba frees an array of its own after its last use by name.
+        room = zeros((TOKENS, even)), empty((ROWS, bias.shape[1]))
+        _group(keys[text], cos, sin, pairs, tiles, bias, np.float32(factor), cosine, start, stop, *room, found)
 
     in_threads(group_part, [(text, start) for text in range(batch) for start in range(0, length, part)])
     return groups
@@ -115,13 +117,17 @@ def _group(
     cosine: bool,
     start: int,
     stop: int,
+    plain: np.ndarray,
+    products: np.ndarray,
     groups: np.ndarray,
 ) -> None:
-    """Groups of the keys from `start` to `stop` of all heads, of one text (T, H, D)."""
+    """Groups of the keys from `start` to `stop` of all heads, of one text (T, H, D).
+
+    `plain` is room for keys before rotary embedding, zeros beyond their width; `products` for products of `ROWS` keys.
+    """
     heads, number, even, stride = keys.shape[1], tiles.shape[1], tiles.shape[2], bias.shape[1]
     count, step, apart, angle_step = pairs.number, pairs.step, pairs.apart, pairs.angle_step
     turns = np.empty((TOKENS, 2, count), np.float32)
-    plain, products = np.zeros((TOKENS, even), np.float32), np.empty((ROWS, stride), np.float32)
     plain_at, products_at = plain.ctypes.data, products.ctypes.data
     for first in range(start, stop, TOKENS):
         last = min(first + TOKENS, stop)
