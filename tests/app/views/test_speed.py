@@ -19,6 +19,7 @@ from focus_core.bench.model import ModelBenchSettings, run_model_bench
 from focus_core.errors import FocusError
 from focus_core.resources import data_dir
 from focus_core.results import stamp
+from workbench.charts.ticks import legible, log_ticks
 from workbench.runs import jobs
 from workbench.views.speed.baselines import read_baseline_speed, shipped_baselines
 from workbench.views.speed.charts import error_curves, memory_curves, model_curves, speedup_curves, time_curves
@@ -331,3 +332,35 @@ def test_the_page_opens_on_the_default_routers_and_names_measurements_in_words()
     assert box.options[:2] == [f"{title_of(name)} · comes with the workbench" for name in DEFAULTS]
     assert title_of("bench-narrow-xeon") == "One attention call, default routers, Intel Xeon"
     assert title_of("bench-baselines-epyc") == "Other methods, AMD EPYC" and title_of("bench-other") == "bench-other"
+
+
+def ticks(axis) -> list[float]:
+    low, high = min(axis.tickvals), max(axis.tickvals)
+    assert low > 0 and math.isfinite(high)
+    return list(axis.tickvals)
+
+
+@pytest.mark.parametrize("name", shipped_speeds())
+def test_a_measured_range_of_less_than_a_decade_has_three_ticks(name):
+    data = shipped_speeds()[name].read_bytes()
+    if is_whole_model(data):
+        points = read_model_speed(data, name).points
+        figures = [model_curves(points, task) for task in dict.fromkeys(points["task"])]
+    else:
+        points, _ = apart(read_speed(data, name).points)
+        figures = [draw(points) for draw in (speedup_curves, time_curves, memory_curves, error_curves)]
+    assert all(len(ticks(figure.layout.yaxis)) >= 3 for figure in figures), name
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(1e-9, 1e9), min_size=2, max_size=9))
+def test_ticks_lie_in_the_range_and_are_few_enough(values):
+    low, high = min(values), max(values)
+    found = log_ticks(values)
+    assert all(low / 1.03 <= tick <= high * 1.03 for tick in found)
+    assert 3 <= len(found) <= 20
+
+
+def test_labels_of_lengths_close_to_each_other_are_left_out():
+    assert legible([512, 1024, 1536, 2048, 4096, 8192, 16384, 32768]) == {2**n for n in range(9, 16)}
+    assert legible([512, 2048, 8000]) == {512, 2048, 8000} and legible([700]) == {700} and legible([]) == set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.charts.theme import style
+from workbench.charts.ticks import legible, log_ticks
 from workbench.views.speed.tables import PUBLISHED, PUBLISHED_TOKENS
 
 _COLORS = (
@@ -49,7 +49,8 @@ def time_curves(points: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         timed["marker"] = {"symbol": symbol, "size": 8}
         figure.add_scatter(name=name, line={"color": color}, **timed)
     figure.update_layout(title="Time of one attention call (bars: fastest to slowest run)")
-    figure.update_yaxes(title="milliseconds", type="log", dtick=1)
+    milliseconds = 1e3 * pd.concat([points["full s"], points["sparse s"]])
+    figure.update_yaxes(title="milliseconds", type="log", tickvals=log_ticks(milliseconds))
     return _finish(figure, points, dark)
 
 
@@ -110,7 +111,12 @@ def speedup_curves(points: pd.DataFrame, *, dark: bool = False, published: bool 
         showarrow=False,
     )
     figure.update_layout(title="Speed-up over full attention (filled: measured; open: its bound)")
-    figure.update_yaxes(title="times as fast", type="log", tickvals=[0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50])
+    drawn = [*points["speedup"], *points["bound"], *(value for values in PUBLISHED.values() for value in values)]
+    figure.update_yaxes(
+        title="times as fast",
+        type="log",
+        tickvals=log_ticks(drawn if published else drawn[: 2 * len(points)]),
+    )
     return _finish(figure, points, dark, PUBLISHED_TOKENS if published else ())
 
 
@@ -139,7 +145,8 @@ def memory_curves(points: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             hovertemplate="%{x:,} tokens: %{y:.3g} MiB of inputs<extra></extra>",
         )
     figure.update_layout(title="Memory of one sparse call beyond inputs and output")
-    figure.update_yaxes(title="MiB", type="log", dtick=1)
+    mebibytes = pd.concat([points["working bytes"].clip(lower=4096), points["input bytes"]]) / 2**20
+    figure.update_yaxes(title="MiB", type="log", tickvals=log_ticks(mebibytes))
     return _finish(figure, points, dark)
 
 
@@ -157,13 +164,11 @@ def error_curves(points: pd.DataFrame, *, dark: bool = False) -> go.Figure:
             customdata=rows[["error logsumexp"]],
             hovertemplate="%{x:,} tokens: %{y:.1e}<br>log-sum-exp %{customdata[0]:.1e}<extra>" + name + "</extra>",
         )
-    errors = points["error output"].clip(lower=1e-12).to_list() or [1.0]
-    decades = math.log10(max(errors) / min(errors))
     figure.update_layout(title="Largest error of the output against the float32 definition")
     figure.update_yaxes(
         title="largest absolute error",
         type="log",
-        dtick=1 if decades > 2 else "D2" if decades > 1 else "D1",  # powers of ten alone would leave no tick
+        tickvals=log_ticks(points["error output"].clip(lower=1e-12)),
         tickformat=".0e",
     )
     return _finish(figure, points, dark)
@@ -196,7 +201,7 @@ def model_curves(points: pd.DataFrame, task: str, *, dark: bool = False) -> go.F
             ),
         )
     figure.update_layout(title=f"{task.capitalize()} of the whole model")
-    figure.update_yaxes(title="tokens per second", type="log", dtick="D2")
+    figure.update_yaxes(title="tokens per second", type="log", tickvals=log_ticks(chosen["tokens per second"]))
     _finish(figure, chosen, dark)
     return figure.update_xaxes(title="tokens of the text" if task == "prefill" else "tokens in the cache")
 
@@ -225,11 +230,13 @@ def _timed(rows: pd.DataFrame, which: str, color: str) -> dict[str, Any]:
 
 def _finish(figure: go.Figure, points: pd.DataFrame, dark: bool, others: Iterable[int] = ()) -> go.Figure:
     lengths = sorted({int(value) for value in points["tokens"]} | set(others))
+    named = legible(lengths)
     figure.update_xaxes(
         title="tokens",
         type="log",
         tickvals=lengths,
-        ticktext=[_short(value) for value in lengths],
+        ticktext=[_short(value) if value in named else "" for value in lengths],
+        tickangle=0,
     )
     return style(figure, dark=dark, height=_HEIGHT)
 
