@@ -75,7 +75,6 @@ def main() -> None:
         st.session_state["speed"] = st.session_state.pop(NEXT)
     shipped, runs = shipped_speeds() | shipped_baselines(), {f"{jobs.RUN}{job.name}": job for job in jobs.jobs("bench")}
     source = _choose(shipped, runs)
-    state.publish()
     if source in runs:
         job = runs[source]
         st.fragment(_watch, run_every=POLL_SECONDS if job.is_alive else None)(job.name, job.state)
@@ -91,6 +90,7 @@ def main() -> None:
     else:
         with guarded():
             _draw_file(shipped[source].read_bytes(), source)
+    state.publish()
     with st.expander("Measure this machine", icon=":material/timer:"):
         _measure()
 
@@ -134,6 +134,7 @@ def _watch(name: str, seen: str) -> None:
         _buttons(job)
         if record is not None:
             _draw_attention(record)
+        state.publish()
 
 
 def _buttons(job: Job) -> None:
@@ -298,11 +299,12 @@ def _filtered(points: pd.DataFrame) -> pd.DataFrame:
     dtypes = sorted(set(points["dtype"]))
     if len(dtypes) == 1:
         return points
+    options = [*dtypes, "all"]
+    state.choose("speed_dtype", options)
     chosen = st.segmented_control(
         "Dtype",
-        [*dtypes, "all"],
+        options,
         key="speed_dtype",
-        default=dtypes[0],
         required=True,
         help="Dtype of query, key and value.",
         persist_state="session",

@@ -102,6 +102,7 @@ SETTINGS: dict[str, Setting] = {
     "subword": Setting("last", _words),
     "run": Setting("", _words),
     "speed": Setting("", _words),
+    "speed_dtype": Setting("", _words),
     "axis": Setting("", _words),
     "frontier_axis": Setting("", _words),
     "kinds_length": Setting(-1, _whole_number),

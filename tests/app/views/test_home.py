@@ -108,6 +108,16 @@ def home() -> AppTest:
     return app.run()
 
 
+def test_the_evidence_of_a_figure_is_shown_in_the_dtype_of_the_figure():
+    result = results.holding()[2]
+    assert "float32" in result.detail
+    app = open_page(result.page, **result.query)
+    assert app.segmented_control(key="speed_dtype").value == "float32" and "float32" in shown(app)
+    assert app.query_params["speed_dtype"] == "float32"
+    app.segmented_control(key="speed_dtype").set_value("bfloat16").run()
+    assert app.query_params["speed_dtype"] == "bfloat16"
+
+
 @needs_model
 def test_home_is_the_first_page_and_its_figures_are_there():
     app = home()
