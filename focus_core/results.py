@@ -22,7 +22,7 @@ import torch
 
 from focus_core.errors import FocusError
 from focus_core.files import to_json, valid_name, write_atomic
-from focus_core.reading import read_json, regular
+from focus_core.reading import parse_json, read_json, regular
 from focus_core.schema import Check, array, table, text
 
 REPRODUCTION = "focus-reproduce/1"
@@ -190,6 +190,47 @@ def record_run(path: str | Path, report: dict[str, Any], *, device: str = "cpu")
     except FocusError as error:
         raise UnstoredError(error, record) from error
     return record
+
+
+def check_replaceable(
+    path: str | Path, report: dict[str, Any], *, free: Collection[str] = (), name: str | Path | None = None
+) -> None:
+    """Refuse to replace the record of another run. The same run may be repeated, which replaces its record.
+
+    Args:
+        path: file of the record, of this machine or an address of a store.
+        report: what is known of the new record before the work, such as `schema`, `model`, `settings` and `data`.
+        free: names of settings that may differ.
+        name: of the place in the error, where it is not the file.
+
+    Raises:
+        FocusError: the file holds anything else.
+    """
+    stored = _stored(path)
+    if stored is None:
+        return
+    old, new = (
+        {**each, "settings": {name: value for name, value in each["settings"].items() if name not in free}}
+        for each in ({"settings": {}, **stored}, plain(report))
+    )
+    if any(old.get(name) != value for name, value in new.items()):
+        raise FocusError(
+            f"{name or path} holds the result of another run, with other settings, texts or model: name another place, "
+            "or remove it."
+        )
+
+
+def _stored(path: str | Path) -> dict[str, Any] | None:
+    """The record in a file or at an address of a store; None where there is none, {} where it is no record."""
+    from focus_core.remote import RemoteFile, exists, is_remote  # see `_write`
+
+    try:
+        if is_remote(path):
+            address = str(path)
+            return parse_json(RemoteFile(address).read_bytes(), address, STORED) if exists(address) else None
+        return read_json(Path(path), STORED) if Path(path).is_file() and Path(path).stat().st_size else None
+    except FocusError:
+        return {}
 
 
 def stored_or_run(

@@ -87,7 +87,7 @@ def harness(
     from focus_core.harness.tasks import AFTER, LONG
     from focus_core.locks import claim_file
     from focus_core.progress import terminal_progress
-    from focus_core.results import record_run
+    from focus_core.results import check_replaceable, record_run
 
     limits = task_limits(task or TASKS, limit)
     if all("=" in each for each in task or ("",)):
@@ -112,6 +112,8 @@ def harness(
                 settings, out, model=model, routers=routers, untrained=untrained, device=device, progress=progress
             )
         if record is not None:
+            # The folder has the results, so nothing is lost. A record may get more tasks.
+            check_replaceable(record, {name: written[name] for name in ("model", "settings")}, free=("limits",))
             record_run(record, written, device=device)
     if json_output:
         print_json(written)

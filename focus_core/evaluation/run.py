@@ -18,7 +18,7 @@ from focus_core.models import LoadedModel, check_positions
 from focus_core.progress import Progress, silent
 from focus_core.remote import claims_record
 from focus_core.report.corpus import scan
-from focus_core.results import record_run, stamp
+from focus_core.results import check_replaceable, record_run, stamp
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
 from focus_core.text import opening_tokens, token_blocks, token_windows
@@ -110,11 +110,7 @@ def evaluate_texts(
             causal = [row for row in plan if row[0] == "off" or row[2] == "calibrated"]
             opening = opening_tokens(loaded.tokenizer)
             asked += at_lengths(longest, sorted(set(lengths)), causal, opening=opening, changes=changes)
-        folder = held.enter_context(unfinished(measurement_key(focus, asked)))
-        found = measured(focus, asked, folder=folder, cluster=cluster, model=model, progress=progress)
-        results = asked[0].evaluations(focus, found[0])
-        by_length = length_rows(focus, asked[1:], found[1:], min(lengths)) if lengths else []
-        report = {
+        described = {
             "schema": SCHEMA,
             "model": loaded.info.identity,
             "settings": {
@@ -124,10 +120,20 @@ def evaluate_texts(
                 "length": length,
                 "stride": stride or length,
                 "blocks": len(sample),
+                "top_k": list(dict.fromkeys(k for _, k, _ in plan if k is not None)),
                 "lengths": sorted(set(lengths)),
                 "length_blocks": length_blocks if lengths else 0,
             },
             **origin,
+        }
+        if out is not None:
+            check_replaceable(out, described)
+        folder = held.enter_context(unfinished(measurement_key(focus, asked)))
+        found = measured(focus, asked, folder=folder, cluster=cluster, model=model, progress=progress)
+        results = asked[0].evaluations(focus, found[0])
+        by_length = length_rows(focus, asked[1:], found[1:], min(lengths)) if lengths else []
+        report = {
+            **described,
             "results": results,
             "leak": leaks(results),
             "length_transfer": by_length,

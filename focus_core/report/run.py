@@ -19,12 +19,13 @@ from focus_core.errors import FocusError
 from focus_core.files import valid_name
 from focus_core.models import LoadedModel
 from focus_core.progress import Progress, silent
-from focus_core.remote import RemoteFile, claim_output
+from focus_core.remote import RemoteFile, claim_output, destination
 from focus_core.report import bundle
 from focus_core.report.build import build_report
 from focus_core.report.corpus import Corpus, scan
 from focus_core.report.files import report_files, write_files
 from focus_core.report.model import Report
+from focus_core.report.saved import check_unlike
 from focus_core.report.stream import StreamSettings, chosen_layers, collect, forget
 from focus_core.report.tags import TAGS, SectionTagger
 from focus_core.results import peak_memory
@@ -67,7 +68,8 @@ def write_report(
 ) -> WrittenReport:
     """Route a corpus of any length, and write a report with a card for every group of every layer.
 
-    Memory does not grow with the corpus. A second call with the same arguments resumes an interrupted report.
+    Memory does not grow with the corpus. A second call with the same arguments resumes an interrupted report. A folder
+    with a report of other texts or settings is refused.
 
     Args:
         texts: text files and folders, or addresses of a store. Those that cannot be read, or end
@@ -98,6 +100,19 @@ def write_report(
         loaded, focus = held.enter_context(chosen)
         provenance = provenance_of(loaded, focus)
         tagger = SectionTagger() if tags else None
+        config = focus.config.replace(**({} if settings.top_k is None else {"top_k": settings.top_k}))
+        heads = [config.head_of(head) for head in settings.heads]
+        layers = chosen_layers(focus, settings)
+        known: dict[str, Any] = {
+            "origin": {
+                **described(provenance, config, f"{settings.states} model", corpus.sha256),
+                "dtype": str(dtype),
+                **({"head": heads[0]} if len(heads) == 1 else {}),
+            },
+            "block_length": settings.block_length,
+            "tagger": str(tagger) if tagger else "not asked for",
+        }
+        check_unlike(destination(out), {**known, "seed": settings.seed}, {"layer": layers, "head": heads})
         elsewhere = None
         if cluster is not None:
             from focus_core.report.work import counted_on
@@ -125,24 +140,16 @@ def write_report(
         )
         seconds = time.monotonic() - started
         progress("Writing the report", 1.0)
-        config = focus.config.replace(**({} if settings.top_k is None else {"top_k": settings.top_k}))
-        heads = [config.head_of(head) for head in settings.heads]
         made = build_report(
             statistics,
             lambda ids: [raw.decode("utf-8", "replace") for raw in token_bytes(loaded.tokenizer, ids)],
-            layers=chosen_layers(focus, settings),
+            layers=layers,
             heads=heads,
             documents=corpus.documents,
             unread=corpus.unread,
-            origin={
-                **described(provenance, config, f"{settings.states} model", corpus.sha256),
-                "dtype": str(dtype),
-                **({"head": heads[0]} if len(heads) == 1 else {}),
-            },
             title=title or f"Groups in {valid_name(Path(texts[0]).name) if len(texts) == 1 else f'{len(texts)} texts'}",
-            block_length=settings.block_length,
             tag_names=TAGS if tagger else (),
-            tagger=str(tagger) if tagger else "not asked for",
+            **known,
         )
         spelt = {
             "model": loaded.info.name if isinstance(model, LoadedModel) else _portable(model),

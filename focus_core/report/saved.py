@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from focus_core.errors import FocusError
 from focus_core.reading import parse_json, read_bytes
+from focus_core.remote import RemoteFile, StoreError, exists
 from focus_core.report.files import INDEX
 from focus_core.report.model import SCHEMA, Report
-from focus_core.schema import table
+from focus_core.results import plain
+from focus_core.schema import array, table
 
 
 def read_report(folder: Path) -> Report:
@@ -31,6 +34,37 @@ def read_report(folder: Path) -> Report:
         raise FocusError(f"There is no report in {folder}: make it again.") from error
     except (TypeError, KeyError, AttributeError) as error:
         raise FocusError(f"{path} is no report: make it again.") from error
+
+
+def check_unlike(out: Path | RemoteFile, known: dict[str, Any], numbers: dict[str, Sequence[Any]]) -> None:
+    """Refuse to write over a report on other texts, or of other settings. The same report may be made again.
+
+    Args:
+        out: folder of the new report, of this machine or of a store.
+        known: fields of the new report that are known before the work.
+        numbers: fields of its cards, with all their values.
+
+    Raises:
+        FocusError: the folder holds such a report, or a damaged one.
+    """
+    try:
+        if isinstance(out, Path):
+            data = read_bytes(out / INDEX) if (out / INDEX).exists() else None
+        else:
+            index = f"{out.address}/{INDEX}"
+            data = RemoteFile(index).read_bytes() if exists(index) else None
+        if data is None:
+            return
+        found = parse_json(data, INDEX, table({"cards": array(table())}))
+        same = all(found.get(name) == value for name, value in plain(known).items())
+        for name, values in numbers.items():
+            same = same and {card.get(name) for card in found["cards"]} == set(values)
+    except StoreError:
+        raise
+    except FocusError:
+        same = False
+    if not same:
+        raise FocusError(f"{out} holds a report of other texts, settings or model: name another place, or remove it.")
 
 
 def _made(kind: Any, value: Any) -> Any:

@@ -20,7 +20,7 @@ from focus_core.routing.narrow.fitting.fit import fit_narrow
 from focus_core.routing.narrow.fitting.thresholds import places_of
 from focus_core.routing.storage import check_elsewhere
 from focus_core.text import CORPUS_SUFFIXES, find_texts, token_blocks
-from focus_core.training.run import RECORD
+from focus_core.training.run import RECORD, check_unlike
 from focus_core.training.stream import Source, documents
 
 SCHEMA = "focus-fit/1"
@@ -56,6 +56,8 @@ def fit_routers(
 ) -> dict[str, Any]:
     """Fit narrow routers to a model in one pass over a sample of texts.
 
+    A folder with finished routers of other settings, texts or models is refused.
+
     Args:
         texts: files and folders, of plain text or of tables (JSON Lines, Parquet) with a text in each row; as many
             blocks are taken from each file, spread over it.
@@ -86,11 +88,6 @@ def fit_routers(
     places = places_of([each.shape[1] for each in need], config.window) if config.by_error else ()
     config = config.replace(shares_at=places)
     how: dict[str, Any] = {"one_threshold": True} if one_threshold else {}
-    focus = fit_narrow(loaded.model, blocks, config, need=need, **how, seed=seed, progress=progress)
-    try:
-        focus.save_pretrained(out)
-    finally:
-        focus.detach()
     report = {
         "schema": SCHEMA,
         "model": loaded.info.identity,
@@ -98,6 +95,12 @@ def fit_routers(
         | ({"need": [{"length": each.shape[1], "blocks": len(each)} for each in need]} if need else {}),
         "data": text_records(files),
     }
+    check_unlike(out, report)
+    focus = fit_narrow(loaded.model, blocks, config, need=need, **how, seed=seed, progress=progress)
+    try:
+        focus.save_pretrained(out)
+    finally:
+        focus.detach()
     return record_run(out / RECORD, report)
 
 

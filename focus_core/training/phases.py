@@ -28,7 +28,7 @@ from focus_core.training.memory import estimate_memory
 from focus_core.training.modes import DTYPES, Phase, phases, scratch_model
 from focus_core.training.objectives import DEFAULT_OBJECTIVE
 from focus_core.training.processes import is_main_process, world_size
-from focus_core.training.run import RECORD, SCHEMA, TrainedRun
+from focus_core.training.run import RECORD, SCHEMA, TrainedRun, check_unlike
 from focus_core.training.stream import Source, TokenStream, documents, find_sources
 from focus_core.training.trainer import FocusTrainer, TrainerSettings
 from focus_core.training.watch import Watch, watched
@@ -57,7 +57,8 @@ def train_phases(
 ) -> TrainedRun | None:
     """Train the phases of a mode, in every process of the run; the main process records it.
 
-    A run that was interrupted resumes from its last checkpoint when it is called again with the same arguments.
+    A run that was interrupted resumes from its last checkpoint when it is called again with the same arguments. A
+    folder with finished routers of other settings, texts or models is refused.
 
     Args:
         data: text, JSONL and Parquet files, folders, or `hf:NAME` for a data set of the hub.
@@ -100,13 +101,31 @@ def train_phases(
     # Joins the other processes first, which sharded loading of weights needs.
     training.training_arguments(plan[0], settings, out)
     main = is_main_process()
-    log = RunLog(out, fresh=not (out / CHECKPOINTS).is_dir()) if main else None
+    loaded = load_model(model, dtype=DTYPES[dtype], progress=None if main else silent)
+    if architecture is not None:
+        base = scratch_model(architecture, len(loaded.tokenizer), seed=settings.seed, dtype=DTYPES[dtype])
+        loaded = loaded._replace(model=base)
+    check_positions(loaded, length)
+    report: dict[str, Any] = {
+        "schema": SCHEMA,
+        "model": {"name": str(architecture or loaded.info.name), "revision": loaded.info.revision},
+        "settings": {
+            "config": config,
+            "phases": [asdict(phase) for phase in plan],
+            "training": settings,
+            "length": length,
+            "stride": length,
+            "processes": world_size(),
+        },
+        "data": text_records(source.path for source in sources if source.path is not None),
+        "datasets": [source.dataset for source in sources if source.dataset],
+        "held_out": text_records(source.path for source in held if source.path is not None),
+    }
+    unfinished = (out / CHECKPOINTS).is_dir()
+    if main and not unfinished:
+        check_unlike(out, report, free=("processes",))
+    log = RunLog(out, fresh=not unfinished) if main else None
     with watched(log, watch) as told:
-        loaded = load_model(model, dtype=DTYPES[dtype], progress=None if main else silent)
-        if architecture is not None:
-            base = scratch_model(architecture, len(loaded.tokenizer), seed=settings.seed, dtype=DTYPES[dtype])
-            loaded = loaded._replace(model=base)
-        check_positions(loaded, length)
         for phase in plan:
             told.note(f"{phase.name}: {_estimate(loaded, config, phase, settings, length, DTYPES[dtype], sharded)}")
         stream = TokenStream(sources, loaded.tokenizer, length, seed=settings.seed)
@@ -120,26 +139,7 @@ def train_phases(
         rows = []
         if held and eval_blocks and not sharded:
             rows = _measure(trainer, loaded, held, length, eval_blocks, eval_top_k)
-        record = record_run(
-            out / RECORD,
-            {
-                "schema": SCHEMA,
-                "model": {"name": str(architecture or loaded.info.name), "revision": loaded.info.revision},
-                "settings": {
-                    "config": config,
-                    "phases": [asdict(phase) for phase in plan],
-                    "training": settings,
-                    "length": length,
-                    "stride": length,
-                    "processes": world_size(),
-                },
-                "data": text_records(source.path for source in sources if source.path is not None),
-                "datasets": [source.dataset for source in sources if source.dataset],
-                "held_out": text_records(source.path for source in held if source.path is not None),
-                "results": rows,
-            },
-            device=str(trainer.args.device),
-        )
+        record = record_run(out / RECORD, {**report, "results": rows}, device=str(trainer.args.device))
         remove_checkpoints(out)
     return TrainedRun(out, loaded, trainer.task.focus, tuple(rows), (), record)
 

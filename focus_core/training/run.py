@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from focus_core.evaluation.exposure import check_exposed
 from focus_core.locks import claims_folder
 from focus_core.models import LoadedModel, check_positions, load_model
 from focus_core.reading import read_json
-from focus_core.results import record_run, text_records
+from focus_core.results import check_replaceable, record_run, text_records
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, Mode, retrofit
-from focus_core.routing.storage import check_elsewhere, routers_hash
+from focus_core.routing.storage import CONFIG, check_elsewhere, routers_hash
 from focus_core.schema import table
 from focus_core.shipped import routers_folder
 from focus_core.text import CORPUS_SUFFIXES, find_texts, token_blocks
@@ -80,7 +80,7 @@ def train_routers(
     """Train routers on texts, calibrate them, evaluate them on held-out text, and record it all in a folder.
 
     The model's own weights do not change. A run that was interrupted resumes when it is called again with the same
-    arguments.
+    arguments. A folder with finished routers of other settings, texts or models is refused.
 
     Args:
         texts: files and folders, of plain text or of tables (JSON Lines, Parquet) with a text in each row.
@@ -114,13 +114,24 @@ def train_routers(
     check_elsewhere(out, start_from)
     held_files = [] if held_out is None else find_texts(held_out, suffixes=CORPUS_SUFFIXES)
     contents, held_contents = (list(documents(map(Source, group))) for group in (files, held_files))
-    with watched(RunLog(out, fresh=not (out / CHECKPOINT).is_file()), watch) as told:
-        told.phase("loading")
-        loaded = model if isinstance(model, LoadedModel) else load_model(model)
-        check_positions(loaded, length)
-        blocks, held = _blocks(loaded, contents, held_contents, length)
-        focus, started_from = _start(loaded.model, config, start_from, seed)
-        try:
+    loaded = model if isinstance(model, LoadedModel) else load_model(model)
+    check_positions(loaded, length)
+    focus, started_from = _start(loaded.model, config, start_from, seed)
+    report: dict[str, Any] = {
+        "schema": SCHEMA,
+        "model": loaded.info.identity,
+        "settings": {"config": focus.config, "training": settings, "length": length, "stride": length},
+        "started_from": started_from,
+        "data": text_records(files),
+        "held_out": text_records(held_files),
+    }
+    unfinished = (out / CHECKPOINT).is_file()
+    try:
+        if not unfinished:
+            check_unlike(out, report)
+        with watched(RunLog(out, fresh=not unfinished), watch) as told:
+            told.phase("loading")
+            blocks, held = _blocks(loaded, contents, held_contents, length)
             check_exposed(length, focus.config, focus.sliding_windows)
             if eval_blocks:
                 standard_settings(focus.config.num_groups, tuple(eval_top_k or ()))
@@ -137,27 +148,37 @@ def train_routers(
             if eval_blocks > 0:
                 sample = held[:: max(1, len(held) // eval_blocks)][:eval_blocks]
                 results, untrained = _measure(focus, sample, eval_top_k, calibration_blocks(blocks, seed), told, seed)
-        finally:
-            focus.detach()
-        done = read_log(out).steps
-        report = {
-            "schema": SCHEMA,
-            "model": loaded.info.identity,
-            "settings": {"config": focus.config, "training": settings, "length": length, "stride": length},
-            "started_from": started_from,
-            "data": text_records(files),
-            "held_out": text_records(held_files),
-            "held_out_blocks": min(len(held), eval_blocks),
-            "final_loss": done[-1].loss,
-            "step_seconds": _seconds(done, batch_size * length),
-            "results": results,
-            "untrained": untrained,
-        }
-        record = record_run(out / RECORD, report)
-        (out / CHECKPOINT).unlink(missing_ok=True)
-        told.phase("finished")
+            done = read_log(out).steps
+            report |= {
+                "held_out_blocks": min(len(held), eval_blocks),
+                "final_loss": done[-1].loss,
+                "step_seconds": _seconds(done, batch_size * length),
+                "results": results,
+                "untrained": untrained,
+            }
+            record = record_run(out / RECORD, report)
+            (out / CHECKPOINT).unlink(missing_ok=True)
+            told.phase("finished")
+    finally:
+        focus.detach()
     focus = FocusModel.from_pretrained(loaded.model, out)
     return TrainedRun(out, loaded, focus, tuple(results), tuple(untrained), record)
+
+
+def check_unlike(out: Path, report: dict[str, Any], *, free: Collection[str] = ()) -> None:
+    """Refuse to write over finished routers of another run. The same run may be repeated.
+
+    Args:
+        out: folder to write.
+        report: what is known of the new record before the work.
+        free: names of settings that may differ.
+
+    Raises:
+        FocusError: the folder holds such routers, or some that no record tells the run of.
+    """
+    if (out / CONFIG).is_file() and not (out / RECORD).is_file():
+        raise FocusError(f"{out} holds routers of an unknown run: name another folder, or remove it.")
+    check_replaceable(out / RECORD, report, free=free, name=out)
 
 
 def _blocks(loaded: LoadedModel, texts: list[str], held_out: list[str], length: int) -> tuple[np.ndarray, np.ndarray]:

@@ -29,7 +29,7 @@ from focus_core.models import LoadedModel, check_positions
 from focus_core.progress import Progress, silent
 from focus_core.remote import claims_record
 from focus_core.report.corpus import scan
-from focus_core.results import record_run, stamp
+from focus_core.results import check_replaceable, record_run, stamp
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
 from focus_core.text import TEXT_SUFFIXES
@@ -102,18 +102,8 @@ def align_texts(
             config = settings.grouping(focus)
             with focus.routing("hard", **settings.routing(focus)):
                 states_config = focus.current.config
-            folder = held.enter_context(unfinished(documents_key(focus, loaded.tokenizer, documents, settings)))
-            routed = route_documents(
-                focus,
-                loaded.tokenizer,
-                documents,
-                settings,
-                folder=folder,
-                cluster=cluster,
-                model=model,
-                progress=lambda text, share: progress(text, 0.5 * share),
-            )
             described = {
+                "schema": SCHEMA,
                 "model": loaded.info.identity,
                 "settings": {
                     "config": config,
@@ -131,7 +121,21 @@ def align_texts(
                     "untrained_seeds": UNTRAINED_SEEDS,
                 },
                 "drawn": {"documents": len(documents), "of": drawn.count},
+                **origin,
             }
+            if out is not None:
+                check_replaceable(out, described)
+            folder = held.enter_context(unfinished(documents_key(focus, loaded.tokenizer, documents, settings)))
+            routed = route_documents(
+                focus,
+                loaded.tokenizer,
+                documents,
+                settings,
+                folder=folder,
+                cluster=cluster,
+                model=model,
+                progress=lambda text, share: progress(text, 0.5 * share),
+            )
         sample = joined([each.words for each in routed], settings.rule)
         grouped = group_states(
             [each.states for each in routed],
@@ -142,9 +146,7 @@ def align_texts(
         explained = _explained(sample, progress)
         found = _scored(sample, grouped, settings, progress)
         report = {
-            "schema": SCHEMA,
             **described,
-            **origin,
             "tagger": sample.tagger,
             "libraries": {name: version(name) for name in _LIBRARIES},
             "sample": {

@@ -111,6 +111,21 @@ def test_settings_that_change_nothing_are_refused(folder, options, words):
     assert result.stderr.strip().splitlines()[-1].endswith(".")
 
 
+def test_a_record_of_another_run_is_never_overwritten(folder):
+    out = folder / "eval.json"
+    assert evaluated(folder, "--out", out, "-k", 1).exit_code == 0
+    before = out.read_bytes()
+    for change in (("-k", 2), ("-k", 1, "--window", 4), ("-k", 1, "--data", folder / "model" / "config.json")):
+        result = evaluated(folder, "--out", out, *change)
+        assert (result.exit_code, result.stdout) == (
+            2,
+            "",
+        ) and "eval.json holds the result of another run" in result.stderr
+    assert out.read_bytes() == before
+    again = evaluated(folder, "--out", out, "-k", 1)
+    assert again.exit_code == 0 and json.loads(out.read_text())["results"] == json.loads(before)["results"]
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [

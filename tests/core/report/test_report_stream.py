@@ -89,6 +89,14 @@ def test_a_report_is_read_back_as_it_was_written(tiny_llama, corpus, tmp_path):
         settings=StreamSettings(block_length=64),
     )
     assert read_report(tmp_path / "out") == written.report and written.report.failed
+    options = {"model": tiny_llama, "untrained": True}
+    for change in ({"block_length": 32}, {"seed": 1}, {"layers": (0,)}, {"top_k": 1}):
+        settings = StreamSettings(**{"block_length": 64, **change})
+        with pytest.raises(FocusError, match="out holds a report of other texts, settings or model"):
+            write_report(tmp_path / "corpus", tmp_path / "out", settings=settings, **options)
+    assert read_report(tmp_path / "out") == written.report
+    again = write_report(tmp_path / "corpus", tmp_path / "out", settings=StreamSettings(block_length=64), **options)
+    assert again.report.cards == written.report.cards
     with pytest.raises(FocusError, match="There is no report"):
         read_report(tmp_path)
     (tmp_path / "report.json").write_text('{"schema": 1, "cards": 3}')

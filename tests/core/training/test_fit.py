@@ -27,6 +27,10 @@ def test_fitted_routers_attach_and_keep_the_share(tiny_llama, tmp_path):
     assert config.budget == "15% read" and row.top_k is None
     assert row.kept_share == pytest.approx(0.15, abs=0.03)
     focus.detach()
+    with pytest.raises(FocusError, match="out holds the result of another run"):
+        fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048, seed=1)
+    again = fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048)
+    assert {**again, "made": None} == {**record, "made": None}
 
 
 def test_a_table_gives_the_routers_of_its_text(tiny_llama, tmp_path):

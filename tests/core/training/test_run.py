@@ -9,6 +9,7 @@ import torch
 from focus_core import FocusConfig, FocusError
 from focus_core.models import LoadedModel
 from focus_core.routing.storage import routers_hash
+from focus_core.training.fit import fit_routers, narrow_config
 from focus_core.training.log import read_log
 from focus_core.training.phases import train_phases
 from focus_core.training.run import train_routers
@@ -115,6 +116,44 @@ def test_held_out_files_leave_every_block_for_training(tiny_llama, text, tmp_pat
     run.focus.detach()
     run = train_routers(text, tmp_path / "none", model=tiny_llama, watch=Silent(), **none)
     assert run.results == run.untrained == () and run.record["results"] == [] and run.focus.trained
+
+
+def content(folder):
+    """The bytes of every file in a folder."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_finished_routers_of_another_run_are_never_overwritten(tiny_llama, text, tmp_path):
+    short = OPTIONS | {"steps": 1, "eval_blocks": 0, "eval_top_k": None, "watch": Silent(), "model": tiny_llama}
+    first = train_routers(text, tmp_path / "out", **short)
+    first.focus.detach()
+    before = content(tmp_path / "out")
+    other = tmp_path / "other.txt"
+    other.write_text(text.read_text().upper())
+    for texts, change in ((text, {"seed": 1}), (text, {"config": CONFIG.replace(window=8)}), (other, {})):
+        with pytest.raises(FocusError, match=r"out holds the result of another run.* name another place, or remove"):
+            train_routers(texts, tmp_path / "out", **short | change)
+    config = narrow_config(num_groups=4, window=8, page_size=4, chunk=8, by_error=False, count_spread=False)
+    with pytest.raises(FocusError, match="out holds the result of another run"):
+        fit_routers(text, tmp_path / "out", model=tiny_llama, config=config, tokens=512)
+    assert content(tmp_path / "out") == before
+    again = train_routers(text, tmp_path / "out", **short)
+    again.focus.detach()
+    assert again.record["final_loss"] == first.record["final_loss"]
+    (tmp_path / "out" / "training.json").unlink()
+    with pytest.raises(FocusError, match="out holds routers of an unknown run"):
+        train_routers(text, tmp_path / "out", **short)
+
+
+def test_finished_phases_of_another_run_are_never_overwritten(tiny_llama, text, tmp_path):
+    tiny_llama.model.save_pretrained(tmp_path / "model")
+    tiny_llama.tokenizer.save_pretrained(tmp_path / "model")
+    options = {"mode": "centroid-only", "model": tmp_path / "model", "config": CONFIG, "steps": 1, "length": 48}
+    assert train_phases(text, tmp_path / "out", watch=Silent(), **options) is not None
+    before = content(tmp_path / "out")
+    with pytest.raises(FocusError, match="out holds the result of another run"):
+        train_phases(text, tmp_path / "out", watch=Silent(), **options | {"steps": 2})
+    assert content(tmp_path / "out") == before
 
 
 def test_routers_to_start_from_keep_their_settings(tiny_llama, text, tmp_path):
