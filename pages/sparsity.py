@@ -143,7 +143,7 @@ def _attention(analysis: Analysis, row: int, pairs: pd.DataFrame) -> None:
         swept, shares, pairs_kept = attention_shares(analysis, *chosen)
         points = _frontier(analysis, swept, pairs_kept)
     table, names = attention_table(trace, swept, shares), class_names(trace)
-    titles = names | ({"k": "share read"} if trace.config.read_share is not None else {})
+    titles = names | ({"k": "budget"} if trace.config.read_share is not None else {})
     points["mass kept"] = 1 - shares[..., -1].mean(1)
     st.markdown(attention_sentence(trace, row, swept, shares, pairs))
     left, right = st.columns(2, gap="medium")

@@ -40,7 +40,7 @@ PAGES = {
 """Pages that analyse a text, and the slider of their layer."""
 COLD = ("Linguistics", "Attention", "Compare")
 """Pages that do most work on a new text before they answer."""
-READ = "Distant pairs read"
+READ = "Budget of distant pairs"
 """The slider of the share that narrow groups read, on pages where it acts."""
 RECORDED = ("Speed", "Quality", "Train")
 """Pages that need none."""

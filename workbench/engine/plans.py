@@ -27,16 +27,16 @@ def chosen_k(config: FocusConfig) -> int | str:
 
 
 def k_name(config: FocusConfig) -> str:
-    """The setting in a few words: "k 2", "planned k" or "reads 15%"."""
+    """The setting in a few words: "k 2", "planned k" or "budget 15%"; a text gets more of the pairs or less."""
     if config.read_share is not None:
-        return f"reads {share_name(config.read_share)}"
+        return f"budget {share_name(config.read_share)}"
     return f"k {config.top_k}" if config.layer_top_k is None else "planned k"
 
 
 def budget_name(budget: int | str) -> str:
-    """A value of `chosen_k` on its own: "k=2", "15% read" or "planned"."""
+    """A value of `chosen_k` on its own: "k=2", "budget 15%" or "planned"."""
     if isinstance(budget, str):
-        return f"{budget} read" if budget.endswith("%") else budget
+        return f"budget {budget}" if budget.endswith("%") else budget
     return f"k={budget}"
 
 

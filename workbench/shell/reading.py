@@ -44,9 +44,9 @@ def local(own: FocusConfig, drawn: bool) -> tuple[int, int]:
 
 
 def share_of_pairs(
-    place: DeltaGenerator | ModuleType, key: str, own: float, label: str = "Distant pairs read"
+    place: DeltaGenerator | ModuleType, key: str, own: float, label: str = "Budget of distant pairs"
 ) -> float:
-    """The share of the distant pairs that narrow routers read; links hold it in percent.
+    """The share of the distant pairs that narrow routers are to read; links hold it in percent.
 
     Args:
         place: where to draw.
@@ -61,6 +61,7 @@ def share_of_pairs(
         key=key,
         format_func=lambda percent: f"{percent:g}%",
         help="The budget of narrow groups: the share of the keys beyond their windows that queries attend to exactly. "
+        "It holds on the mean: one text gets more, another less. "
         f"Summaries stand for the others. There is no k. Default of these routers: {100 * own:g}%.",
         persist_state="session",
     )

@@ -48,8 +48,8 @@ def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
             f" · states of the {states}",
             icon=":material/tune:",
             color="gray",
-            help="Number of groups, groups per token or share of the distant pairs read, window, sink tokens, balance, "
-            f"and the model whose hidden states the routers read.{plan}",
+            help="Number of groups, groups per token or budget of distant pairs (of which a text gets more "
+            f"or less), window, sink tokens, balance, and the model whose hidden states the routers read.{plan}",
         )
         st.badge(
             f"{plain(text_name)} · {counted(len(trace.tokens), 'token')}",

@@ -18,7 +18,7 @@ from focus_core.models import default_model
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.storage import CONFIG, saved_config
 from workbench.engine import service
-from workbench.engine.plans import PLANNED, chosen_k, k_name, plan_in_words
+from workbench.engine.plans import PLANNED, budget_name, chosen_k, k_name, plan_in_words
 from workbench.tokens.tables import ambiguous, groups_by_layer, token_table
 from workbench.views.sparsity.charts import frontier
 from workbench.views.sparsity.tables import attention_sentence, attention_table, key_memberships, swept_k
@@ -104,6 +104,8 @@ def test_words_for_a_plan():
     assert plan_in_words(config) == "k = 1 in layers 3, 9; all pairs in layer 5"
     assert (chosen_k(config), k_name(config)) == (PLANNED, "planned k")
     assert (chosen_k(config.replace(top_k=3)), k_name(config.replace(top_k=3))) == (3, "k 3")
+    share = FocusConfig(num_groups=4, router="narrow", top_k=1, read_share=0.15)
+    assert (k_name(share), budget_name(chosen_k(share)), budget_name(2)) == ("budget 15%", "budget 15%", "k=2")
     provenance = made().provenance
     assert described(provenance, config, "untouched model", "0")["top_k"] == "planned: 1 4 1"
 

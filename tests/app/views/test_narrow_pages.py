@@ -112,9 +112,9 @@ def test_hidden_states_are_those_of_the_chosen_model(routers):
 
 def test_attention_kept_is_measured_at_several_shares(routers):
     said = shown(at("sparsity", routers, computed="mass"))
-    assert "At 25% read the kept pairs" in said and "left to summaries" in said
+    assert "At a budget of 25% the kept pairs" in said and "left to summaries" in said
     routed = shown(at("sparsity", routers, computed="mass", states="routed"))
-    assert "At 25% read the kept pairs" in routed and routed != said
+    assert "At a budget of 25% the kept pairs" in routed and routed != said
     assert "The budget is a share of the pairs" in shown(at("sparsity", routers, computed="layers"))
 
 
@@ -142,8 +142,8 @@ def test_comparing_shares_keeps_the_groups(routers):
     assert "A and B form the same groups" in shown(app)
     table = app.dataframe[0].value.set_index("property")
     assert [table.loc["groups K, and what a token reads", side] for side in "AB"] == [
-        "20, 25% of pairs",
-        "20, 50% of pairs",
+        "20, budget 25%",
+        "20, budget 50%",
     ]
     kept = [float(table.loc["kept share of causal pairs", side].rstrip("%")) for side in "AB"]
     first = service.analysis(settings(routers), (ROOT / "data" / "samples" / "news.txt").read_text()).trace

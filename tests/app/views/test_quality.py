@@ -92,11 +92,11 @@ def test_routing_without_a_k_is_named_by_its_budget():
     record["results"] = [
         row | {"top_k": None} for row in record["results"] if row["routing"] == "off" or row["balance"] == "calibrated"
     ][:2]
-    for config, budget in (({"read_share": 0.15}, "15% read"), ({}, "as planned")):
+    for config, budget in (({"read_share": 0.15}, "budget 15%"), ({}, "as planned")):
         record["settings"]["config"] |= {"read_share": None, **config}
         table = pd.DataFrame(result_rows(json.dumps(record).encode(), "mine"), columns=list(COLUMNS))
         assert list(table["budget"]) == ["", budget]
-        assert f"{budget} changes perplexity by" in quality_verdict(table)
+        assert f"{budget.removeprefix('budget ')} changes perplexity by" in quality_verdict(table)
         assert any(budget in note["text"] for note in frontier(table).to_dict()["layout"]["annotations"])
 
 

@@ -19,7 +19,7 @@ PARTS = {
     "text": "Text",
     "routers": "Routers",
     "layer": "Layer",
-    "k": "k or share read",
+    "k": "k or budget",
     "window": "Window",
     "sinks": "Sink tokens",
 }
@@ -52,7 +52,7 @@ def draw(first: Analysis) -> tuple[Settings, str | None, str | None, set[str]]:
     # k has no meaning for a share of the pairs, nor a share for k: B then starts from its routers' own.
     share = own.read_share if config.read_share is None or own.read_share is None else config.read_share
     if "k" in differs and share is not None:
-        share = share_of_pairs(next(columns), "b_share", share, "Distant pairs read by B")
+        share = share_of_pairs(next(columns), "b_share", share, "Budget of distant pairs of B")
     elif "k" in differs:
         top_k, plan = _k(next(columns), own, config)
     elif config.read_share is not None:

@@ -92,7 +92,7 @@ def _groups_of(side: Side) -> str:
     if side.trace.query_head is not None:
         budget = f"k = {config.top_k_of(side.row)}"
         if config.read_share is not None:
-            budget = f"{share_name(config.read_share)} of pairs"
+            budget = f"budget {share_name(config.read_share)}"
         return f"{config.num_groups}, {budget}"
     text = f"{config.num_groups}, {config.key_top_k_of(side.row)}"
     return text if side.trace.head is None else f"{text} (reads {config.top_k_of(side.row)}; head {side.trace.head})"

@@ -112,7 +112,7 @@ def _rows(record: dict[str, Any], name: str) -> list[dict[str, Any]]:
     measured = [(kind, routers, row) for row in record["results"]]
     measured += [(UNTRAINED, "untrained, calibrated", row) for row in record.get("untrained", [])]
     untouched = next((row for _, _, row in measured if row["routing"] == "off"), {})
-    unlike = "as planned" if config.get("read_share") is None else f"{100 * config['read_share']:g}% read"
+    unlike = "as planned" if config.get("read_share") is None else f"budget {100 * config['read_share']:g}%"
     return [common | _row(which, called, row, untouched, unlike) for which, called, row in measured]
 
 

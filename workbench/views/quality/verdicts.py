@@ -28,8 +28,9 @@ def quality_verdict(table: pd.DataFrame) -> str:
     for budget in (*by_k, *others):
         rows = trained.loc[trained["budget"] == budget]
         best = rows.loc[rows["relative"].idxmin()]
+        spoken = budget.replace("=", " = ").replace("budget ", "a budget of ")
         parts.append(
-            f"{budget.replace('=', ' = ')} changes perplexity by {best['relative'] - 1:+.1%} and keeps "
+            f"{spoken} changes perplexity by {best['relative'] - 1:+.1%} and keeps "
             f"{best['distant kept']:.0%} of the distant pairs (largest group {best['largest group']:.0%})."
         )
     rest = [*parts[1:4], _untrained_sentence(causal, trained)]

@@ -152,7 +152,7 @@ def share_bars(
 
 
 def frontier(table: pd.DataFrame, top_k: int | str, *, dark: bool = False) -> go.Figure:
-    """Attention mass kept against pairs kept, one point per k or share read, mean over layers; a plan's is beside it.
+    """Attention mass kept against pairs kept, one point per k or budget, mean over layers; a plan's is beside it.
 
     Args:
         table: columns k, pairs kept, mass kept.
@@ -166,7 +166,8 @@ def frontier(table: pd.DataFrame, top_k: int | str, *, dark: bool = False) -> go
     crowded = np.diff(kept, prepend=-1) < 0.04
     if chosen.any():
         crowded |= np.abs(kept - kept[chosen][0]) < 0.1  # its label is drawn, and wide
-    labels = ["" if near and not ours else budget_name(k) for k, near, ours in zip(table["k"], crowded, chosen)]
+    short = [budget_name(k).removeprefix("budget ") for k in table["k"]]
+    labels = ["" if near and not ours else name for name, near, ours in zip(short, crowded, chosen)]
     figure = go.Figure(
         go.Scatter(
             x=table["pairs kept"],

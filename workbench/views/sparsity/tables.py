@@ -142,7 +142,7 @@ def attention_sentence(trace: Trace, row: int, swept: Swept, mass: np.ndarray, p
     at, name = swept.index(chosen), "the planned k" if chosen == PLANNED else f"k = {chosen}"
     here_kept, here_dropped = "in shared groups", "dropped"
     if trace.parts is not None:
-        name = name if trace.config.read_share is None else f"{chosen} read"
+        name = name if trace.config.read_share is None else f"a budget of {chosen}"
         here_kept, here_dropped = "read beyond the window", "left to summaries"
     kept, here = 1 - mass[at, :, -1].mean(), mass[at, row]
     return (
