@@ -29,9 +29,13 @@ if TYPE_CHECKING:
 
 _PLANNED = {"plan", "gpus", "json_output", "model", "shard", "trainer"}
 """Options that the command line of a plan has in another form."""
-_OF_TRAINER = ("micro_batch", "save_every", "precision", "dtype", "full_steps", "base_learning_rate")
+_OF_TRAINER = ("micro_batch", "save_every", "precision", "dtype")
+_OF_BASE = ("full_steps", "base_learning_rate")
+"""Options of the phase that trains all weights."""
 _OF_ROUTERS = ("recipe", "router", "groups", "top_k", "window", "sinks")
 """Options of new routers."""
+_TRAINED = ("layer", "head")
+"""Kinds of routers that are trained."""
 
 
 def train(
@@ -179,6 +183,7 @@ def train(
         run = train_phases(data, out, mode=mode, architecture=architecture, full_steps=full_steps, dtype=dtype, **both)
     else:
         refuse_given(context, _OF_TRAINER, "give --trainer")
+        refuse_given(context, _OF_BASE, "give --mode two-phase")
         both |= {"config": config if start_from is None else None, "start_from": start_from, "eval_top_k": eval_top_k}
         run = train_routers(data, out, batch_size=batch_size, learning_rate=learning_rate, seed=seed, **both)
     if run is not None and json_output:
@@ -192,7 +197,7 @@ def _refuse_of_phases(context: typer.Context, mode: str, *, sharded: bool) -> No
     blocks = context.params["eval_blocks"]
     of_evaluation = ["held_out", "eval_top_k", *(["eval_blocks"] if blocks else [])]  # 0 asks for none
     if mode == "centroid-only":
-        refuse_given(context, ["full_steps", "base_learning_rate"], "give --mode two-phase")
+        refuse_given(context, _OF_BASE, "give --mode two-phase")
     if mode == "scratch":
         refuse_given(context, ["steps", "objective"], "--full-steps counts the steps of --mode scratch")
     if sharded:
@@ -267,6 +272,9 @@ def _chosen(recipe: str, objective: str | None, routing: dict[str, Any]) -> tupl
     from focus_core.routing.config import FocusConfig
     from focus_core.training.objectives import DEFAULT_OBJECTIVE, PUBLISHED_OBJECTIVE
 
+    if routing["router"] not in _TRAINED:
+        fitted = ": narrow groups are fitted by focus fit" if routing["router"] == "narrow" else ""
+        raise FocusError(f"--router is {routing['router']!r}, and {' and '.join(_TRAINED)} are trained{fitted}.")
     recipes = {"focus": (FocusConfig, DEFAULT_OBJECTIVE), "paper": (FocusConfig.paper, PUBLISHED_OBJECTIVE)}
     if recipe not in recipes:
         raise FocusError(f"recipe is {recipe!r}: choose {' or '.join(recipes)}.")

@@ -13,7 +13,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from focus_core.errors import FocusError
 from focus_core.models.loading import check_configuration
+from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel
+from focus_core.routing.routers import ROUTERS
 from focus_core.training.loop import LargestGroup
 from focus_core.training.objectives import OBJECTIVES, PUBLISHED_OBJECTIVE
 
@@ -63,6 +65,16 @@ def phases(mode: str, objective: str, steps: int, full_steps: int) -> tuple[Phas
     centroids = Phase("centroids", False, objective, steps)
     everything = Phase("everything", True, PUBLISHED_OBJECTIVE, full_steps)
     return {"centroid-only": (centroids,), "two-phase": (centroids, everything), "scratch": (everything,)}[mode]
+
+
+def check_trainable(config: FocusConfig) -> None:
+    """Refuse settings of routers that no training is for.
+
+    Raises:
+        FocusError: narrow groups, which have no soft gate to train through.
+    """
+    if not ROUTERS[config.router].trained_by_gate:
+        raise FocusError("Narrow groups are not trained but fitted to the model's keys: use focus fit.")
 
 
 def scratch_model(architecture: str | Path, vocabulary: int, *, seed: int, dtype: torch.dtype) -> PreTrainedModel:

@@ -25,7 +25,7 @@ from focus_core.training import trainer as training
 from focus_core.training.checkpoints import CHECKPOINTS, RUN, check_belongs, phase_key, remove_checkpoints
 from focus_core.training.log import RunLog
 from focus_core.training.memory import estimate_memory
-from focus_core.training.modes import DTYPES, Phase, phases, scratch_model
+from focus_core.training.modes import DTYPES, Phase, check_trainable, phases, scratch_model
 from focus_core.training.objectives import DEFAULT_OBJECTIVE
 from focus_core.training.processes import is_main_process, world_size
 from focus_core.training.run import RECORD, SCHEMA, TrainedRun, check_unlike
@@ -95,6 +95,7 @@ def train_phases(
     if dtype not in DTYPES:
         raise FocusError(f"dtype is {dtype!r}: choose one of {', '.join(DTYPES)}.")
     config, settings, out = config or FocusConfig(), settings or TrainerSettings(), Path(out)
+    check_trainable(config)
     if not (out / CHECKPOINTS).is_dir():
         check_elsewhere(out)
     sources, held = find_sources(data), [] if held_out is None else find_sources(held_out)

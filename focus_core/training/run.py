@@ -20,13 +20,14 @@ from focus_core.reading import read_json
 from focus_core.results import check_replaceable, record_run, text_records
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, Mode, retrofit
-from focus_core.routing.storage import CONFIG, check_elsewhere, routers_hash
+from focus_core.routing.storage import CONFIG, check_elsewhere, routers_hash, saved_config
 from focus_core.schema import table
 from focus_core.shipped import routers_folder
 from focus_core.text import CORPUS_SUFFIXES, find_texts, token_blocks
 from focus_core.training.calibrate import calibrate
 from focus_core.training.log import RunLog, read_log
 from focus_core.training.loop import CHECKPOINT, Step, TrainSettings, calibration_blocks, train
+from focus_core.training.modes import check_trainable
 from focus_core.training.objectives import DEFAULT_OBJECTIVE
 from focus_core.training.stream import Source, documents
 from focus_core.training.watch import Watch, watched
@@ -105,6 +106,10 @@ def train_routers(
     """
     if start_from is not None and config is not None:
         raise FocusError("Routers to start from keep their own settings: leave out config or start_from.")
+    if config is not None:
+        check_trainable(config)
+    elif start_from is not None and (routers_folder(start_from) / CONFIG).is_file():
+        check_trainable(saved_config(routers_folder(start_from)))
     settings = TrainSettings(
         steps=steps, batch_size=batch_size, learning_rate=learning_rate, objective=objective, seed=seed
     )

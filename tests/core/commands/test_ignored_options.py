@@ -51,6 +51,12 @@ def texts(tmp_path, monkeypatch):
             (f"train -d t.txt --start-from x {option}", f"{option.split()[0]} changes nothing here: leave --start-from")
             for option in ("--groups 4", "--top-k 1", "--window 9", "--sinks 2", "--router head", "--recipe paper")
         ),
+        ("train -d t.txt -o new --router narrow", "narrow groups are fitted by focus fit"),
+        ("train -d t.txt -o new --trainer --router narrow", "narrow groups are fitted by focus fit"),
+        ("train --plan default --router narrow", "narrow groups are fitted by focus fit"),
+        ("train -d t.txt -o new --router tree", "--router is 'tree', and layer and head are trained."),
+        ("train -d t.txt -o new --start-from smollm2-135m-narrow64", "not trained but fitted to the model's keys: use"),
+        ("train -d t.txt -o new --full-steps 3", "--full-steps changes nothing here: give --mode two-phase, or"),
         ("train -d t.txt --trainer --eval-top-k 1", "--eval-top-k changes nothing here: give --held-out"),
         ("train -d t.txt --trainer --eval-blocks 2", "--eval-blocks changes nothing here: give --held-out"),
         ("train -d t.txt --trainer --held-out t.txt --eval-blocks 0", "--held-out changes nothing here"),
