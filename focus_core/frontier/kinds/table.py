@@ -168,13 +168,15 @@ def _fewer(record: Mapping[str, Any], kind: str, length: int) -> str:
 
 
 def verdict(record: Mapping[str, Any], length: int) -> str:
-    """What the routers keep and lose at one length, and how many baselines lose less or more."""
+    """What the routers keep at one length, how close they stay, and how many baselines are closer or farther."""
     rows = mean_rows(record, length)
     ours = next((row for row in rows if row.ours), None)
     if ours is None or ours.kl is None:
         return "The routers are not measured at this length yet."
     kept = "" if ours.kept_share is None else f" keep {ours.kept_share:.1%} of the distant pairs and"
-    text = f"The routers ({ours.label}){kept} lose {ours.kl.difference:.4f} nats per token."
+    text = (
+        f"The routers ({ours.label}){kept} are {ours.kl.difference:.4f} nats of KL per token from the untouched model."
+    )
     compared = [row for row in rows if row.against is not None]
     if not compared:
         return text
@@ -185,17 +187,17 @@ def verdict(record: Mapping[str, Any], length: int) -> str:
     return text
 
 
-def _losing(count: int) -> str:
-    return f"{count} {'loses' if count == 1 else 'lose'}"
+def _being(count: int) -> str:
+    return f"{count} {'is' if count == 1 else 'are'}"
 
 
 def _counted(compared: list[MeanRow]) -> str:
-    """How many baselines lose less and more than our routers."""
+    """How many baselines are closer to the untouched model than our routers, and how many farther."""
     gaps = [row.against for row in compared if row.against is not None]
     number = f"Of {len(gaps)} baselines" if len(gaps) > 1 else "Of 1 baseline"
     if any(gap.mark for gap in gaps):
-        less = _losing(sum(gap.difference > 0 for gap in gaps))
-        return f"{number}, {less} less, but over fewer than {MIN_BLOCKS} blocks nothing is established."
+        closer = _being(sum(gap.difference > 0 for gap in gaps))
+        return f"{number}, {closer} closer, but over fewer than {MIN_BLOCKS} blocks nothing is established."
     established = [row.against.difference for row in compared if row.against is not None and row.established]
-    less, more = _losing(sum(gap > 0 for gap in established)), sum(gap < 0 for gap in established)
-    return f"{number}, {less} significantly less and {more} significantly more."
+    closer, farther = _being(sum(gap > 0 for gap in established)), sum(gap < 0 for gap in established)
+    return f"{number}, {closer} significantly closer and {farther} significantly farther."

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 
+import pandas as pd
 import pytest
 import torch
 from opening import open_page, shown
@@ -16,7 +17,6 @@ from focus_core.frontier.speeds import Speeds
 from focus_core.models import LoadedModel, ModelInfo
 from focus_core.resources import data_dir
 from workbench.views.home.results import _evidence, _rows
-from workbench.views.quality import kinds
 from workbench.views.quality.kinds import (
     CHANGE,
     by_kind,
@@ -74,7 +74,9 @@ def test_the_tables_hold_the_rows_of_the_record(record):
         rows, kinds = mean_rows(found.content, length), by_kind(found.content, length)
         shown_rows = table.loc[table["T"] == length].to_dict("records")
         for row, line in zip(rows, shown_rows, strict=True):
-            assert line["method"] == row.label and line["significant"] is row.established
+            tested = {True: "yes", False: "no"}[row.established] if row.against is not None else ""
+            assert line["method"] == row.label and (line["significant"] == tested or not tested)
+            assert bool(pd.isna(line["significant"])) == (not tested)
             assert math.isnan(line["KL"]) if row.kl is None else line["KL"] == row.kl.difference, row.label
         assert list(kinds.columns) == ["method", "*odd* name", "code"]
         first = next(row for row in rows if row.ours)
@@ -103,11 +105,6 @@ def test_the_frontier_has_a_point_for_every_method_that_keeps_a_share(record, da
     drawn = [name for trace in figure.data for name in trace.customdata]
     wanted = here.loc[here["KL"].gt(0) & here["distant kept"].notna() & here["kind"].ne("untouched"), "method"]
     assert sorted(drawn) == sorted(wanted) and "routers" in [trace.name for trace in figure.data]
-
-
-def test_one_baseline_loses(monkeypatch):
-    monkeypatch.setattr(kinds, "verdict", lambda content, length: "Of 3 baselines, 1 lose less; 11 lose more.")
-    assert kinds_verdict({}, 64) == "At 64 tokens of 3 baselines, 1 loses less; 11 lose more."
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 import pandas as pd
@@ -52,7 +51,7 @@ def kinds_table(content: dict[str, Any]) -> pd.DataFrame:
                 "KL, low": kl[1],
                 "KL, high": kl[2],
                 "ours minus this": math.nan if row.against is None else row.against.difference,
-                "significant": row.established,
+                "significant": None if row.against is None else "yes" if row.established else "no",
                 "top-1 same": _number(row.top1_agreement),
                 CHANGE: math.nan if row.kl is None else row.relative - 1,
                 "largest group": _number(row.largest_group_share),
@@ -118,8 +117,8 @@ def by_kind(content: dict[str, Any], length: int) -> pd.DataFrame:
 
 
 def kinds_verdict(content: dict[str, Any], length: int) -> str:
-    """A headline in plain words: what the routers keep and lose, and how baselines compare."""
-    said = re.sub(r"\b1 lose\b", "1 loses", verdict(content, length))
+    """A headline in plain words: what the routers keep, how close they stay, and how baselines compare."""
+    said = verdict(content, length)
     return f"At {length:,} tokens {said[:1].lower()}{said[1:]}"
 
 

@@ -111,11 +111,12 @@ def test_few_blocks_establish_nothing():
 def test_the_verdict_counts_baselines_and_says_whom_an_unequal_share_favours():
     made = record({"mine": 0.05, "better": 0.04, "same": 0.05, "worse": 0.08})
     text = verdict(made, 64)
-    assert text.startswith("The routers (mine) keep 18.0% of the distant pairs and lose 0.0")
-    assert "Of 3 baselines, 1 loses significantly less and 1 significantly more." in text
+    assert text.startswith("The routers (mine) keep 18.0% of the distant pairs and are 0.0")
+    assert "nats of KL per token from the untouched model. Of 3 baselines, 1 is significantly closer and" in text
+    assert "and 1 significantly farther." in text
     assert "3 of 3 keep fewer pairs than the routers" in text
     few = verdict(record({"mine": 0.05, "better": 0.04}, blocks=2), 64)
-    assert "Of 1 baseline, 1 loses less, but over fewer than 16 blocks nothing is established." in few
+    assert "Of 1 baseline, 1 is closer, but over fewer than 16 blocks nothing is established." in few
     assert verdict({**made, "ours": {"method": "gone", "top_k": 1}}, 64).startswith("The routers are not measured")
 
 
