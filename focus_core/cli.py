@@ -24,7 +24,7 @@ from focus_core.commands.fit import fit
 from focus_core.commands.frontier import frontier
 from focus_core.commands.generate import generate
 from focus_core.commands.harness import harness
-from focus_core.commands.options import FocusCommand, RayCommand, print_json
+from focus_core.commands.options import FocusCommand, RayCommand, UsageError, print_json, usage_sentence
 from focus_core.commands.plan import plan
 from focus_core.commands.report import report
 from focus_core.commands.reproduce import reproduce
@@ -60,6 +60,15 @@ class _OneSentencePerError(TyperGroup):
                 stream.reconfigure(errors="replace")
         return super().main(*args, **kwargs)
 
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().make_context(*args, **kwargs)
+        except UsageError as error:
+            if _asks_for_help(error):
+                raise
+            print(one_line(usage_sentence(error)), file=sys.stderr)
+            raise typer.Exit(USER_ERROR) from error
+
     def invoke(self, ctx: Any) -> Any:
         try:
             found = super().invoke(ctx)
@@ -69,6 +78,10 @@ class _OneSentencePerError(TyperGroup):
             raise  # typer ends quietly when the reader of a pipe has gone
         except KeyboardInterrupt as error:
             cause, code, sentence = error, INTERRUPTED, "Stopped."
+        except UsageError as error:
+            if _asks_for_help(error):
+                raise
+            cause, code, sentence = error, USER_ERROR, usage_sentence(error)
         except FocusError as error:
             cause, code, sentence = error, USER_ERROR, str(error)
         except OSError as error:
@@ -84,6 +97,11 @@ class _OneSentencePerError(TyperGroup):
             traceback.print_exception(cause)
         print(one_line(sentence), file=sys.stderr)
         raise typer.Exit(code)
+
+
+def _asks_for_help(error: Exception) -> bool:
+    """Whether a group of commands was called without one, which shows its help."""
+    return type(error).__name__ == "NoArgsIsHelpError"
 
 
 def _flush() -> None:

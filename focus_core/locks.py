@@ -132,6 +132,8 @@ def _locked(lock: Path, held: Path | str) -> Iterator[None]:
     try:
         guard.acquire(timeout=0)
     except Timeout as error:
+        if not lock.exists():  # a file system such as /proc takes no files, and refuses them by another word
+            raise FocusError(f"{held} cannot be written: name another place with --out.") from error
         holder = _holder(lock)
         by = f"process {holder}" if holder else "another process"
         raise FocusError(

@@ -23,6 +23,19 @@ _IS_TABLE = "{} is a table of texts, and plain text is read here: write its text
 CORPUS_SUFFIXES = (*TEXT_SUFFIXES, *TABLE_SUFFIXES)
 
 
+class TooShortError(FocusError):
+    """No text is long enough for one block.
+
+    Attributes:
+        longest: tokens of the longest text.
+    """
+
+    def __init__(self, longest: int, length: int) -> None:
+        few = f"The longest text has {longest:,} tokens, fewer than one block of {length:,}"
+        super().__init__(f"{few}: give a longer text or shorten the blocks.")
+        self.longest = longest
+
+
 class Encoding(NamedTuple):
     """A tokenised text of T tokens.
 
@@ -268,7 +281,8 @@ def token_blocks(tokenizer: Any, texts: Iterable[str], length: int, *, max_block
         (N, length) int64.
 
     Raises:
-        FocusError: no text is long enough for one block, or `length` or `max_blocks` is below 1.
+        TooShortError: no text is long enough for one block.
+        FocusError: `length` or `max_blocks` is below 1.
     """
     if length < 1 or (max_blocks is not None and max_blocks < 1):
         raise FocusError("Block length and number of blocks must be at least 1.")
@@ -280,8 +294,7 @@ def token_blocks(tokenizer: Any, texts: Iterable[str], length: int, *, max_block
         parts.append(opened(ids, opening, length))
     blocks = np.concatenate(parts) if parts else np.empty((0, length), dtype=np.int64)
     if len(blocks) == 0:
-        few = f"The longest text has {longest:,} tokens, fewer than one block of {length:,}"
-        raise FocusError(f"{few}: give a longer text or shorten the blocks.")
+        raise TooShortError(longest, length)
     return blocks[evenly_spaced(len(blocks), max_blocks)]
 
 

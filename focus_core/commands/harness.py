@@ -34,8 +34,8 @@ def harness(
         typer.Option(
             "--task",
             "-t",
-            help="NAME, NAME_long, lambada_openai_after_2048, needle_1024 or pairs_1024; NAME=20 for 20 items. "
-            "Repeat for more.",
+            help="NAME, NAME_long, lambada_openai_after_2048, needle_1024 or pairs_1024; NAME=20 for 20 items, "
+            "NAME=0 for all. Repeat for more.",
         ),
     ] = None,
     limit: Annotated[int, typer.Option(min=0, max=MAX_COUNT, help="Items per task, the first ones; 0 for all.")] = 100,

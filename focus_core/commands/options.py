@@ -53,6 +53,30 @@ def finite(
     return parse
 
 
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""What a wrong command line raises; typer has no public name for it."""
+
+
+def usage_sentence(error: Any) -> str:
+    """A `UsageError` in one sentence: the option, and what it may be."""
+    parameter, message = getattr(error, "param", None), str(error.format_message()).rstrip(".")
+    words = []
+    context = error.ctx
+    while context is not None and context.parent is not None:
+        words.append(context.info_name)
+        context = context.parent
+    see = f"see {' '.join(['focus', *reversed(words)])} --help."
+    if hint := getattr(error, "param_hint", None):
+        return f"{hint}: {error.message}"
+    if parameter is None or error.message == "":  # none is one that is missing
+        return f"{message}: {see}"
+    name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.human_readable_name
+    low, high = (getattr(parameter, end, None) for end in ("min", "max"))
+    if low is not None and high is not None:
+        return f"{name} must be {low}." if low == high else f"{name} must be a whole number from {low:,} to {high:,}."
+    return f"{name}: {str(error.message).rstrip('.')}."
+
+
 def given(context: typer.Context, name: str) -> bool:
     """Whether the user gave an option, in place of its default."""
     source = context.get_parameter_source(name)

@@ -117,7 +117,9 @@ def check_task(name: str) -> None:
     kind = retrieval_of(name)
     base, after, digits = name.partition(AFTER) if kind is None else (kind, "_", name.partition("_")[2])
     known = kind is not None or base.removesuffix(LONG) in SOURCES
-    if not known or (after and not (digits.isascii() and digits.isdecimal() and 0 < int(digits[:10]) < 10**9)):
+    if known and after and not (digits.isascii() and digits.isdecimal() and 0 < int(digits[:10]) < 10**9):
+        raise FocusError(f"{name!r} names no number of tokens, from 1 on: write it as {base}{after}1024.")
+    if not known:
         raise FocusError(
             f"There is no task {name!r}: choose {', '.join(SOURCES)}; any of them with {LONG}, NAME{AFTER}2048, "
             "needle_1024 or pairs_1024."

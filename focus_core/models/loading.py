@@ -101,7 +101,7 @@ def load_model(
         loaded = _load_gguf_file(path, spelling, dtype)
     elif path.is_dir():
         loaded = _load_folder(path, spelling, dtype, trust_remote_code)
-    elif _looks_like_a_path(spelling):
+    elif looks_like_a_path(spelling):
         raise FocusError(f"There is no model folder or GGUF file at {spelling}: check the path.")
     else:
         loaded = _load_hub(spelling, dtype, trust_remote_code, progress)
@@ -261,7 +261,7 @@ def _from_pretrained(
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-    if not isinstance(source, Path) and not _hub_answers():
+    if not isinstance(source, Path) and not hub_answers():
         options["local_files_only"] = True  # otherwise every file is tried for half a minute
     with quiet_transformers():
         try:
@@ -274,7 +274,7 @@ def _from_pretrained(
         except FocusError:
             raise
         except Exception as error:
-            raise _loading_error(error, source, spelling) from error
+            raise loading_error(error, source, spelling) from error
         if report["missing_keys"]:
             missing = sorted(report["missing_keys"])
             raise FocusError(
@@ -301,7 +301,7 @@ def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
         )
 
 
-def _hub_answers() -> bool:
+def hub_answers() -> bool:
     """Whether a connection to the hub can be opened; assumed behind a proxy."""
     from huggingface_hub import constants
 
@@ -347,7 +347,8 @@ def _usable(tokenizer: PreTrainedTokenizerBase, spelling: str) -> PreTrainedToke
     return tokenizer
 
 
-def _loading_error(error: Exception, source: str | Path, spelling: str) -> FocusError:
+def loading_error(error: Exception, source: str | Path, spelling: str) -> FocusError:
+    """What Transformers raised about a model, in one sentence; a source that is no path is a hub id."""
     reason = first_line(error)
     if "trust_remote_code" in str(error) or "custom code" in str(error):
         return FocusError(f"{spelling} brings its own code, which is not run: choose a model that Transformers knows.")
@@ -370,7 +371,8 @@ def _loading_error(error: Exception, source: str | Path, spelling: str) -> Focus
     )
 
 
-def _looks_like_a_path(spelling: str) -> bool:
+def looks_like_a_path(spelling: str) -> bool:
+    """Whether a name can be no hub id."""
     return spelling.startswith((".", "/", "~")) or "\\" in spelling or spelling.count("/") > 1
 
 

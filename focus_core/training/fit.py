@@ -19,7 +19,7 @@ from focus_core.routing.config import FocusConfig
 from focus_core.routing.narrow.fitting.fit import fit_narrow
 from focus_core.routing.narrow.fitting.thresholds import places_of
 from focus_core.routing.storage import check_elsewhere
-from focus_core.text import CORPUS_SUFFIXES, find_texts, token_blocks
+from focus_core.text import CORPUS_SUFFIXES, TooShortError, find_texts, token_blocks
 from focus_core.training.run import RECORD, check_unlike
 from focus_core.training.stream import Source, documents
 
@@ -82,8 +82,7 @@ def fit_routers(
     config = narrow_config() if config is None else config
     length = min(LENGTH, positions_of(loaded.model) or LENGTH)
     each = max(1, round(tokens / length / len(files)))
-    pools = [token_blocks(loaded.tokenizer, documents([Source(path)]), length, max_blocks=each) for path in files]
-    blocks = np.concatenate(pools)
+    blocks = np.concatenate([_blocks(loaded, path, length, each) for path in files])
     need = _need_blocks(loaded, files, config) if config.by_error or config.count_spread else []
     places = places_of([each.shape[1] for each in need], config.window) if config.by_error else ()
     config = config.replace(shares_at=places)
@@ -104,6 +103,17 @@ def fit_routers(
     return record_run(out / RECORD, report)
 
 
+def _blocks(loaded: LoadedModel, path: Path, length: int, most: int) -> np.ndarray:
+    """Blocks of a text, spread over it."""
+    try:
+        return token_blocks(loaded.tokenizer, documents([Source(path)]), length, max_blocks=most)
+    except TooShortError as error:
+        raise FocusError(
+            f"The longest text of {path} has {error.longest:,} tokens, and groups are fitted on blocks of {length:,}: "
+            "give a longer one, or leave it out."
+        ) from error
+
+
 def _need_blocks(loaded: LoadedModel, files: Sequence[Path], config: FocusConfig) -> list[np.ndarray]:
     """Blocks that spread and need are measured on, shorter ones first: one of each file that is long enough.
 
@@ -118,7 +128,7 @@ def _need_blocks(loaded: LoadedModel, files: Sequence[Path], config: FocusConfig
     for length in lengths:
         blocks = []
         for path in files:
-            with suppress(FocusError):  # shorter than a block
+            with suppress(TooShortError):
                 blocks.append(token_blocks(loaded.tokenizer, documents([Source(path)]), length, max_blocks=1))
         if not blocks:
             break

@@ -13,7 +13,8 @@ from transformers import AutoConfig
 
 from focus_core.errors import FocusError
 from focus_core.models.default_model import default_model_dir
-from focus_core.models.loading import check_configuration
+from focus_core.models.gguf import quiet_transformers
+from focus_core.models.loading import check_configuration, hub_answers, loading_error, looks_like_a_path
 from focus_core.routing.config import FocusConfig
 from focus_core.training.memory import MemoryEstimate, estimate_memory
 from focus_core.training.modes import Phase
@@ -92,11 +93,15 @@ def model_configuration(model: str) -> Any:
         if path.is_file():
             check_configuration(path)
             return AutoConfig.from_pretrained(path)
-        return AutoConfig.from_pretrained(model)
+        if Path(model).exists() or looks_like_a_path(model):
+            raise _no_model(model)
+        # Without the hub every file would be tried for half a minute.
+        with quiet_transformers():
+            return AutoConfig.from_pretrained(model, local_files_only=not hub_answers())
     except (ValueError, KeyError, OSError, TypeError) as error:
         if isinstance(error, FocusError):
             raise
-        raise _no_model(model) from error
+        raise (_no_model(model) if Path(model).exists() else loading_error(error, model, model)) from error
 
 
 def _no_model(model: str) -> FocusError:

@@ -23,6 +23,12 @@ with {"file": claim_file, "folder": claim_folder}[sys.argv[1]](Path(sys.argv[2])
 """
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system that takes no files")
+def test_a_place_that_takes_no_files_is_not_said_to_be_held():
+    with pytest.raises(FocusError, match="/proc/x cannot be written: name another place"), claim_file(Path("/proc/x")):
+        pass
+
+
 @pytest.fixture
 def holder(tmp_path):
     """Another process that holds a place; ended at the end."""

@@ -85,7 +85,7 @@ def test_one_at_a_time_stop_resume_and_loss(runs):
 
 @pytest.mark.parametrize(
     ("option", "value", "sentence"),
-    [("--routing", "4/9", "top_k is 9"), ("--size", str(2 * 10**9), "Invalid value for '--size': Input should be less than")],
+    [("--routing", "4/9", "top_k is 9"), ("--size", str(2 * 10**9), "--size must be a whole number from")],
 )
 def test_an_error_is_one_sentence(option, value, sentence):
     start("bad", option, value)

@@ -95,13 +95,18 @@ def test_an_option_that_changes_nothing_is_refused(texts, tmp_path, line, words)
         ("-t piqa --long-tokens 500", "--long-tokens changes nothing here: name a task NAME_long"),
         ("-t pairs_900 --filler t.txt", "--filler changes nothing here"),
         ("-t piqa -t piqa=5", "The task piqa is named twice"),
+        *((f"-t piqa -t {name}", f"There is no task '{name}'") for name in ("chess", "_long", "chess_after_9")),
         *(
-            (f"-t piqa -t {name}", f"There is no task '{name}'")
-            for name in ("needle_0", "chess", "piqa_after_", "pairs_")
-        ),
-        *(
-            (f"-t piqa -t {name}", f"There is no task '{name}'")
-            for name in ("needle_²", f"needle_{'9' * 5000}", "_long")
+            (f"-t piqa -t {name}", f"'{name.partition('=')[0]}' names no number of tokens, from 1 on: write it")
+            for name in (
+                "pairs_",
+                "piqa_after_",
+                "needle_0",
+                "needle_N=0",
+                "needle_²",
+                f"needle_{'9' * 5000}",
+                "lambada_openai_after_0",
+            )
         ),
         ("-t piqa=²", "write NAME or NAME=20"),
         (f"-t piqa={'9' * 5000}", "write NAME or NAME=20"),

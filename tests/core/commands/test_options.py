@@ -111,6 +111,36 @@ def test_settings_that_change_nothing_are_refused(folder, options, words):
     assert result.stderr.strip().splitlines()[-1].endswith(".")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("eval -d t --top-k 0", "--top-k must be a whole number from 1 to 4,096."),
+        ("eval -d t --length long", "--length must be a whole number from 2 to 16,777,216."),
+        ("generate t --cache-bits 4", "--cache-bits must be 8."),
+        ("fit -d t --share 2", "--share: it is 2.0 and must be a finite number from 0 to 1."),
+        ("harness --hub --device tpu", "--device: 'tpu' is none: choose cpu or cuda."),
+        ("generate t --full-below x", "--full-below: 'x' is no number of tokens: give one, or measured."),
+        ("eval", "Missing option '--data' / '-d': see focus eval --help."),
+        ("eval -d t --nope", "No such option: --nope (Possible options: --model, --top-k): see focus eval --help."),
+        ("analyze t u", "Got unexpected extra argument(s) (u): see focus analyze --help."),
+        ("bench dance", "No such command 'dance': see focus bench --help."),
+        ("dance", "No such command 'dance': see focus --help."),
+        ("--nope", "No such option: --nope: see focus --help."),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence(arguments, sentence):
+    result = run(*arguments.split())
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", sentence + "\n")
+
+
+def test_a_model_that_is_nowhere_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    result = run("scale", "-m", "nope")
+    assert result.exit_code == 2 and result.stderr.startswith("Cannot get 'nope': it is no local folder, and the hub")
+    for name in (tmp_path, tmp_path / "nope"):
+        assert "There is no configuration of a causal language model at" in run("scale", "-m", name).stderr
+
+
 def test_a_record_of_another_run_is_never_overwritten(folder):
     out = folder / "eval.json"
     assert evaluated(folder, "--out", out, "-k", 1).exit_code == 0
