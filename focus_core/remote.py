@@ -15,9 +15,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ParamSpec, TypeVar
 
 from focus_core.errors import FocusError, require
+from focus_core.left_out import tell_left_out
 from focus_core.locks import LOCK, claim_file, claim_folder, claims
 from focus_core.resources import runs_dir
-from focus_core.text import TEXT_SUFFIXES, decode_text, no_texts
+from focus_core.text import JSONL_SUFFIXES, TABLE_SUFFIXES, TEXT_SUFFIXES, decode_text, no_texts
 
 STORES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "memory": ("fsspec", "s3")}
 """Package and extra of each kind of address; another store of fsspec is one line. `memory` is for tests."""
@@ -117,6 +118,9 @@ def remote_texts(address: str, suffixes: tuple[str, ...] = TEXT_SUFFIXES) -> lis
     texts = [path for path in inside if path.lower().endswith(suffixes) and "/." not in f"/{path}"]
     if not texts:
         raise FocusError(no_texts(address, suffixes))
+    tables = tuple(each for each in TABLE_SUFFIXES if each not in suffixes)
+    left = [path for path in inside if path.lower().endswith(tables) and "/." not in f"/{path}"]
+    tell_left_out(address, left, JSONL_SUFFIXES)
     return [RemoteFile(f"{address.rstrip('/')}/{path}") for path in texts]
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from focus_core.errors import FocusError
+from focus_core.left_out import tell_left_out
 from focus_core.reading import read_bytes, regular
 
 TEXT_SUFFIXES = (".txt", ".md")
@@ -125,6 +126,8 @@ def find_texts(
             inside = sorted(_text_files(path, unread, suffixes))
             if not inside:
                 raise FocusError(no_texts(path, suffixes))
+            tables_left = tuple(each for each in TABLE_SUFFIXES if each not in suffixes)
+            tell_left_out(path, (each.name for each in _text_files(path, None, tables_left)), tables)
             found.update(dict.fromkeys(inside))
         elif not path.exists():
             hub = f"{path} is a data set of the hub: only `focus train --trainer` streams those."

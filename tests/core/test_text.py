@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from focus_core.errors import FocusError
 from focus_core.text import (
     CORPUS_SUFFIXES,
+    JSONL_SUFFIXES,
     decode_text,
     encode,
     find_texts,
@@ -236,6 +237,19 @@ def test_files_that_are_no_text(data, reason):
     with pytest.raises(FocusError, match=reason) as failure:
         decode_text(data, "notes.txt")
     assert str(failure.value).startswith("notes.txt") and "\n" not in str(failure.value)
+
+
+def test_tables_in_a_folder_that_are_left_out_are_told_in_one_line(tmp_path, caplog):
+    for name in ("a.txt", "b.jsonl", "c.JSONL", "d.parquet", ".e.jsonl"):
+        (tmp_path / name).write_text("text")
+    assert find_texts(tmp_path, tables=JSONL_SUFFIXES) == [tmp_path / "a.txt"]
+    left = f"Files of the folder {tmp_path} are left out, 2 .jsonl and 1 .parquet: to read them,"
+    assert caplog.messages == [f"{left} name the .jsonl files themselves."]
+    caplog.clear()
+    assert find_texts(tmp_path) == [tmp_path / "a.txt"]
+    assert caplog.messages == [f"{left} write their texts into .txt files."]
+    caplog.clear()
+    assert len(find_texts(tmp_path, suffixes=CORPUS_SUFFIXES)) == 4 and not caplog.messages
 
 
 def test_finding_texts(tmp_path):
