@@ -26,6 +26,7 @@ from focus_core.models import LoadedModel
 from focus_core.models.gguf import first_line
 from focus_core.progress import Progress, silent
 from focus_core.routing.attach import attached
+from focus_core.routing.compiling import compile_ahead
 from focus_core.routing.model import FocusModel, Mode
 from focus_core.text import check_characters, read_text
 
@@ -259,6 +260,8 @@ def generate_text(
         ids = prompt_ids(loaded, prompt, document, chat=chat, room=max_new_tokens)
         modes: tuple[Mode, ...] = ("hard", "off") if compare else ("hard",)
         full_below = crossover(focus, progress=progress) if full_below is None else full_below
+        with focus.routing("hard", cache_bits=cache_bits):
+            compile_ahead(focus, progress=progress)
         for mode in modes:
             on_start(mode)
             yield write(

@@ -22,6 +22,7 @@ from focus_core.models.loading import weights_revision
 from focus_core.progress import Progress, silent
 from focus_core.reading import file_sha256, read_json, regular
 from focus_core.routing.attach import attached
+from focus_core.routing.compiling import compile_ahead
 from focus_core.routing.config import MOST_TOKENS
 from focus_core.routing.model import FocusModel
 from focus_core.schema import anything, maybe, table, text, whole
@@ -161,6 +162,7 @@ def load_export(
     full_below = record.get("full_below")
     full_below = crossover(focus, progress=progress) if full_below is None else full_below
     focus.attend(full_below=full_below, cache_bits=record.get("cache_bits") or focus.config.cache_bits)
+    compile_ahead(focus, progress=progress)
     return loaded, focus
 
 

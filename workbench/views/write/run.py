@@ -13,6 +13,7 @@ from focus_core.analysis.tokens import visible
 from focus_core.evaluation.continuation import Continuation, predictions
 from focus_core.generation import Written, first_difference, prompt_ids, write
 from focus_core.models import LoadedModel
+from focus_core.routing.compiling import compile_ahead
 from focus_core.routing.model import FocusModel, Mode
 from workbench.engine import service
 from workbench.engine.service import Settings
@@ -123,6 +124,9 @@ def _pair(focus: FocusModel, loaded: LoadedModel, request: Request, on_draft: Ca
             on_draft(draft)
 
         on_draft(draft)
+        if mode == "hard":
+            with focus.routing(mode, **changes):
+                compile_ahead(focus)  # not in the seconds of the first tokens
         written.append(
             write(
                 focus,
