@@ -43,6 +43,7 @@ from workbench.widgets.export import chart, downloads
 from workbench.widgets.group_link import await_labels, called, group_column, group_urls, labels_here
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
+from workbench.widgets.markup import plain
 from workbench.widgets.routing import routing_progress
 from workbench.widgets.strip import strip_data, token_strip
 
@@ -142,7 +143,7 @@ def _same_text(a: Side, b: Side, answer: DeltaGenerator, changes: dict[str, str]
     left, right = st.columns(2, gap="medium")
     with left:
         table = side_table(a, b)
-        st.dataframe(table, hide_index=True, key="sides", height=420)
+        st.table(table.map(plain), hide_index=True)  # wraps its words, which are long
         downloads(table, made_from, name="compared")
     with right:
         chart(
@@ -258,7 +259,7 @@ def _different_texts(a: Side, b: Side, answer: DeltaGenerator, changes: dict[str
                 shown=linked,
             )
     table = side_table(a, b)
-    st.dataframe(table, hide_index=True, key="sides", height=420)
+    st.table(table.map(plain), hide_index=True)
     downloads(table, made_from, name="compared")
     await_labels(a.trace)
     await_labels(b.trace)

@@ -17,6 +17,7 @@ from workbench.shell.frame import open_bare_page
 from workbench.views.quality.charts import BOUND, KEPT, frontier
 from workbench.views.quality.kinds import (
     CHANGE,
+    KINDS_COLUMNS,
     by_kind,
     kinds_frontier,
     kinds_lengths,
@@ -34,6 +35,7 @@ from workbench.views.quality.record_verdicts import num_blocks, verdict
 from workbench.views.quality.records import VIEWS, Record, find_records, read, run_files
 from workbench.views.quality.tables import Found, find_results
 from workbench.views.quality.verdicts import quality_verdict
+from workbench.widgets.columns import fitted
 from workbench.widgets.export import chart
 from workbench.widgets.guard import guarded
 from workbench.widgets.markup import plain
@@ -74,20 +76,6 @@ MAIN_COLUMNS = (
     *("routers", "kind", "routing", "budget", "balance", "remark", "perplexity", "relative", "distant kept"),
     *("all kept", "largest group", "exposure", "model", "text", "T", "stride", "K", "w", "sinks", "date"),
 )
-
-# The same for kinds of text, with widths in pixels that fit a window of 1,500.
-KINDS_COLUMNS = {
-    "method": 256,
-    "distant kept": 88,
-    "KL": 62,
-    "KL, low": 64,
-    "KL, high": 66,
-    "ours minus this": 108,
-    "significant": 82,
-    "top-1 same": 82,
-    "with choosing": 94,
-    "whole model": 92,
-}
 
 
 def main() -> None:
@@ -276,12 +264,12 @@ def _kinds(record: Record, table: pd.DataFrame) -> None:
         key="kinds_rows",
         placeholder="–",
         column_order=list(KINDS_COLUMNS),
-        column_config={
-            name: {**columns.get(name, st.column_config.Column()), "width": width}
-            for name, width in KINDS_COLUMNS.items()
-        },
+        column_config=fitted(KINDS_COLUMNS, columns),
     )
-    st.caption("KL in nats per token. The folded table under the chart has all columns and the sources.")
+    st.caption(
+        "Kept: share of distant pairs. KL in nats per token, with the ends of its 95% interval. Model: speed of the "
+        "whole model over the untouched one. The folded table under the chart has all columns and the sources."
+    )
     kinds = by_kind(content, length)
     chart(
         kinds_map(kinds, dark=is_dark()),

@@ -16,6 +16,13 @@ from workbench.shell import state
 from workbench.shell.frame import open_bare_page
 from workbench.views.speed.baselines import is_baselines, read_baseline_speed, shipped_baselines
 from workbench.views.speed.charts import error_curves, memory_curves, model_curves, speedup_curves, time_curves
+from workbench.views.speed.columns import (
+    ATTENTION_COLUMNS,
+    BASELINE_COLUMNS,
+    COLUMNS,
+    CROSSOVER_COLUMNS,
+    MODEL_COLUMNS,
+)
 from workbench.views.speed.tables import (
     DEFAULTS,
     SpeedRecord,
@@ -29,6 +36,7 @@ from workbench.views.speed.tables import (
     title_of,
 )
 from workbench.views.speed.verdicts import baseline_verdict, model_speed_verdict, speed_verdict
+from workbench.widgets.columns import fitted
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.guard import guarded
 from workbench.widgets.markup import plain
@@ -43,28 +51,6 @@ BENCH_FILE = "bench.json"
 POLL_SECONDS = 2
 NEXT = "_next_speed"
 NOISY = 3
-TIME = st.column_config.NumberColumn(format="%.5f")
-RATIO = st.column_config.NumberColumn(format="%.2f")
-PERCENT = st.column_config.NumberColumn(format="percent")
-ERROR = st.column_config.NumberColumn(format="%.1e")
-COLUMNS = {
-    **{f"{which}{part} s": TIME for which in ("full", "sparse") for part in ("", " min", " max")},
-    "routing s": TIME,
-    **{name: RATIO for name in ("speedup", "bound", "attention only", "choosing included")},
-    **{name: RATIO for name in ("best speed-up", "bound there")},
-    "k": st.column_config.NumberColumn(format="%d"),
-    "routed": None,
-    **{name: TIME for name in ("attention s", "choosing s")},
-    **{name: PERCENT for name in ("share of bound", "kept share")},
-    **{name: ERROR for name in ("error output", "error logsumexp", "largest error", "largest logit error")},
-    **{name: TIME for name in ("seconds", "min s", "max s")},
-    "tokens per second": st.column_config.NumberColumn(format="%.4g"),
-    **{name: st.column_config.NumberColumn(format="bytes") for name in ("working bytes", "input bytes", "cache bytes")},
-}
-ATTENTION_COLUMNS = COLUMNS | {
-    "speedup": st.column_config.NumberColumn("attention only", format="%.2f"),
-    "speedup with routing": st.column_config.NumberColumn("choosing included", format="%.2f"),
-}
 POSITIONS = 8192  # of the default model, beside whose quality a speed may stand
 
 
@@ -188,12 +174,19 @@ def _draw_model(record: SpeedRecord) -> None:
                 alt=f"Tokens per second in {task}, untouched and routed.",
                 column_config=COLUMNS,
             )
-    st.dataframe(points, hide_index=True, column_config=COLUMNS, key="model_points")
+    st.dataframe(
+        points,
+        hide_index=True,
+        placeholder="–",
+        column_order=list(MODEL_COLUMNS),
+        column_config=fitted(MODEL_COLUMNS, COLUMNS),
+        key="model_points",
+    )
     st.caption(
-        "Prefill reads a text; decode produces one token after a cache of that length. A whole model does more than "
-        "attention, so the bound 1 / kept share does not apply. The error is the largest difference of a logit from "
-        "the reference backend with the same routing, in the shortest prefill. Speed at some length says nothing about "
-        "quality there."
+        "The folded tables have all columns. Prefill reads a text; decode produces one token after a cache of that "
+        "length. A whole model does more than attention, so the bound 1 / kept share does not apply. The error is the "
+        "largest difference of a logit from the reference backend with the same routing, in the shortest prefill. "
+        "Speed at some length says nothing about quality there."
     )
 
 
@@ -201,10 +194,18 @@ def _draw_baselines(record: SpeedRecord) -> None:
     points = record.points
     st.markdown(f"#### {plain(baseline_verdict(points))}")
     st.caption(" · ".join(f"{name} **{plain(value)}**" for name, value in (record.machine | record.settings).items()))
-    st.dataframe(points, hide_index=True, column_config=COLUMNS, key="baseline_points")
+    st.dataframe(
+        points,
+        hide_index=True,
+        placeholder="–",
+        column_order=list(BASELINE_COLUMNS),
+        column_config=fitted(BASELINE_COLUMNS, COLUMNS),
+        key="baseline_points",
+    )
     st.caption(
-        "Speed-ups over full attention: attention only, and choosing the pairs included. Kernels of the papers are not "
-        f"measured. Past {POSITIONS:,} tokens, the positions of the default model, this is the attention kernel alone."
+        "Speed-ups over full attention: “alone” of attention only, “incl.” with choosing the pairs included. Files "
+        "have all columns. Kernels of the papers are not measured. "
+        f"Past {POSITIONS:,} tokens, the positions of the default model, this is the attention kernel alone."
     )
     downloads(points, record.origin, name="baselines")
 
@@ -253,12 +254,20 @@ def _draw_attention(record: SpeedRecord) -> None:
             column_config=ATTENTION_COLUMNS,
         )
     st.markdown("##### Lengths at which it is faster, and numerical errors")
-    st.dataframe(summary, hide_index=True, placeholder="–", column_config=ATTENTION_COLUMNS, key="crossovers")
+    st.dataframe(
+        summary,
+        hide_index=True,
+        placeholder="–",
+        column_order=list(CROSSOVER_COLUMNS),
+        column_config=fitted(CROSSOVER_COLUMNS, ATTENTION_COLUMNS),
+        key="crossovers",
+    )
     st.caption(
-        "“faster from”: the shortest measured length from which every longer one is faster. “choosing included”: with "
-        "projection, calibrated softmax, top-k and sorting; of narrow groups, with the assignment of keys, since the "
-        "choice of pages is always in their time. “largest error”: deviation from "
-        "the float32 definition over a sample of queries. Speed at some length says nothing about quality there. "
+        "“faster from”: the shortest measured length from which every longer one is faster. “incl.”: choosing "
+        "included, with projection, calibrated softmax, top-k and sorting; of narrow groups, with the assignment of "
+        "keys, since the choice of pages is always in their time. “best” and “bound”: speed-ups, “at” a length in "
+        "tokens. “error”: the largest deviation from the float32 definition over a sample of queries. Speed at some "
+        "length says nothing about quality there. "
         f"Past {POSITIONS:,} tokens, the positions of the default model, this is the attention kernel alone."
     )
     downloads(summary, record.origin, name="crossovers")

@@ -89,7 +89,7 @@ def test_attention_kept_by_the_plan_stands_beside_every_k(planned):
 def test_b_can_be_as_planned(planned):
     app = at("compare", planned, k_from="one", k="1", differs="k", layer="2")
     assert app.selectbox(key="b_k").value == 0 and "all pairs in layer 2" not in shown(app)
-    table = next(table.value for table in app.dataframe if "property" in table.value)
+    table = app.table[0].value
     k = table.loc[table["property"].str.startswith("groups K")].iloc[0]
     assert (k["A"], k["B"]) == ("8, 1", "8, 8")
 

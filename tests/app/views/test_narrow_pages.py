@@ -140,7 +140,7 @@ def test_the_strip_colours_families_and_prints_group_numbers(routers):
 def test_comparing_shares_keeps_the_groups(routers):
     app = at("compare", routers, differs="k", b_share="50")
     assert "A and B form the same groups" in shown(app)
-    table = app.dataframe[0].value.set_index("property")
+    table = app.table[0].value.set_index("property")
     assert [table.loc["groups K, and what a token reads", side] for side in "AB"] == [
         "20, budget 25%",
         "20, budget 50%",

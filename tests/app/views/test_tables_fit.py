@@ -1,0 +1,20 @@
+"""Open tables fit a window of 1,200 pixels: their columns have widths, and the widths a sum."""
+
+import pytest
+
+from workbench.views.quality.kinds import KINDS_COLUMNS
+from workbench.views.speed.columns import BASELINE_COLUMNS, CROSSOVER_COLUMNS, MODEL_COLUMNS
+from workbench.views.speed.tables import crossovers, read_speed, shipped_speeds
+from workbench.widgets.columns import PAGE, fitted
+
+
+@pytest.mark.parametrize("columns", [KINDS_COLUMNS, BASELINE_COLUMNS, CROSSOVER_COLUMNS, MODEL_COLUMNS])
+def test_tables_are_no_wider_than_a_page(columns):
+    assert sum(width for _, width in columns.values()) <= PAGE
+
+
+def test_every_column_of_the_summary_is_shown_and_a_short_header_has_the_long_name_as_hint():
+    points = read_speed(shipped_speeds()["bench-narrow"].read_bytes(), "bench-narrow").points
+    assert set(CROSSOVER_COLUMNS) == set(crossovers(points).columns)
+    made = fitted(CROSSOVER_COLUMNS, {})["at tokens"]
+    assert (made["label"], made["help"], made["width"]) == ("at", "at tokens", 56)

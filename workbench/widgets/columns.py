@@ -1,0 +1,26 @@
+"""Headers and widths of the columns of a table, so that it fits a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
+
+PAGE = 700
+"""Pixels of a page's content in a window of 1,200 with the sidebar open."""
+
+
+def fitted(sizes: Mapping[str, tuple[str, int]], columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a table with short headers and fixed widths; a long name stays as the hint of its header.
+
+    Args:
+        sizes: header and width in pixels of each column on show.
+        columns: how `st.dataframe` shows the columns otherwise.
+    """
+    made = {}
+    for name, (header, width) in sizes.items():
+        own = columns.get(name) or st.column_config.Column()
+        hint = own.get("help") or (name if name != header else None)
+        made[name] = {**own, "label": header, "width": width, "help": hint}
+    return made
