@@ -110,8 +110,11 @@ def analyze(
         CPU arrays; nothing is kept on the model.
 
     Raises:
-        FocusError: empty text, text longer than the model's positions, no such head or query head, or routing is off.
+        FocusError: no text or an empty one, text longer than the model's positions, no such head or query head,
+            or routing is off.
     """
+    if not isinstance(text, str):
+        raise FocusError(f"text is a {type(text).__name__}: give the text itself, a string.")
     if focus.current.mode == "off":
         raise FocusError("Routing is off, so there are no groups: analyze in hard or soft mode.")
     num_heads = min(focus.router(layer).num_heads for layer in focus.layers)

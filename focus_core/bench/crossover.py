@@ -43,7 +43,12 @@ def crossover(focus: FocusModel, *, again: bool = False, progress: Progress = si
 
     Returns:
         A place in tokens; 0 for routers without narrow groups, which cannot mix the two.
+
+    Raises:
+        FocusError: a model without routers.
     """
+    if not isinstance(focus, FocusModel):
+        raise FocusError(f"focus is a {type(focus).__name__}: give the model with routers, which retrofit returns.")
     config = focus.current.config
     if not ROUTERS[config.router].from_keys:
         return 0

@@ -57,6 +57,10 @@ class ModelInfo:
         return {"name": self.name, "revision": self.revision, **own}
 
 
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+"""Types of loaded weights."""
+
+
 class LoadedModel(NamedTuple):
     """A decoder in eval mode, its tokenizer, and their origin."""
 
@@ -89,11 +93,14 @@ def load_model(
         `(model, tokenizer, info)`, the model in eval mode.
 
     Raises:
-        FocusError: the model is missing, not a decoder, damaged, without safetensors weights, or without a tokenizer.
+        FocusError: an unknown dtype, or the model is missing, not a decoder, damaged, without safetensors weights, or
+            without a tokenizer.
     """
     spelling = str(name) if name is not None else "default"
     if not spelling.strip():
         raise FocusError("The name of the model is empty: give default, a folder, a .gguf file or a hub id.")
+    if dtype not in DTYPES:
+        raise FocusError(f"dtype is {dtype!r}: choose one of {', '.join(map(str, DTYPES))}.")
     path = Path(spelling).expanduser()
     if spelling in ("default", default_model.NAME):
         loaded = _load_default(dtype, progress)

@@ -171,6 +171,9 @@ class FocusConfig:
 
     def replace(self, **changes: Any) -> FocusConfig:
         """A copy with some settings changed, validated like any other; a `top_k` alone is the budget of all layers."""
+        names = [field.name for field in dataclasses.fields(self)]
+        if unknown := [name for name in changes if name not in names]:
+            raise FocusError(f"{unknown[0]} is no setting of FocusConfig: choose one of {', '.join(names)}.")
         if "top_k" in changes:
             changes = {"layer_top_k": None, "read_share": None, **changes}
         return dataclasses.replace(self, **changes)

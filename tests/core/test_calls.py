@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from focus_core import FocusConfig, FocusError, FocusModel, retrofit
+from focus_core import FocusConfig, FocusError, FocusModel, analyze, crossover, load_model, retrofit
 from focus_core.analysis.linguistics.run import AlignSettings, align_texts
 from focus_core.analysis.run import analyze_text
 from focus_core.evaluation.plan import plan_routers
@@ -70,6 +70,23 @@ def test_routers_come_off_when_the_work_fails(tiny_llama, tmp_path):
     with pytest.raises(FocusError, match="fewer than one block"):
         evaluate_texts(tmp_path / "short.txt", model=tiny_llama, untrained=True, length=512)
     assert torch.equal(logits(tiny_llama.model), before)
+
+
+def test_wrong_arguments_are_named_with_what_to_give(tiny_llama, routers):
+    focus = FocusModel.from_pretrained(tiny_llama.model, routers)
+    with pytest.raises(FocusError, match="text is a NoneType: give the text itself"):
+        analyze(focus, tiny_llama.tokenizer, None)  # type: ignore[arg-type]
+    with pytest.raises(FocusError, match="focus is a LlamaForCausalLM: give the model with routers"):
+        crossover(tiny_llama.model)
+    with (
+        pytest.raises(FocusError, match="foo is no setting of FocusConfig: choose one of router, num_groups,"),
+        focus.routing("hard", foo=1),
+    ):
+        pass
+    focus.detach()
+    for dtype in ("int3", torch.int8):
+        with pytest.raises(FocusError, match=r"dtype is .*int.*: choose one of torch.float32, torch.bfloat16,"):
+            load_model(dtype=dtype)  # type: ignore[arg-type]
 
 
 def test_a_text_is_analyzed_with_the_groups_of_its_trace(tiny_llama, routers):
