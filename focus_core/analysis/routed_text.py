@@ -36,6 +36,11 @@ class Provenance:
     base_matches: bool = True
 
 
+def how_made(router: str, *, trained: bool) -> str:
+    """How routers of a kind got their values, in a word: "trained", or "fitted" where no training is for them."""
+    return ("trained" if ROUTERS[router].trained_by_gate else "fitted") if trained else "UNTRAINED"
+
+
 @dataclass(frozen=True)
 class RoutedText:
     """Routing of one text, as CPU arrays; `focus_core.analysis.trace.Trace` adds the display in notebooks.

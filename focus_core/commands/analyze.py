@@ -158,8 +158,10 @@ def _table(trace: Trace) -> Table:
     import numpy as np
     from rich.table import Table
 
-    trained = "trained" if trace.provenance.trained else "UNTRAINED"
-    table = Table(title=f"{len(trace.tokens)} tokens, routers {trace.provenance.routers} ({trained})")
+    from focus_core.analysis.routed_text import how_made
+
+    made = how_made(trace.config.router, trained=trace.provenance.trained)
+    table = Table(title=f"{len(trace.tokens)} tokens, routers {trace.provenance.routers} ({made})")
     table.add_column("layer", justify="right")
     num_groups = trace.config.num_groups
     many = num_groups > _MOST_COLUMNS
@@ -181,9 +183,11 @@ def _table(trace: Trace) -> Table:
 
 def _of_many(trace: Trace, row: int, shares: np.ndarray) -> list[str]:
     """The largest groups of a layer, the share of the smallest, and the pairs kept."""
+    import numpy as np
+
     from focus_core.analysis.reading import pair_counts
 
-    largest = sorted(range(len(shares)), key=lambda group: -shares[group])[:_LISTED]
+    largest = sorted(np.flatnonzero(shares), key=lambda group: -shares[group])[:_LISTED]
     pairs = pair_counts(trace, row)
     distant = f"{int(pairs.distant_kept) / int(pairs.distant):.1%}" if int(pairs.distant) else "none"
     return [

@@ -96,11 +96,13 @@ def _table(found: TextEffects) -> Table:
     from rich.box import SIMPLE
     from rich.table import Table
 
+    from focus_core.analysis.routed_text import how_made
+
     settings = found.record["settings"]
-    trained = "trained" if settings["trained"] else "UNTRAINED"
+    made = how_made(settings["config"]["router"], trained=settings["trained"])
     table = Table(
         title=f"{settings['kind']} in layer {settings['layer']}, head {settings['head']}: {settings['tokens']} tokens, "
-        f"routers {settings['routers']} ({trained})",
+        f"routers {settings['routers']} ({made})",
         caption="KL and loss in thousandths of a nat per token. Chance: the middle 95% of random sets. p by Holm.",
         box=SIMPLE,
         padding=(0, 0, 0, 1),  # so that figures fit into 80 columns

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from focus_core.analysis.routed_text import how_made
 from focus_core.report.folds import address, card_title, folds, search_index
 from focus_core.report.labels import guess, named
 from focus_core.report.model import Card, Interval, Report
@@ -96,7 +97,8 @@ def _next(card: Card) -> Any:
 
 def _origin(report: Report) -> list[tuple[str, str]]:
     origin, made = report.origin, report.made
-    trained = "trained" if origin["routers_trained"] else "UNTRAINED: their groups mean nothing"
+    trained = how_made(origin.get("router", "layer"), trained=origin["routers_trained"])
+    trained += "" if origin["routers_trained"] else ": their groups mean nothing"
     names = ", ".join(document.name for document in report.documents[:5])
     more = len(report.documents) - 5
     characters = sum(document.characters for document in report.documents)

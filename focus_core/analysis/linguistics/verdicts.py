@@ -39,7 +39,7 @@ def verdicts(found: Alignment) -> list[str]:
         f"Groups follow {tags} beyond chance in {_count(chance, total)}, and beyond token identity in "
         f"{_count(identity)}.",
         f"The highest AMI is {best.measures.ami:.2f} [{best.interval.low:.2f}, {best.interval.high:.2f}], in layer "
-        f"{best.layer}. At most {found.ceiling:.2f} is possible with {found.num_groups} equal groups.",
+        f"{best.layer}. {_ceiling(found, best.measures.ami)}.",
         f"Beyond chance (groups shuffled over all words): {_named(chance, total)}.",
     ]
     names = [name for name in BALANCED if name in best.references]
@@ -82,9 +82,17 @@ def layer_sentence(found: Alignment, row: int) -> str:
         text += f", beyond {_and(beaten)}"
     if missed:
         text += f", {'but ' if beaten else ''}not beyond {_or(missed)}"
+    if layer.measures.ami > found.ceiling:
+        return f"{text}. {_ceiling(found, layer.measures.ami)}."
     return (
         f"{text}; {layer.measures.ami / found.ceiling:.0%} of the AMI that {found.num_groups} equal groups could reach."
     )
+
+
+def _ceiling(found: Alignment, highest: float) -> str:
+    """What equal groups could reach at most, and why an AMI above it is no mistake."""
+    above = "; these are not equal, so they may exceed it" if highest > found.ceiling else ""
+    return f"At most {found.ceiling:.2f} is possible with {found.num_groups} equal groups{above}"
 
 
 def explained_sentence(found: Explained) -> str:

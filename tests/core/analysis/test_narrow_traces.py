@@ -16,6 +16,7 @@ from focus_core.analysis.matching import renumbered
 from focus_core.analysis.reading import kept_keys, pair_counts, untouched
 from focus_core.analysis.sparsity import mass_by_budget, mass_of_trace, measured_queries, pair_table, pooled_pattern
 from focus_core.analysis.tokens import group_order, margins
+from focus_core.commands.analyze import _table
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.narrow.fitting.fit import fit_narrow
 from focus_core.routing.narrow.reference import Reference, narrow_reference
@@ -245,3 +246,15 @@ def test_align_scores_narrow_groups(saved):
         record = json.loads((saved / "record.json").read_text())
         assert record["settings"]["config"]["read_share"] == 0.3
         assert record["alignment"]["upos"]["num_groups"] == 20 and record["alignment"]["upos"]["top_k"] == 1
+
+
+def test_the_table_lists_no_empty_group_and_says_fitted(tiny_llama):
+    focus = fitted(tiny_llama, num_groups=40)
+    focus.trained = True
+    trace = analyze(focus, tiny_llama.tokenizer, "The town.")
+    focus.detach()
+    shown = _table(trace)
+    assert "(fitted)" in str(shown.title)
+    for row, groups in enumerate(trace.groups):
+        listed = str(list(shown.columns[1].cells)[row])
+        assert " 0.0%" not in listed and listed.count("%") == min(5, len(set(groups.tolist())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from focus_core.analysis.linguistics.alignment import FREQUENCY, IDENTITY, POSIT
 from focus_core.analysis.linguistics.cells import cell_tests
 from focus_core.analysis.linguistics.group_profile import published_table, top_words
 from focus_core.analysis.linguistics.sample import WordSample
-from focus_core.analysis.linguistics.verdicts import verdicts
+from focus_core.analysis.linguistics.verdicts import layer_sentence, verdicts
 from focus_core.analysis.linguistics.words import Tagger
 from focus_core.analysis.states import balanced_kmeans
 
@@ -169,6 +170,15 @@ def test_verdicts_on_gaps_are_corrected_over_layers(found):
     assert [each.beyond_identity for each in strong] == [True] + [False] * 29
     q_values = stats.false_discovery_control([2 * stats.norm.sf(2.5 * stats.norm.ppf(0.975)), *[1.0] * 29])
     assert [each.identity_q for each in strong] == pytest.approx(q_values.tolist())
+
+
+def test_an_ami_above_the_ceiling_of_equal_groups_is_explained(found):
+    _, result = found
+    above = dataclasses.replace(result, ceiling=0.01)
+    for sentence in (verdicts(above)[1], layer_sentence(above, 0)):
+        assert "At most 0.01 is possible with" in sentence and "not equal, so they may exceed it." in sentence
+    below = dataclasses.replace(result, ceiling=1.0)
+    assert "exceed" not in verdicts(below)[1] and "equal groups could reach." in layer_sentence(below, 0)
 
 
 def test_an_alignment_is_read_from_its_record(found):
