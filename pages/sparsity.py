@@ -23,6 +23,7 @@ from workbench.views.sparsity.tables import (
     Swept,
     attention_sentence,
     attention_table,
+    by_head,
     key_memberships,
     layer_sentence,
     mask_table,
@@ -98,9 +99,11 @@ def _mask(analysis: Analysis, row: int) -> None:
         alt=f"Pairs of layer {layer}: {', '.join(names.values())}; {mask.factor} tokens a tile.",
         column_config=SHARES,
     )
+    head = by_head(trace)
+    one = f"The map is of what is read{head}; other heads read other pairs. " if head else ""
     st.caption(
-        f"Pooling factor {mask.factor}: a tile stands for {mask.factor} × {mask.factor} pairs, and its colour mixes "
-        "theirs. Above the diagonal are later tokens, which a causal model never reads."
+        f"{one}Pooling factor {mask.factor}: a tile stands for {mask.factor} × {mask.factor} pairs, and its colour "
+        "mixes theirs. Above the diagonal are later tokens, which a causal model never reads."
     )
 
 

@@ -112,6 +112,7 @@ def test_hidden_states_are_those_of_the_chosen_model(routers):
 
 def test_attention_kept_is_measured_at_several_shares(routers):
     said = shown(at("sparsity", routers, computed="mass"))
+    assert "% of the causal pairs are computed by query head 0 of key/value head 0, mean over layers" in said
     assert "At a budget of 25% the kept pairs" in said and "left to summaries" in said
     routed = shown(at("sparsity", routers, computed="mass", states="routed"))
     assert "At a budget of 25% the kept pairs" in routed and routed != said

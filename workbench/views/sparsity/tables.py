@@ -106,10 +106,17 @@ def verdict(trace: Trace, pairs: pd.DataFrame) -> str:
             luck = "Heads read what their summaries would get wrong, so one text keeps more and another less."
         luck += " Summaries are no pairs."
     return (
-        f"{mean['kept']:.0%} of the causal pairs are computed, mean over layers.\n\n"
+        f"{mean['kept']:.0%} of the causal pairs are computed{by_head(trace)}, mean over layers.\n\n"
         f"Attention can be at most {1 / mean['kept']:.1f} times faster: a bound, not a measurement. {luck} "
         f"{mean['exposure']:.0%} of the pairs are beyond the window, where routing decides."
     )
+
+
+def by_head(trace: Trace) -> str:
+    """The head whose pairs are on show, for the end of a sentence; empty where all heads share the groups."""
+    if trace.head is None:
+        return ""
+    return f" by {trace.reader}" if trace.reader else f" by head {trace.head}"
 
 
 def _way(trace: Trace) -> str:
