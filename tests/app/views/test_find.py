@@ -44,6 +44,8 @@ def test_sentences_and_chart_name_the_surest_group():
     assert [trace.name for trace in lift_chart(found, heads=True).data] == [
         f"head {head}" for head in sorted(found.listed["head"].unique())
     ]
+    marks = [str(trace.marker.symbol[0]).removesuffix("-open") for trace in lift_chart(found, heads=True).data]
+    assert len(set(marks)) == len(marks) > 1  # heads differ by more than colour
 
 
 def test_labels_are_found_in_own_names_notes_and_guesses():

@@ -22,6 +22,7 @@ LEVEL = 0.05
 """p below which a group is called significant."""
 CONTEXTS = 8
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#999999")
+_SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "star", "triangle-down", "x")
 
 
 def place_of(row: Mapping[str, Any], heads: bool) -> str:
@@ -145,8 +146,8 @@ def lift_chart(
     best = found.listed.drop_duplicates(["layer", "head"]).sort_values(["head", "layer"])
     figure = go.Figure()
     for head, part in best.groupby("head"):
-        color = _COLORS[int(str(head)) % len(_COLORS)]
-        symbols = np.where(part["p"] <= LEVEL, "circle", "circle-open")
+        color, symbol = (each[int(str(head)) % len(each)] for each in (_COLORS, _SYMBOLS))
+        symbols = np.where(part["p"] <= LEVEL, symbol, f"{symbol}-open")
         says = [
             f"{place_of(row, heads)}{_called(row, names or {})}<br>{row_sentence(row)}"
             for row in part.to_dict("records")
