@@ -24,6 +24,7 @@ def test_home_shows_a_measured_example_and_the_tour_is_left_and_resumed(page):
     page.get_by_text("Focus lets a language model read a chosen part").wait_for()
     passage = page.locator(".passage")
     passage.locator("span.asks").first.wait_for()
+    assert passage.evaluate("passage => passage.scrollHeight <= passage.clientHeight + 1")  # whole, start and end
     assert page.locator(".figure.routed").count() == 0  # without motion it waits for a press
     page.get_by_role("button", name="With routing").click()
     page.locator(".figure.routed").wait_for()

@@ -14,7 +14,6 @@ export default function ({ data, parentElement }) {
     span.style.setProperty("--late", `${Math.round((600 * place) / data.pieces.length)}ms`);
     passage.append(span);
   });
-  passage.scrollTop = passage.scrollHeight; // on a phone the word that asks is below the edge
   const buttons = [...root.querySelectorAll("button[data-state]")];
   const pause = root.querySelector(".pause");
   let timer = null;

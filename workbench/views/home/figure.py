@@ -18,7 +18,7 @@ _component = component(
     html='<div class="figure"><div class="bar"><button type="button" data-state="full">Full attention</button>'
     '<button type="button" data-state="routed">With routing</button>'
     '<button type="button" class="pause">Pause</button></div>'
-    '<div class="passage" tabindex="0" role="group" aria-label="A story, and what its last word reads"></div>'
+    '<div class="passage" role="group" aria-label="A story, and what its last word reads"></div>'
     '<p class="says" aria-live="polite"></p></div>',
     css=(_FOLDER / "figure.css").read_text(encoding="utf-8"),
     js=(_FOLDER / "figure.js").read_text(encoding="utf-8"),
