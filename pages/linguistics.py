@@ -103,7 +103,8 @@ def _explained(analysis: Analysis, words: WordSample, row: int) -> None:
     with st.spinner("Predicting the groups of words held out …", show_time=True):
         found = kept.explained(analysis, words, row)
     if found is None:
-        st.markdown(f"#### Too few sentences to predict any: take a text of {MIN_BLOCKS} or more.")
+        few = f"Too few sentences to predict groups from: take an English text of {MIN_BLOCKS} sentences or more."
+        st.markdown(f"#### {few}")
     else:
         answer, stop, more = explained_sentence(found).partition(". ")
         st.markdown(f"#### {answer}{stop.strip()}\n\n{more}")

@@ -81,7 +81,7 @@ def test_agreement_has_a_verdict_with_every_reference():
 def test_a_short_text_is_described_and_the_page_says_why():
     app = start(SENTENCE * 3, "linguistics_ami")
     text = shown(app)
-    assert "Too few sentences to predict any" in text
+    assert "Too few sentences to predict groups from" in text and "sentences or more" in text
     assert "Only described, not tested" in text and "Below 200 words" in text
     assert "beyond chance" not in text
 
