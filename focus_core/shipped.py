@@ -24,7 +24,7 @@ def shipped_routers() -> list[str]:
 
 def routers_of_form(form: str) -> list[str]:
     """Names of the shipped routers of one of `FORMS`, of all models; "best" are all, the default ones first."""
-    return [PUBLISHED] if form == "published" else shipped_routers()
+    return [name for name in shipped_routers() if form != "published" or name == PUBLISHED]
 
 
 def routers_folder(name: str | Path) -> Path:

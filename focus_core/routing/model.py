@@ -31,7 +31,7 @@ from focus_core.routing.narrow.cache.layer import narrow_layer
 from focus_core.routing.parallel import own_heads
 from focus_core.routing.routers import ROUTERS, Router
 from focus_core.routing.rules import RULES, Rule
-from focus_core.routing.storage import read_routers, write_routers
+from focus_core.routing.storage import OtherModelError, read_routers, write_routers
 from focus_core.shipped import FORMS, routers_folder, routers_of_form
 
 Mode = Literal["hard", "soft", "off"]
@@ -302,13 +302,13 @@ def retrofit_shipped(model: PreTrainedModel, names: Sequence[str]) -> FocusModel
     """A decoder with the first of these shipped routers that fit it; None where none do.
 
     Raises:
-        FocusError: a model that cannot be retrofitted, or already is.
+        FocusError: a model that cannot be retrofitted, or already is; or routers that are damaged.
     """
     attention_modules(model)
     for name in names:
         try:
             return FocusModel.from_pretrained(model, name)
-        except FocusError:
+        except OtherModelError:
             continue
     return None
 

@@ -29,6 +29,10 @@ WEIGHTS = "routers.safetensors"
 FORMAT = 1
 
 
+class OtherModelError(FocusError):
+    """Routers of a model of another architecture."""
+
+
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """The full tensor of one that FSDP has sharded, in all processes together; any other tensor unchanged."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -179,7 +183,8 @@ def read_routers(folder: Path, model: PreTrainedModel) -> SavedRouters:
     """Read saved routers for a model.
 
     Raises:
-        FocusError: no such folder, damaged files, or routers of another model.
+        OtherModelError: routers of another model.
+        FocusError: no such folder, or damaged files.
     """
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
@@ -189,7 +194,7 @@ def read_routers(folder: Path, model: PreTrainedModel) -> SavedRouters:
     here, there = _architecture(model), record["base"]
     for key, what in (("class", "a"), ("hidden_size", "width"), ("num_layers", "layers:")):
         if here[key] != there.get(key):
-            raise FocusError(
+            raise OtherModelError(
                 f"The routers in {folder} belong to another model ({what} {there.get(key)}, this one is "
                 f"{what} {here[key]}): load the model they were trained on, or train new ones."
             )

@@ -50,6 +50,16 @@ def test_best_of_a_model_with_routers_of_its_own_is_what_commands_attach(tiny_ll
         retrofit(tiny_llama.model, "published")
 
 
+@pytest.mark.parametrize("name", ["routers.safetensors", "focus_config.json"])
+def test_damage_of_shipped_routers_is_said(tiny_llama, ships, tmp_path, name):
+    ships(DEFAULT, PUBLISHED)
+    damaged = next(tmp_path.rglob(f"{DEFAULT}/{name}"))
+    damaged.write_bytes(damaged.read_bytes()[:40])
+    for attached in (lambda: retrofit(tiny_llama.model, "best"), lambda: attach(tiny_llama, None, untrained=False)):
+        with pytest.raises(FocusError, match=rf"{name} is .*\.$"):
+            attached()
+
+
 def test_a_folder_is_taken_too(tiny_llama, tmp_path):
     focus = retrofit(tiny_llama.model, CONFIG, seed=7)
     focus.save_pretrained(tmp_path / "mine")
