@@ -132,7 +132,7 @@ def align(
     name, words = record["model"]["name"], record["sample"]["units"]
     title = f"{name}, routers {record['settings']['routers']}, {words:,} words, UPOS"
     if found.explained:
-        show(_shares(found.explained, f"{name}: share explained on words held out, alone (+ beyond all others)"))
+        show(_shares(found.explained, f"{name}: share explained on words held out, alone +beyond all others"))
         for sentence in record["explained"]["verdicts"]:
             print(sentence)
     show(_table(found.alignments["upos"], title))
@@ -146,16 +146,13 @@ def align(
 
 def _shares(found: tuple[Explained, ...], title: str) -> Table:
     """One line per layer: the share of all features with its interval, and that of each."""
-    from rich.box import SIMPLE
-    from rich.table import Table
-
     from focus_core.analysis.linguistics.features import FEATURES
+    from focus_core.commands.tables.plain import plain_table
 
     names = [each for each in FEATURES if each in {share.feature for share in found[0].features}]
     caption = "Percent of the log-loss. 0 is chance; *: not established above 0."
-    table = Table(title=title, box=SIMPLE, caption=caption)
-    for name in ("layer", "all", "95%", *(_SHORT_FEATURES.get(name, name) for name in names)):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table(title, "layer", "all", "95%", *(_SHORT_FEATURES.get(name, name) for name in names))
+    table.caption, table.box = caption, None  # the rule under the headings would widen every column
     for layer in found:
         shares = {share.feature: share for share in layer.features}
         whole = layer.all_features
@@ -163,7 +160,7 @@ def _shares(found: tuple[Explained, ...], title: str) -> Table:
             str(layer.layer),
             _percent(whole),
             f"{100 * (whole.low or 0):.0f}–{100 * (whole.high or 0):.0f}",
-            *(f"{_percent(shares[name].alone)} (+{_percent(shares[name].unique)})" for name in names),
+            *(f"{_percent(shares[name].alone)} +{_percent(shares[name].unique)}" for name in names),
         )
     return table
 
@@ -174,14 +171,13 @@ def _percent(share: Difference) -> str:
 
 def _table(found: Alignment, title: str) -> Table:
     """One line per layer: AMI, that of its references, and the letters of those it exceeds."""
-    from rich.box import SIMPLE
-    from rich.table import Table
+    from focus_core.commands.tables.plain import plain_table
 
     caption = "Beyond: C chance, B balance, I token identity, X spelling in context."
-    table = Table(title=title, box=SIMPLE, caption=caption)
     names = [name for name in found.layers[0].references if name in _SHORT]
-    for name in ("layer", "AMI", "95%", *(_SHORT[name] for name in names), "beyond"):
-        table.add_column(name, justify="left" if name == "beyond" else "right", no_wrap=True)
+    heads = ("layer", "AMI", "95%", *(_SHORT[name] for name in names), "beyond")
+    table = plain_table(title, *heads, left=("beyond",))
+    table.caption = caption
     for layer in found.layers:
         table.add_row(
             str(layer.layer),

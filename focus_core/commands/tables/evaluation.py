@@ -52,7 +52,7 @@ def leak_lines(leaks: Sequence[Leak]) -> list[str]:
 
 def length_table(rows: Sequence[LengthRow], title: str) -> Table:
     """One line per length and setting, beside the difference from the untouched model at that length."""
-    names = ("T", "routing", "k", "balance", "perplexity", "above untouched", "95%", "distant kept", "last bin")
+    names = ("T", "routing", "k", "balance", "perplexity", "above untouched", "95%", "distant kept", "last bin, nats")
     few = next((row.above_untouched.mark for row in rows if row.above_untouched and row.above_untouched.mark), "")
     title += f" ({few})" if few else ""
     table = plain_table(title, *names, left=("routing", "balance"))
@@ -65,8 +65,8 @@ def length_table(rows: Sequence[LengthRow], title: str) -> Table:
             result.balance,
             f"{result.perplexity:.2f}",
             "" if gap is None else f"{gap.difference:+.2f}",
-            "" if gap is None or gap.low is None else f"{gap.low:+.2f} to {gap.high:+.2f}",
+            "" if gap is None or gap.low is None else f"{gap.low:+.2f} to\n{gap.high:+.2f}",
             f"{result.kept_share:.1%}",
-            f"{last.nll:.3f} nats",
+            f"{last.nll:.3f}",
         )
     return table
