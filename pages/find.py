@@ -38,6 +38,7 @@ from workbench.widgets.export import chart
 from workbench.widgets.group_link import await_labels
 from workbench.widgets.guard import guarded
 from workbench.widgets.markup import counted, plain
+from workbench.widgets.short_text import note_if_short
 
 QUESTION = (
     "Look for a word, a pattern, a part of speech or an entity type in the text. The page ranks the groups of all "
@@ -75,6 +76,7 @@ def main() -> None:
             "3. **The matches** in context."
         )
         return
+    note_if_short(analysis.trace)
     _find(analysis)
 
 

@@ -38,6 +38,7 @@ from workbench.widgets.group_link import group_column, group_urls, labels_here
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.markup import plain
+from workbench.widgets.short_text import note_if_short
 
 QUESTION = (
     "Everything about one group: a guess at what it holds, its tokens and their contexts, what reads it, its "
@@ -57,6 +58,7 @@ def main() -> None:
     if analysis is None:
         _empty_state()
         return
+    note_if_short(analysis.trace)
     _group(analysis)
 
 

@@ -25,6 +25,7 @@ from workbench.widgets.group_link import group_link, labels_here
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.markup import plain
+from workbench.widgets.short_text import note_if_short
 
 QUESTION = (
     "A card for every group of every layer: its size and confidence, its tokens and parts of speech, examples, and "
@@ -48,6 +49,7 @@ def main() -> None:
             _empty_state()
         else:
             _restored(analysis)
+            note_if_short(analysis.trace)
             _report(analysis)
     finally:  # after an error another session can still be opened
         if state.OWN in st.session_state:  # the sidebar has been drawn

@@ -25,6 +25,7 @@ from workbench.engine import service
 from workbench.engine.cached import groups_key
 from workbench.engine.service import STATES, Analysis
 from workbench.runs import notes
+from workbench.tokens.pieces import spelled
 
 Words = Mapping[str, tuple[str, ...]]
 """The words of a group by their tag, the most telling first."""
@@ -132,7 +133,7 @@ def make_report(analysis: Analysis, model: str, *, name: str, examples: int, see
     opening = int((trace.offsets[:, 0] == trace.offsets[:, 1]).sum())  # the tokenizer's own, left out of reports
     return report_from_trace(
         trace,
-        lambda ids: [raw.decode("utf-8", "replace") for raw in token_bytes(tokenizer, ids)],
+        lambda ids: [spelled(raw) for raw in token_bytes(tokenizer, ids)],
         vocabulary=max(len(tokenizer), int(trace.input_ids.max()) + 1),
         name=name,
         states=STATES[analysis.states],

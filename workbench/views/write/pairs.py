@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from focus_core.analysis.tokens import visible
 from focus_core.errors import FocusError
 from focus_core.evaluation.minimal_pair import MinimalPair, minimal_pair
 from workbench.charts.theme import style
 from workbench.engine import service
 from workbench.engine.service import Settings
+from workbench.tokens.pieces import token_names
 from workbench.views.write.show import NAMES
 
 NEXT = 5
@@ -87,9 +87,7 @@ def compare_prompts(request: PairRequest) -> ComparedPrompts:
         )
     shown = {int(token) for each in pair.along for token in each.tokens}
     shown |= {int(token) for each in pair.following for token in each.top_ids[..., :NEXT].ravel()}
-    tokenizer: Any = base.tokenizer
-    names = {token: visible(str(tokenizer.decode([token]))) for token in sorted(shown)}
-    return ComparedPrompts(request, pair, names, base.info.name)
+    return ComparedPrompts(request, pair, token_names(base.tokenizer, shown), base.info.name)
 
 
 def pair_verdict(found: ComparedPrompts) -> str:

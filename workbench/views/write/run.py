@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from focus_core.analysis.tokens import visible
 from focus_core.evaluation.continuation import Continuation, predictions
 from focus_core.generation import Written, first_difference, prompt_ids, write
 from focus_core.models import LoadedModel
@@ -17,6 +16,7 @@ from focus_core.routing.compiling import compile_ahead
 from focus_core.routing.model import FocusModel, Mode
 from workbench.engine import service
 from workbench.engine.service import Settings
+from workbench.tokens.pieces import token_names
 
 
 @dataclass(frozen=True)
@@ -175,5 +175,4 @@ def _pieces(tokenizer: Any, tokens: tuple[int, ...]) -> list[str]:
 
 
 def _names(tokenizer: Any, along: tuple[Continuation, Continuation]) -> dict[int, str]:
-    listed = {int(token) for each in along for token in each.top_ids.ravel()}
-    return {token: visible(str(tokenizer.decode([token]))) for token in sorted(listed)}
+    return token_names(tokenizer, (int(token) for each in along for token in each.top_ids.ravel()))
