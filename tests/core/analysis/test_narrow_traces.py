@@ -239,11 +239,10 @@ def test_align_scores_narrow_groups(saved):
         lines.append("")
     (saved / "bank.conllu").write_text("\n".join(lines) + "\n")
     for states in ("untouched", "routed"):
-        done = run(
-            saved, "align", saved / "bank.conllu", "--repeats", 20, "--states", states, "--out", saved / "record.json"
-        )
+        out = saved / f"{states}.json"
+        done = run(saved, "align", saved / "bank.conllu", "--repeats", 20, "--states", states, "--out", out)
         assert done.exit_code == 0, done.output
-        record = json.loads((saved / "record.json").read_text())
+        record = json.loads(out.read_text())
         assert record["settings"]["config"]["read_share"] == 0.3
         assert record["alignment"]["upos"]["num_groups"] == 20 and record["alignment"]["upos"]["top_k"] == 1
 
