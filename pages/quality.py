@@ -35,7 +35,7 @@ from workbench.views.quality.record_verdicts import num_blocks, verdict
 from workbench.views.quality.records import VIEWS, Record, find_records, read, run_files
 from workbench.views.quality.tables import Found, find_results
 from workbench.views.quality.verdicts import quality_verdict
-from workbench.widgets.columns import fitted
+from workbench.widgets.columns import fitted_table
 from workbench.widgets.export import chart
 from workbench.widgets.guard import guarded
 from workbench.widgets.markup import plain
@@ -258,14 +258,7 @@ def _kinds(record: Record, table: pd.DataFrame) -> None:
         column_config=columns,
     )
     st.markdown("**Every method**")
-    st.dataframe(
-        here,
-        hide_index=True,
-        key="kinds_rows",
-        placeholder="–",
-        column_order=list(KINDS_COLUMNS),
-        column_config=fitted(KINDS_COLUMNS, columns),
-    )
+    fitted_table(here, KINDS_COLUMNS, columns, key="kinds_rows")
     st.caption(
         "Kept: share of distant pairs. KL in nats per token, with the ends of its 95% interval. Model: speed of the "
         "whole model over the untouched one. The folded table under the chart has all columns and the sources."

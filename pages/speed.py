@@ -36,7 +36,7 @@ from workbench.views.speed.tables import (
     title_of,
 )
 from workbench.views.speed.verdicts import baseline_verdict, model_speed_verdict, speed_verdict
-from workbench.widgets.columns import fitted
+from workbench.widgets.columns import fitted_table
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.guard import guarded
 from workbench.widgets.markup import plain
@@ -174,14 +174,7 @@ def _draw_model(record: SpeedRecord) -> None:
                 alt=f"Tokens per second in {task}, untouched and routed.",
                 column_config=COLUMNS,
             )
-    st.dataframe(
-        points,
-        hide_index=True,
-        placeholder="–",
-        column_order=list(MODEL_COLUMNS),
-        column_config=fitted(MODEL_COLUMNS, COLUMNS),
-        key="model_points",
-    )
+    fitted_table(points, MODEL_COLUMNS, COLUMNS, key="model_points")
     st.caption(
         "The folded tables have all columns. Prefill reads a text; decode produces one token after a cache of that "
         "length. A whole model does more than attention, so the bound 1 / kept share does not apply. The error is the "
@@ -194,14 +187,7 @@ def _draw_baselines(record: SpeedRecord) -> None:
     points = record.points
     st.markdown(f"#### {plain(baseline_verdict(points))}")
     st.caption(" · ".join(f"{name} **{plain(value)}**" for name, value in (record.machine | record.settings).items()))
-    st.dataframe(
-        points,
-        hide_index=True,
-        placeholder="–",
-        column_order=list(BASELINE_COLUMNS),
-        column_config=fitted(BASELINE_COLUMNS, COLUMNS),
-        key="baseline_points",
-    )
+    fitted_table(points, BASELINE_COLUMNS, COLUMNS, key="baseline_points")
     st.caption(
         "Speed-ups over full attention: “alone” of attention only, “incl.” with choosing the pairs included. Files "
         "have all columns. Kernels of the papers are not measured. "
@@ -254,14 +240,7 @@ def _draw_attention(record: SpeedRecord) -> None:
             column_config=ATTENTION_COLUMNS,
         )
     st.markdown("##### Lengths at which it is faster, and numerical errors")
-    st.dataframe(
-        summary,
-        hide_index=True,
-        placeholder="–",
-        column_order=list(CROSSOVER_COLUMNS),
-        column_config=fitted(CROSSOVER_COLUMNS, ATTENTION_COLUMNS),
-        key="crossovers",
-    )
+    fitted_table(summary, CROSSOVER_COLUMNS, ATTENTION_COLUMNS, key="crossovers")
     st.caption(
         "“faster from”: the shortest measured length from which every longer one is faster. “incl.”: choosing "
         "included, with projection, calibrated softmax, top-k and sorting; of narrow groups, with the assignment of "

@@ -1,10 +1,11 @@
-"""Headers and widths of the columns of a table, so that it fits a page."""
+"""A table that fits a page, by the headers and widths of its columns."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 PAGE = 700
@@ -24,3 +25,24 @@ def fitted(sizes: Mapping[str, tuple[str, int]], columns: Mapping[str, Any]) -> 
         hint = own.get("help") or (name if name != header else None)
         made[name] = {**own, "label": header, "width": width, "help": hint}
     return made
+
+
+def fitted_table(
+    rows: pd.DataFrame, sizes: Mapping[str, tuple[str, int]], columns: Mapping[str, Any], *, key: str
+) -> None:
+    """Show some columns of a table, with a dash for what is not known.
+
+    Args:
+        rows: of the table, with more columns perhaps.
+        sizes: as in `fitted`, in the order of the columns.
+        columns: as in `fitted`.
+        key: of the widget.
+    """
+    st.dataframe(
+        rows,
+        hide_index=True,
+        placeholder="–",
+        column_order=list(sizes),
+        column_config=fitted(sizes, columns),
+        key=key,
+    )
