@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from focus_core.analysis import Trace
+from focus_core.analysis.routed_text import how_made
 from workbench.engine.plans import k_name, plan_in_words
 from workbench.widgets.markup import counted, plain
 
@@ -18,6 +19,7 @@ def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
         states: whose hidden states were routed.
     """
     provenance, config = trace.provenance, trace.config
+    made = how_made(config.router, trained=provenance.trained)
     plan = "" if config.layer_top_k is None else f" The plan: {plan_in_words(config)}."
     head = "" if trace.head is None else f" · {trace.reader}" if trace.reader else f" read · head {trace.head}"
     with st.container(horizontal=True, gap="small"):
@@ -29,14 +31,14 @@ def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
         )
         if provenance.trained:
             st.badge(
-                f"routers {plain(provenance.routers)} @ {provenance.routers_hash} · trained",
+                f"routers {plain(provenance.routers)} @ {provenance.routers_hash} · {made}",
                 icon=":material/check:",
                 color="green",
                 help="Saved routers and the hash of their weights.",
             )
         else:
             st.badge(
-                f"routers {provenance.routers_hash} · UNTRAINED",
+                f"routers {provenance.routers_hash} · {made}",
                 icon=":material/warning:",
                 color="orange",
                 help="These routers are initialised at random, so their groups mean nothing. Compare trained routers "
