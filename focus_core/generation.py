@@ -40,7 +40,7 @@ class Written:
 
     Attributes:
         routing: "hard", or "off" for the untouched model.
-        budget: what a token reads, such as "15% read"; "all" for the untouched model.
+        budget: what a token reads, such as "budget 15%"; "all" for the untouched model.
         prompt_tokens: tokens before it.
         tokens: ids of the new tokens.
         text: the new text.

@@ -308,7 +308,7 @@ def _pick(side: int, place: int) -> None:
 def _written_line(pair: Pair, side: int) -> str:
     written = pair.written[side]
     pace = "" if written.tokens_per_second is None else f", {written.tokens_per_second:.1f} tokens per second"
-    reads = "all pairs" if side == 0 else f"budget {written.budget}"
+    reads = "all pairs" if side == 0 else written.budget
     made = f"{counted(len(written.tokens), 'token')} after {written.prompt_tokens:,}"
     return f"{made}; prefill {written.prefill_seconds:.1f} s{pace}; {reads}."
 

@@ -22,6 +22,16 @@ def visible(text: str) -> str:
     )
 
 
+_ESCAPED = 0xDC00
+"""Python's "surrogateescape" turns a byte that is no UTF-8 into this plus the byte."""
+
+
+def spelled(raw: bytes) -> str:
+    """The text of some bytes; those of a character that is cut as `<0xE4>`, so that one part differs from another."""
+    text = raw.decode("utf-8", "surrogateescape")
+    return "".join(f"<0x{ord(c) - _ESCAPED:02X}>" if 0xDC80 <= ord(c) <= 0xDCFF else c for c in text)
+
+
 def token_text(trace: RoutedText, token: int) -> str:
     """The characters of a token as they can be shown, or the vocabulary's spelling if it has none."""
     start, end = trace.offsets[token]

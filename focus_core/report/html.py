@@ -124,8 +124,9 @@ def _origin(report: Report) -> list[tuple[str, str]]:
 
 def _budget(top_k: int | str) -> str:
     """k in words; a share of the pairs says so itself."""
-    share, read, _ = str(top_k).partition(" read")
-    return f"{share} of distant pairs read" if read else f"k {top_k}"
+    text = str(top_k).replace(" read", "")  # older reports have "15% read"
+    share = text.removeprefix("budget ")
+    return f"{share} of distant pairs read" if "%" in share else f"k {top_k}"
 
 
 def _percent(value: float | None) -> str:

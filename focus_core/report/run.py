@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from focus_core.analysis.tables import described
+from focus_core.analysis.tokens import spelled
 from focus_core.analysis.trace import Provenance
 from focus_core.cluster import Cluster
 from focus_core.errors import FocusError
@@ -142,7 +143,7 @@ def write_report(
         progress("Writing the report", 1.0)
         made = build_report(
             statistics,
-            lambda ids: [raw.decode("utf-8", "replace") for raw in token_bytes(loaded.tokenizer, ids)],
+            lambda ids: [spelled(raw) for raw in token_bytes(loaded.tokenizer, ids)],
             layers=layers,
             heads=heads,
             documents=corpus.documents,

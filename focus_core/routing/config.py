@@ -185,10 +185,10 @@ class FocusConfig:
 
     @property
     def budget(self) -> str:
-        """The budget in force, for tables: "k=2", "15% read" or "as planned"."""
+        """The budget in force, for tables: "k=2", "budget 15%" or "as planned"."""
         if self.read_share is not None:
             start = f" from token {self.full_below:,} on" if self.full_below else ""
-            return f"{self.read_share:.0%} read{start}"
+            return f"budget {100 * self.read_share:g}%{start}"
         return "as planned" if self.layer_top_k is not None else f"k={self.top_k}"
 
     def top_k_of(self, place: int) -> int:

@@ -44,7 +44,7 @@ def test_the_routed_model_writes_what_it_writes_without_a_cache(loaded):
         found = write(focus, loaded.tokenizer, ids, max_new_tokens=6)
         with focus.routing("hard"):
             expected = focus.generate(input_ids=ids, max_new_tokens=6, do_sample=False, use_cache=False)
-    assert found.tokens == tuple(expected[0, ids.shape[1] :].tolist()) and found.budget == "15% read"
+    assert found.tokens == tuple(expected[0, ids.shape[1] :].tolist()) and found.budget == "budget 15%"
 
 
 def test_settings_of_a_checkpoint_change_nothing_and_broken_ones_are_one_sentence(model_folder):
@@ -161,16 +161,16 @@ def test_tokens_before_the_switch_are_those_of_the_untouched_model(loaded):
             ids = prompt_ids(loaded, prompt)
             assert ids.shape[1] == 301  # the switch is at 304, the end of a chunk
             expected = focus.generate(input_ids=ids, max_new_tokens=12, do_sample=False, use_cache=False)
-    assert full.tokens == untouched.tokens and full.budget == "15% read from token 2,000 on"
+    assert full.tokens == untouched.tokens and full.budget == "budget 15% from token 2,000 on"
     assert later.tokens == tuple(expected[0, ids.shape[1] :].tolist())
-    assert routed.budget == "15% read"
+    assert routed.budget == "budget 15%"
 
 
 @real_model
 def test_the_command_compares_and_prints_json():
     done = CliRunner().invoke(app, ["generate", PROMPT, "-n", "4", "--compare", "--full-below", "0"])
     assert done.exit_code == 0 and "[sparse]" in done.stdout and "[untouched]" in done.stdout
-    assert "tokens/s" in done.stdout and "15% read:" in done.stdout
+    assert "tokens/s" in done.stdout and "budget 15%:" in done.stdout
     done = CliRunner().invoke(app, ["generate", PROMPT, "-n", "4", "--compare", "--json", "--full-below", "64"])
     found = json.loads(done.stdout)
     assert [text["routing"] for text in found["texts"]] == ["hard", "off"]

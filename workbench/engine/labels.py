@@ -15,6 +15,7 @@ from focus_core.analysis import Trace
 from focus_core.analysis.linguistics.tagging import ENGLISH_SHARE, english_share, tag_text
 from focus_core.analysis.linguistics.words import align_words, tag_codes
 from focus_core.analysis.tables import text_hash
+from focus_core.analysis.tokens import spelled
 from focus_core.errors import FocusError
 from focus_core.report.from_trace import report_from_trace
 from focus_core.report.labels import guess, named
@@ -25,7 +26,6 @@ from workbench.engine import service
 from workbench.engine.cached import groups_key
 from workbench.engine.service import STATES, Analysis
 from workbench.runs import notes
-from workbench.tokens.pieces import spelled
 
 Words = Mapping[str, tuple[str, ...]]
 """The words of a group by their tag, the most telling first."""

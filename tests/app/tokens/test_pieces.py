@@ -4,9 +4,10 @@ import pytest
 from opening import paste, shown
 from synthetic import synthetic_trace
 
+from focus_core.analysis.tokens import spelled
 from focus_core.models import default_model
 from focus_core.text import token_bytes
-from workbench.tokens.pieces import spelled, token_names
+from workbench.tokens.pieces import token_names
 from workbench.widgets.short_text import too_short
 
 real_model = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")

@@ -217,7 +217,7 @@ def test_report_has_a_card_for_every_group_with_margins(saved, states):
     done = run(saved, "report", saved / "text.txt", "--out", out, "--no-tags", "--block", 120, "--states", states)
     assert done.exit_code == 0, done.output
     report = json.loads((out / "report.json").read_text())
-    assert report["origin"]["top_k"] == "30% read" and len(report["cards"]) == 3 * 20
+    assert report["origin"]["top_k"] == "budget 30%" and len(report["cards"]) == 3 * 20
     page = (out / "report.html").read_text()
     assert "30% of distant pairs read" in page and "Mean margin to the next group" in page
     assert "Mean weight" not in page and page.count('<details class="fold"') == 3

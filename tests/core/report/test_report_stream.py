@@ -104,6 +104,15 @@ def test_a_report_is_read_back_as_it_was_written(tiny_llama, corpus, tmp_path):
         read_report(tmp_path)
 
 
+def test_bytes_of_a_cut_character_are_spelled(tiny_llama, tmp_path):
+    """With a vocabulary of bytes every token is a part of a character that has three."""
+    (tmp_path / "text.txt").write_text("我" * 90, encoding="utf-8")
+    settings = StreamSettings(block_length=64)
+    found = write_report(tmp_path / "text.txt", tmp_path / "out", model=tiny_llama, untrained=True, settings=settings)
+    words = {item.text for card in found.report.cards for item in card.frequent}
+    assert words == {"<0xE6>", "<0x88>", "<0x91>"}
+
+
 SETTINGS = StreamSettings(top_k=1, block_length=64, batch_size=3, examples=2)
 
 

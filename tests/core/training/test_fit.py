@@ -24,7 +24,7 @@ def test_fitted_routers_attach_and_keep_the_share(tiny_llama, tmp_path):
     focus = FocusModel.from_pretrained(tiny_llama.model, tmp_path / "out")
     assert focus.config == config and focus.trained
     row = evaluate(focus, token_blocks(tiny_llama.tokenizer, [TEXT], 256, max_blocks=2), routing="hard")
-    assert config.budget == "15% read" and row.top_k is None
+    assert config.budget == "budget 15%" and row.top_k is None
     assert row.kept_share == pytest.approx(0.15, abs=0.03)
     focus.detach()
     with pytest.raises(FocusError, match="out holds the result of another run"):

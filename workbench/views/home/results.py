@@ -86,7 +86,7 @@ def _close() -> Result | None:
         "and predictions stay close to the untouched model's.",
         f"Divergence {ours.kl.difference:.4f} nats per token at {length:,} tokens ({ours.kl.low:.4f} to "
         f"{ours.kl.high:.4f}). A window with as many pairs: {window.kl.difference:.4f}, significantly farther. "
-        f"Nothing is trained.",
+        "The default is fitted without a training step.",
         "quality",
         KINDS,
         _evidence(length),
