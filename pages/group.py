@@ -24,6 +24,7 @@ from workbench.views.group import cached
 from workbench.views.group.charts import tag_chart
 from workbench.views.group.tables import (
     SHIFTS,
+    TOKEN_COLUMNS,
     context_rows,
     matched_rows,
     neighbour_rows,
@@ -33,6 +34,7 @@ from workbench.views.group.tables import (
     token_rows,
 )
 from workbench.views.report.build import report_of
+from workbench.widgets.columns import fitted
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.group_link import group_column, group_urls, labels_here
 from workbench.widgets.guard import guarded
@@ -159,7 +161,8 @@ def _tokens(analysis: Analysis, card: Card) -> None:
     if table.empty:
         st.caption("None in this text.")
         return
-    st.dataframe(table, hide_index=True, key="group_tokens", height=330, column_config={"PMI (bits)": TWO})
+    shown = fitted(TOKEN_COLUMNS, {"PMI (bits)": TWO})
+    st.dataframe(table, hide_index=True, key="group_tokens", height=330, column_config=shown)
     downloads(table, analysis.origin, name="group-tokens", file=f"tokens-layer-{card.layer}-group-{card.group}")
 
 
@@ -204,7 +207,6 @@ def _others(analysis: Analysis, row: int, group: int) -> None:
     read, pairs = cached.reading(analysis, row)
     readers = reading_rows(read, pairs, group, of="readers")
     reads = reading_rows(read, pairs, group, of="read")
-    columns = st.columns(2, gap="medium")
     said = {
         "What reads it": (
             readers,
@@ -213,26 +215,26 @@ def _others(analysis: Analysis, row: int, group: int) -> None:
         ),
         "What it reads": (reads, "group_reads", "Of the distant pairs of this group and another."),
     }
-    for column, (title, (table, key, hint)) in zip(columns, said.items()):
-        with column:
-            st.markdown(f"**{title}**", help=hint)
-            if table.empty:
-                st.caption("The text is too short: too few pairs lie beyond the window.")
-                continue
-            st.dataframe(
-                table.assign(group=group_urls(table["group"], layer, head, names)),
-                hide_index=True,
-                key=key,
-                column_config={
-                    "group": group_column(width=150),
-                    "distant pairs": st.column_config.NumberColumn("pairs", help=hint, width=70),
-                    "read": st.column_config.NumberColumn(format="percent", width=65),
-                    **_ends("the share read"),
-                    "times the mean": st.column_config.NumberColumn(
-                        "× mean", format="%.2f", width=70, help="The share read, over that of all groups together."
-                    ),
-                },
-            )
+    for title, (table, key, hint) in said.items():
+        st.markdown(f"**{title}**", help=hint)
+        if table.empty:
+            st.caption("The text is too short: too few pairs lie beyond the window.")
+            continue
+        st.dataframe(
+            table.assign(group=group_urls(table["group"], layer, head, names)),
+            hide_index=True,
+            key=key,
+            column_config={
+                "group": group_column(width=300),
+                "distant pairs": st.column_config.NumberColumn("pairs", help=hint, width=70),
+                "read": st.column_config.NumberColumn(format="percent", width=75),
+                **_ends("the share read"),
+                "times the mean": st.column_config.NumberColumn(
+                    "× mean", format="%.2f", width=75, help="The share read, over that of all groups together."
+                ),
+            },
+        )
+    columns = st.columns([5, 2], gap="medium")
     with columns[0]:
         st.markdown(
             "**In the layers beside it**",
@@ -275,8 +277,8 @@ def _others(analysis: Analysis, row: int, group: int) -> None:
             hide_index=True,
             key="group_near",
             column_config={
-                "group": group_column(width=220),
-                "cosine of centroids": st.column_config.NumberColumn("cosine", format="%.2f", width=80),
+                "group": group_column(width=110),
+                "cosine of centroids": st.column_config.NumberColumn("cosine", format="%.2f", width=65),
             },
         )
 

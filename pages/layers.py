@@ -143,11 +143,11 @@ def _tokens(analysis: Analysis, churn: Churn, row: int) -> None:
     )
     layer, names = trace.layers[row], labels_here(analysis, row)
     group = f"group in layer {layer}"
-    columns = {  # as wide as half a window of 1,500 pixels
+    columns = {  # as wide as a window of 1,200 pixels
         "token": st.column_config.NumberColumn(width=56),
-        "in context": st.column_config.TextColumn(width=224),
+        "in context": st.column_config.TextColumn(width=400),
         "churn": st.column_config.NumberColumn(format="percent", width=64, help=f"Of {steps} steps."),
-        group: group_column("group", width=130),
+        group: group_column("group", width=170),
     }
 
     def shown(tokens: np.ndarray) -> pd.DataFrame:
@@ -155,17 +155,16 @@ def _tokens(analysis: Analysis, churn: Churn, row: int) -> None:
         return table.assign(**{group: group_urls(table[group], layer, trace.head, names)})
 
     ends = {"Most stable": ("stable", order[:LISTED]), "Least stable": ("unstable", order[::-1][:LISTED])}
-    for place, (title, (key, tokens)) in zip(st.columns(2, gap="medium"), ends.items()):
-        with place:
-            st.markdown(title)
-            st.dataframe(
-                shown(tokens),
-                hide_index=True,
-                height=320,
-                key=key,
-                column_order=list(columns),
-                column_config=columns,
-            )
+    for title, (key, tokens) in ends.items():
+        st.markdown(title)
+        st.dataframe(
+            shown(tokens),
+            hide_index=True,
+            height=320,
+            key=key,
+            column_order=list(columns),
+            column_config=columns,
+        )
     downloads(lambda: token_churn(trace, churn, row, order), analysis.origin, name="token-churn")
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from workbench.views.group.tables import TOKEN_COLUMNS
 from workbench.views.quality.kinds import KINDS_COLUMNS
 from workbench.views.speed.columns import BASELINE_COLUMNS, CROSSOVER_COLUMNS, MODEL_COLUMNS
 from workbench.views.speed.tables import crossovers, read_speed, shipped_speeds
@@ -11,6 +12,10 @@ from workbench.widgets.columns import PAGE, fitted
 @pytest.mark.parametrize("columns", [KINDS_COLUMNS, BASELINE_COLUMNS, CROSSOVER_COLUMNS, MODEL_COLUMNS])
 def test_tables_are_no_wider_than_a_page(columns):
     assert sum(width for _, width in columns.values()) <= PAGE
+
+
+def test_the_tokens_of_a_group_fit_beside_a_chart():
+    assert sum(width for _, width in TOKEN_COLUMNS.values()) <= (PAGE - 32) / 2
 
 
 def test_every_column_of_the_summary_is_shown_and_a_short_header_has_the_long_name_as_hint():

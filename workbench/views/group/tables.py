@@ -26,6 +26,16 @@ SHIFTS = 19
 """Places that the groups of a layer are moved to, to see what matching finds by chance."""
 
 
+TOKEN_COLUMNS = {
+    "by": ("by", 104),
+    "token": ("token", 70),
+    "here": ("here", 48),
+    "in the text": ("text", 50),
+    "PMI (bits)": ("PMI", 58),
+}
+"""Headers and widths beside the chart of parts of speech."""
+
+
 def token_rows(card: Card) -> pd.DataFrame:
     """The group's commonest tokens and those that are most typical of it."""
     rows = [
