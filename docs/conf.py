@@ -3,6 +3,7 @@
 The source folder is the repository itself, so that a link between README, docs/ and data/ works here and there.
 """
 
+import builtins
 import importlib
 import shutil
 import sys
@@ -87,9 +88,13 @@ def link_files(app: Sphinx, doctree: nodes.document) -> None:
 def link_names(app: Sphinx, doctree: nodes.document) -> None:
     """Look names up in the module whose docstring or signature holds them, as Python does."""
     for node in doctree.findall(addnodes.pending_xref):
-        found = getattr(sys.modules.get(node.get("py:module") or ""), node["reftarget"], None)
+        target = node["reftarget"]
+        found = getattr(sys.modules.get(node.get("py:module") or ""), target, None)
         if hasattr(found, "__qualname__") and hasattr(found, "__module__"):
             node["reftarget"] = f"{found.__module__}.{found.__qualname__}"
+        # A whole name needs no search for names that end with it, which reads all names for each.
+        if hasattr(builtins, target) or node["reftarget"].partition(".")[0] in sys.modules:
+            node.attributes.pop("refspecific", None)
 
 
 def setup(app: Sphinx) -> None:
