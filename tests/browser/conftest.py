@@ -33,15 +33,30 @@ def app_url(app) -> str:
     return app[0]
 
 
+WINDOW = {"width": 1500, "height": 1200}
+
+
+@pytest.fixture(scope="module")
+def first_page(browser) -> Iterator[object]:
+    """A page that the tests of a file use one after the other: a new one would compile all scripts of the app."""
+    context = browser.new_context(viewport=WINDOW)
+    yield context.new_page()
+    context.close()
+
+
 @pytest.fixture
-def open_page(browser, app_url):
+def open_page(browser, app_url, first_page):
     """Open a page of the app in a session of its own; returns a function of the query string and the page."""
     contexts = []
+    free = [first_page]  # for the first reader of a test; others get a context of their own
 
     def open_one(query: str = "", name: str = ""):
-        context = browser.new_context(viewport={"width": 1500, "height": 1200})
-        contexts.append(context)
-        page = context.new_page()
+        if free:
+            page = free.pop()
+        else:
+            context = browser.new_context(viewport=WINDOW)
+            contexts.append(context)
+            page = context.new_page()
         page.set_default_timeout(60_000)
         routers = "" if "routers=" in query else "routers=untrained&"
         page.goto(f"{app_url}/{name}?v=1&{routers}{query}")
@@ -50,3 +65,9 @@ def open_page(browser, app_url):
     yield open_one
     for context in contexts:
         context.close()
+    if not free:  # nothing is left for the next test
+        first_page.evaluate("localStorage.clear(); sessionStorage.clear()")
+        first_page.context.clear_cookies()
+        first_page.goto("about:blank")
+        first_page.set_viewport_size(WINDOW)
+        first_page.emulate_media(color_scheme="null", reduced_motion="null")

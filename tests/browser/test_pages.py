@@ -123,27 +123,20 @@ def test_every_page_answers_on_a_pasted_text_and_follows_layer_and_k(open_page, 
         ("compare", "differs=layer%2Ck&layer=3&b_layer=9&b_k=1", r"A and B", r"^B, layer 9"),
     ],
 )
-def test_a_link_opens_the_same_page_for_somebody_else(browser, app_url, path, query, answer, detail):
+def test_a_link_opens_the_same_page_for_somebody_else(open_page, path, query, answer, detail):
     seen = []
-    url = f"{app_url}/{path}?v=1&source=sample&sample=news&routers=untrained&{query}"
+    given = f"source=sample&sample=news&routers=untrained&{query}"
     for _ in range(2):
-        context = browser.new_context(viewport={"width": 1500, "height": 1200})
-        page = context.new_page()
-        page.set_default_timeout(60_000)
-        page.goto(url)
+        page = open_page(given, path)
         seen.append((says(page, answer), page.get_by_text(re.compile(detail)).first.inner_text()))
         page.get_by_test_id("stPlotlyChart").locator(".main-svg").first.wait_for()
-        url = page.url  # the second reader gets the link that the first one's page has made
-        context.close()
+        given = page.url.partition("?v=1&")[2]  # the second reader gets the link that the first one's page has made
     assert seen[0] == seen[1]
-    assert set(query.split("&")) <= set(url.partition("?")[2].split("&"))
+    assert set(query.split("&")) <= set(given.split("&"))
 
 
-def test_a_chart_is_exported_with_where_it_comes_from(browser, app_url):
-    context = browser.new_context(viewport={"width": 1500, "height": 1200})
-    page = context.new_page()
-    page.set_default_timeout(60_000)
-    page.goto(f"{app_url}/sparsity?v=1&source=sample&sample=news&routers=untrained&k=1&layer=7&computed=layers")
+def test_a_chart_is_exported_with_where_it_comes_from(open_page):
+    page = open_page("source=sample&sample=news&k=1&layer=7&computed=layers", "sparsity")
     sentence = page.get_by_text(re.compile(r"Layer 7: [\d.]+% of the causal pairs are kept"))
     sentence.wait_for()
     page.get_by_text("Table and downloads").click()
@@ -156,4 +149,3 @@ def test_a_chart_is_exported_with_where_it_comes_from(browser, app_url):
     assert f"{float(rows[7]['kept']):.1%}" == f"{kept}%"
     assert {row["top_k"] for row in rows} == {"1"} and {row["routers"] for row in rows} == {"untrained"}
     assert all(len(row["text_sha256"]) == 64 for row in rows)
-    context.close()

@@ -22,8 +22,9 @@ WHOLE = """[...document.querySelectorAll('.stMarkdownBadge')].filter(badge => ba
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def phone(browser, app_url):
+    """Opens pages one after the other in one window, which reads the scripts of the app once."""
     context = browser.new_context(viewport=PHONE, color_scheme="dark")
     page = context.new_page()
     page.set_default_timeout(60_000)
@@ -87,11 +88,8 @@ def test_home_fits_a_narrow_screen(phone):
 TITLES = "[data-testid=stPlotlyChart] :is(.gtitle, .xtitle, .ytitle)"
 
 
-def test_charts_follow_the_theme_while_the_page_is_open(browser, app_url):
-    context = browser.new_context(color_scheme="light")
-    page = context.new_page()
-    page.set_default_timeout(60_000)
-    page.goto(f"{app_url}/balance?v=1&routers=untrained&source=sample&sample=news&layer=4")
+def test_charts_follow_the_theme_while_the_page_is_open(open_page):
+    page = open_page("source=sample&sample=news&layer=4", "balance")  # in light, as every page at first
     page.locator(TITLES).nth(3).wait_for()
     page.locator("[data-test-script-state=notRunning]").wait_for(state="attached")
     for scheme in ("dark", "light"):  # and after a part of the page was drawn alone
@@ -103,7 +101,6 @@ def test_charts_follow_the_theme_while_the_page_is_open(browser, app_url):
         )
         page.get_by_role("slider", name="Layer").press("ArrowRight")
         page.get_by_text(re.compile("^Layer [56] as routed")).wait_for()
-    context.close()
 
 
 @pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
