@@ -201,6 +201,7 @@ def kill_all():
     for job in jobs.jobs():
         if (process := jobs._process(job.folder)) is not None:
             process.kill()
+            process.wait(60)  # while it ends, the page starts no other run
 
 
 def press_start(app: AppTest) -> AppTest:
