@@ -35,10 +35,8 @@ ROOTS = "FOCUS_ALLOWED_ROOTS"
 INSTALLERS = ("pip", "setuptools")
 """Installed first, because the others are installed with them."""
 
-BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-"""The first has no window and takes a sixth less time."""
-BROWSER_PACKAGES = ("chromium-headless-shell", "chromium")
-"""Debian has both, other systems may have the second alone."""
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER_PACKAGES = ("chromium",)
 FONT_PACKAGES = ("fonts-noto-cjk", "fonts-noto-color-emoji")
 
 
