@@ -124,9 +124,8 @@ def _origin(report: Report) -> list[tuple[str, str]]:
 
 def _budget(top_k: int | str) -> str:
     """k in words; a share of the pairs says so itself."""
-    text = str(top_k).replace(" read", "")  # older reports have "15% read"
-    share = text.removeprefix("budget ")
-    return f"{share} of distant pairs read" if "%" in share else f"k {top_k}"
+    share, percent, _ = str(top_k).removeprefix("budget ").partition("%")
+    return f"{share}% of distant pairs read" if percent else f"k {top_k}"
 
 
 def _percent(value: float | None) -> str:
