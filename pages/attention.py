@@ -43,6 +43,7 @@ def main() -> None:
 @st.fragment
 def _attention(analysis: Analysis) -> None:
     with guarded():
+        waiting = st.container()
         trace = analysis.trace
         row = layer_slider(trace, "The layer whose attention is shown.")
         last = len(trace.tokens) - 1
@@ -106,7 +107,7 @@ def _attention(analysis: Analysis) -> None:
         )
         group_link(trace, row, key="attention_group_page", names=names)
         state.publish()
-        await_labels(trace)
+        await_labels(trace, waiting)
 
 
 def _heads(trace: Trace) -> tuple[int, int]:

@@ -59,6 +59,7 @@ def main() -> None:
 @st.fragment
 def _balance(analysis: Analysis) -> None:
     with guarded():
+        waiting = st.container()
         trace, dark = analysis.trace, is_dark()
         balancing = None
         if trace.parts is None:
@@ -107,7 +108,7 @@ def _balance(analysis: Analysis) -> None:
                     _narrow(analysis, row)
                 else:
                     _rounds(analysis, balancing, row)
-        await_labels(trace)
+        await_labels(trace, waiting)
 
 
 def _linked(analysis: Analysis, table: pd.DataFrame, names: dict[int, dict[int, str]]) -> pd.DataFrame:

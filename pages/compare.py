@@ -106,6 +106,7 @@ def _alone(a: Side) -> None:
 @st.fragment
 def _compare(analysis: Analysis) -> None:
     with guarded():
+        waiting = st.container()
         answer = st.container()  # the sentence stands above the controls it depends on
         try:
             settings, text, text_name, differs = controls.draw(analysis)
@@ -126,6 +127,8 @@ def _compare(analysis: Analysis) -> None:
         b = Side(dataclasses.replace(second, text_name=text_name or analysis.text_name), other)
         changes = controls.link_changes(settings, text)
         (_same_text if same_tokens(a, b) else _different_texts)(a, b, answer, changes)
+        for side in (a, b):
+            await_labels(side.trace, waiting)
 
 
 def _same_text(a: Side, b: Side, answer: DeltaGenerator, changes: dict[str, str]) -> None:
@@ -167,8 +170,6 @@ def _same_text(a: Side, b: Side, answer: DeltaGenerator, changes: dict[str, str]
     theirs = {place: names[1][group] for place, group in enumerate(columns.tolist()) if group in names[1]}
     _strips(a, b, renumbered, (names[0], theirs))
     _differing(a, renumbered, made_from, lambda groups: _urls(a, groups, names[0]), theirs)
-    await_labels(a.trace)
-    await_labels(b.trace)
 
 
 def _names(side: Side) -> dict[int, str]:
@@ -261,8 +262,6 @@ def _different_texts(a: Side, b: Side, answer: DeltaGenerator, changes: dict[str
     table = side_table(a, b)
     st.table(table.map(plain), hide_index=True)
     downloads(table, made_from, name="compared")
-    await_labels(a.trace)
-    await_labels(b.trace)
 
 
 def _empty_state() -> None:

@@ -126,6 +126,7 @@ def _repeats(analysis: Analysis) -> None:
 @st.fragment
 def _effects(analysis: Analysis) -> None:
     with guarded():
+        waiting = st.container()
         row = layer_slider(analysis.trace, "The layer whose groups are tested.")
         asked, groups = _choices(analysis, row)
         state.publish()
@@ -170,7 +171,7 @@ def _effects(analysis: Analysis) -> None:
         if running:  # one group at a time, so that its result is shown while the next one runs
             _run_one(analysis, asked, missing[0], len(points), len(groups), place)
             st.rerun()
-        await_labels(analysis.trace)
+        await_labels(analysis.trace, waiting)
 
 
 def _start(asked: Asked, groups: list[int]) -> None:

@@ -70,6 +70,7 @@ def _meanwhile(inputs: Inputs) -> bool:
 @st.fragment
 def _explore(analysis: Analysis) -> None:
     with guarded():
+        waiting = st.container()
         trace = analysis.trace
         _keep_token_in_range(analysis)
         row = layer_slider(
@@ -88,7 +89,7 @@ def _explore(analysis: Analysis) -> None:
         st.divider()
         _views(analysis, row, names)
         state.publish()
-        await_labels(trace)
+        await_labels(trace, waiting)
 
 
 def _keep_token_in_range(analysis: Analysis) -> None:

@@ -83,6 +83,7 @@ def main() -> None:
 @st.fragment
 def _find(analysis: Analysis) -> None:
     with guarded():
+        waiting = st.container()
         by, query = _asked(analysis)
         state.publish()
         if not query.strip():
@@ -92,7 +93,7 @@ def _find(analysis: Analysis) -> None:
             _labels(analysis, query)
         else:
             _gathered(analysis, by, query)
-        await_labels(analysis.trace)
+        await_labels(analysis.trace, waiting)
 
 
 def _asked(analysis: Analysis) -> tuple[str, str]:

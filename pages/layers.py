@@ -52,6 +52,7 @@ def main() -> None:
 @st.fragment
 def _layers(analysis: Analysis) -> None:
     with guarded():
+        waiting = st.container()
         trace = analysis.trace
         with st.spinner("Comparing every layer with every other …", show_time=True):
             agreement, churn = cached.layer_agreement(analysis), cached.churn(analysis)
@@ -73,7 +74,7 @@ def _layers(analysis: Analysis) -> None:
             )
             _tokens(analysis, churn, row)
         state.publish()
-        await_labels(trace)
+        await_labels(trace, waiting)
 
 
 def _two_layers(trace: Trace) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from urllib.parse import quote, urlencode
 
 import numpy as np
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 from streamlit.elements.lib.column_types import ColumnConfig
 
 from focus_core.analysis import Trace
@@ -29,10 +30,18 @@ def labels_here(analysis: Analysis, row: int) -> dict[int, str]:
     return labels(analysis, row, st.session_state["model"])
 
 
-def await_labels(trace: Trace) -> None:
-    """Draw the page once more when the words of the text are tagged, if they are not; for the end of a page."""
+def await_labels(trace: Trace, place: DeltaGenerator) -> None:
+    """Draw the page once more when the words of the text are tagged, if they are not; for the end of a page.
+
+    Args:
+        trace: of the text.
+        place: an empty container above everything that the page's fragment draws. When a click begins the next run,
+            Streamlit drops what the browser has not yet got of this fragment, but keeps what fragments within it
+            drew. Below something that was dropped that has no place, and the browser shows an empty page.
+    """
     if not tags_ready(trace):
-        st.fragment(_look, run_every=SOON)(trace)
+        with place:
+            st.fragment(_look, run_every=SOON)(trace)
 
 
 def _look(trace: Trace) -> None:

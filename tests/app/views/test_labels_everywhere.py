@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 from opening import open_page, shown
+from streamlit.testing.v1.local_script_runner import LocalScriptRunner
 from synthetic import synthetic_trace
 
 from focus_core.analysis.display.cells import build_cells
@@ -38,6 +40,30 @@ def tagged() -> dict[int, str]:
     return labels.labels(found, found.trace.layers.index(7), "default")
 
 
+@pytest.fixture
+def sent(monkeypatch) -> list[list[Any]]:
+    """The messages to the browser of each run, of pages whose words seem not to be tagged yet."""
+    runs: list[list[Any]] = []
+    forward = LocalScriptRunner.forward_msgs
+
+    def record(self: LocalScriptRunner) -> list[Any]:
+        runs.append(forward(self))
+        return runs[-1]
+
+    monkeypatch.setattr(LocalScriptRunner, "forward_msgs", record)
+    monkeypatch.setattr("workbench.widgets.group_link.tags_ready", lambda trace: False)
+    return runs
+
+
+def places(messages: list[Any]) -> dict[str, list[tuple[int, ...]]]:
+    """Where each fragment draws, by its id."""
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for message in messages:
+        if message.HasField("delta") and message.delta.fragment_id:
+            found.setdefault(message.delta.fragment_id, []).append(tuple(message.metadata.delta_path))
+    return found
+
+
 def test_a_link_names_the_group_at_its_end():
     (url,) = group_urls([5], 7, 1, {5: "nouns & names"})
     parts = urlsplit(url)
@@ -66,19 +92,26 @@ def test_the_strip_and_charts_hold_labels_and_visible_text():
 
 
 @real_model
-@pytest.mark.parametrize("page", ["explore", "attention", "layers", "balance", "group", "effects", "find"])
-def test_pages_name_groups_and_link_to_them(page, tagged):
+@pytest.mark.parametrize("page", ["explore", "attention", "layers", "balance", "group", "effects", "find", "compare"])
+def test_pages_name_groups_and_link_to_them(page, tagged, sent):
     assert len(tagged) > 10
     more = {"token": "400"} if page in ("explore", "attention") else {"group": "3"}
     app = open_page(page, routers=DEFAULT, sample="news", layer="7", **more)
     said = shown(app)
+    fragments = places(sent[-1])
+    for path in [paths[0] for paths in fragments.values()]:
+        # A fragment in another draws above all that its parent may lose of what it has drawn; see `await_labels`.
+        around = [paths[0] for paths in fragments.values() if paths[0] == path[: len(paths[0])] and paths[0] != path]
+        assert all(path[len(outer)] == 0 for outer in around)
+    if page != "group":
+        assert len(fragments) > 1
     listed = [option for box in app.selectbox for option in box.options]
     if page in ("explore", "attention", "group", "effects"):
         assert sum(f": {name} (" in option for option in listed for name in set(tagged.values())) > 5
     if page == "find":
         assert "All about one group" not in said
         return
-    if page == "effects":
+    if page in ("effects", "compare"):
         return
     if page == "balance":
         app.session_state["twin_load"] = True
