@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
 
 SINGLE_COLORS = 16
 """Up to so many groups each have a colour of their own."""
@@ -27,6 +26,8 @@ def group_families(centroids: Sequence[np.ndarray]) -> np.ndarray | None:
     """
     if not len(centroids) or len(centroids[0]) <= SINGLE_COLORS:
         return None
+    from scipy.cluster.hierarchy import fcluster, linkage  # a third of a second, for routers of many groups alone
+
     return np.stack([_numbered(fcluster(linkage(each, "ward"), FAMILIES, "maxclust")) for each in centroids])
 
 

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from focus_core.errors import FocusError
 from focus_core.evaluation.perplexity import Evaluation
@@ -77,6 +76,8 @@ def mean_difference(differences: ArrayLike, *, method: Method = "t", seed: int =
         raise FocusError("A difference needs at least one block: evaluate both settings on the same text.")
     if method not in ("t", "bca"):
         raise FocusError(f"There is no interval {method!r}: choose t or bca.")
+    from scipy import stats  # half a second, which no start of a command or worker shall wait for
+
     mean, count = float(values.mean()), values.size
     if count < 2:
         return Difference(mean, None, None, count)

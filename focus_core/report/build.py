@@ -7,7 +7,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from focus_core.evaluation.compare import LEVEL, MIN_BLOCKS
 from focus_core.report.model import (
@@ -157,6 +156,8 @@ def share_intervals(units: np.ndarray, totals: np.ndarray) -> list[Interval]:
     count = len(units)
     if count < MIN_UNITS:
         return [Interval(float(value)) for value in whole]
+    from scipy import stats  # as in `mean_difference`
+
     terms = (units - whole * totals) * count / sums
     reach = stats.t.ppf((1 + LEVEL) / 2, count - 1) * terms.std(0, ddof=1) / count**0.5
     ends = np.clip(whole - reach, 0, 1), np.clip(whole + reach, 0, 1)
