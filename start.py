@@ -35,8 +35,11 @@ ROOTS = "FOCUS_ALLOWED_ROOTS"
 INSTALLERS = ("pip", "setuptools")
 """Installed first, because the others are installed with them."""
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-BROWSER_PACKAGES = ("chromium", "fonts-noto-cjk", "fonts-noto-color-emoji")
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+"""The first has no window and takes a sixth less time."""
+BROWSER_PACKAGES = ("chromium-headless-shell", "chromium")
+"""Debian has both, other systems may have the second alone."""
+FONT_PACKAGES = ("fonts-noto-cjk", "fonts-noto-color-emoji")
 
 
 class StartError(Exception):
@@ -335,9 +338,14 @@ def find_browser() -> str | None:
     if hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("apt-get"):
         say("Installing Chromium and fonts for the browser tests (apt-get).")
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        get = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *BROWSER_PACKAGES]
-        for command in (["apt-get", "update", "-qq"], get):
-            subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
+
+        def get(*command: str) -> bool:
+            done = subprocess.run(["apt-get", *command], env=environment, stdout=subprocess.DEVNULL, check=False)
+            return done.returncode == 0
+
+        get("update", "-qq")
+        install = ("install", "-y", "-qq", "--no-install-recommends", *FONT_PACKAGES)
+        any(get(*install, package) for package in BROWSER_PACKAGES)  # the first that can be had
     else:
         say("Installing Chromium for the browser tests (playwright install).")
         run(str(PYTHON), "-m", "playwright", "install", "chromium", quiet=True)

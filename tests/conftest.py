@@ -149,7 +149,7 @@ def stops() -> Callable[[str, float], Progress]:
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """Path of a Chromium."""
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
     path = os.environ.get("FOCUS_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
     if path is None:
         pytest.skip("no Chromium found: install one, or set FOCUS_CHROMIUM to its path")
