@@ -1,8 +1,12 @@
-"""A frontier on a real Ray cluster of two workers, one of which is killed, is that of one process."""
+"""A frontier on a real Ray cluster is that of one process, also one that was stopped.
+
+That a worker which is killed changes nothing is a test of the cluster and of reports, which work in the same way.
+"""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -51,31 +55,25 @@ def assert_same(two, one):
         assert ours["setting"] == theirs["setting"] and ours["text"] == theirs["text"]
 
 
-def stop_at(method):
-    def progress(message: str, share: float) -> None:
-        if message.startswith(method) and share:
-            raise KeyboardInterrupt
-
-    return progress
+def points_in(path):
+    return json.loads(path.read_text())["points"]
 
 
 @pytest.mark.slow
-def test_two_workers_measure_what_one_process_measures_though_one_is_killed(folder, cluster, killing):
+def test_what_is_stopped_resumes_on_two_workers_to_what_one_process_measures(folder, cluster, stops):
     one = protocol(folder, "one.json")
-    kill = killing("SparQ")
     with pytest.raises(KeyboardInterrupt):
-        protocol(folder, "two.json", cluster=cluster, progress=stop_at("window + sinks"))
-    stopped = json.loads((folder / "two.json").read_text())["points"]
-    assert 0 < len(stopped) < len(one["points"]) == 16
-    two = protocol(folder, "two.json", cluster=cluster, progress=kill)
-    assert len(kill.killed) == 1 and not kill.killed[0].is_running()
-    assert json.loads((folder / "two.json").read_text())["points"][: len(stopped)] == stopped
+        protocol(folder, "two.json", progress=stops("untouched", 0.0))
+    stopped = points_in(folder / "two.json")
+    assert len(stopped) == 1 and len(one["points"]) == 16
+    two = protocol(folder, "two.json", cluster=cluster)
+    assert points_in(folder / "two.json")[:1] == stopped
     assert_same(two, one)
     assert all(point["seconds"] >= 0 for point in two["points"])  # rounded
 
 
 @pytest.mark.slow
-def test_one_kind_of_text_is_that_of_one_process(folder, cluster):
+def test_one_kind_of_text_that_is_stopped_on_a_worker_resumes_to_what_one_process_measures(folder, cluster, stops):
     sizes = {"length": 64, "window": 4, "sink_tokens": 2, "blocks": 3, "top_k": (1, 2)}
     settings = FrontierSettings(routers=(str(folder / "model" / "routers"),), baselines=("sparq", "kmeans"), **sizes)
     text, train = [folder / "kinds" / "prose.txt"], [folder / "train.txt"]
@@ -84,8 +82,13 @@ def test_one_kind_of_text_is_that_of_one_process(folder, cluster):
         model = str(folder / "model")
         return measure_frontier(text, train, folder / name, settings, model=model, speeds=Speeds(), **options)
 
-    one, two = measured("one.json"), measured("two.json", cluster=cluster)
-    assert len(one["points"]) == 9
+    one = measured("one.json")
+    with pytest.raises(KeyboardInterrupt):
+        measured("two.json", cluster=replace(cluster, workers=1), progress=stops("SparQ", 0.8))
+    stopped = points_in(folder / "two.json")
+    assert len(stopped) == 8 and len(one["points"]) == 9
+    two = measured("two.json")
+    assert points_in(folder / "two.json")[:8] == stopped
     assert_same(two, one)
 
 
