@@ -1,4 +1,7 @@
-"""Work on a real Ray cluster of two workers: results in their order, errors in one sentence, and bounded memory."""
+"""Work on a real Ray cluster: results in their order, errors in one sentence, and bounded memory.
+
+Two workers where their order matters; one is enough for an error, and each start of one takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -63,22 +66,37 @@ def squaring() -> type:
     return Squaring
 
 
-def results(pieces, kind=None, **options):
+def results(pieces, kind=None, workers=1, **options):
     with connected("local") as it:
-        return list(in_order(it, kind or failing(), "This", pieces, workers=2, threads=1, **options))
+        return list(in_order(it, kind or failing(), "This", pieces, workers=workers, threads=1, **options))
 
 
-def test_results_come_in_order_and_errors_as_one_sentence():
-    assert results([4, 1, 2, 9, 8, 7, 6, 4, 1, 2]) == [(n, n * n) for n in (4, 1, 2, 9, 8, 7, 6, 4, 1, 2)]
-    assert results([]) == []
-    with pytest.raises(FocusError, match=r"^This is wrong: give another\.$"):
-        results([1, 2, 3, 4])
-    with pytest.raises(FocusError, match="A worker has too little memory: take fewer with --workers"):
+def test_results_come_in_order_without_piling_up_in_this_process_until_a_piece_is_refused():
+    """50 of the results have 8 MB: this process holds one at a time. Ray's own shared memory is apart."""
+    process, small, found = psutil.Process(), [4, 1, 2, 9, 8, 7, 6, 4, 1, 2], []
+    before, largest = process.memory_full_info().uss, 0
+    with connected("local") as it, pytest.raises(FocusError, match=r"^This is wrong: give another\.$"):
+        for piece, result in in_order(it, failing(), "This", [*small, *range(101, 151), 3], workers=2, threads=1):
+            found.append((piece, int(np.sum(result))))
+            largest = max(largest, process.memory_full_info().uss)
+    assert found == [(n, n * n) for n in small] + [(n, 2**20) for n in range(101, 151)]
+    assert largest - before < 100 * 2**20
+
+
+def test_what_no_worker_can_do_is_one_sentence(monkeypatch):
+    monkeypatch.setattr("focus_core.cluster.TRIES", 1)  # each costs a start of a worker
+    less = "take fewer with --workers, or shorter blocks, and repeat the command to resume"
+    with pytest.raises(FocusError, match=f"^A worker has too little memory: {less}"):
         results([11])
-    with pytest.raises(FocusError, match="A worker ended 4 times at the same piece of work, perhaps for lack of mem"):
+    ended = "A worker ended 2 times at the same piece of work, perhaps for lack of memory"
+    with pytest.raises(FocusError, match=f"^{ended}: {less}"):
         results([1, 5, 2])
     with pytest.raises(FocusError, match="A worker lacks a package: install focus-workbench on every node"):
         results([1], Elsewhere)
+
+
+def test_no_work_has_no_results_and_workers_share_the_cores():
+    assert results([]) == []
     with connected("local") as it:
         assert [spread(it, *given) for given in ((None, 2**20), (1, 2**20), (None, 2**60))] == [(2, 1), (1, 2), (1, 2)]
 
@@ -86,24 +104,16 @@ def test_results_come_in_order_and_errors_as_one_sentence():
 def test_a_piece_that_ends_its_workers_is_done_in_parts(monkeypatch):
     monkeypatch.setattr("focus_core.cluster.TRIES", 1)
     found = results(
-        [(1, 2), (4, 11, 6), (7,), (5, 10), (8, 9)], squaring(), apart=lambda piece: [(each,) for each in piece]
+        [(1, 2), (4, 11, 6), (7,), (5, 10), (8, 9)],
+        squaring(),
+        workers=2,
+        apart=lambda piece: [(each,) for each in piece],
     )
     assert [piece for piece, _ in found] == [(1, 2), (4,), (11,), (6,), (7,), (5,), (10,), (8, 9)]
     given = [result for _, result in found]
     assert given[0] == (1, 4) and [given[place] for place in (1, 3, 4, 6, 7)] == [(16,), (36,), (49,), (100,), (64, 81)]
     assert given[2] == Lost("A worker has too little memory")
     assert given[5] == Lost("A worker ended 2 times at the same piece of work, perhaps for lack of memory")
-
-
-def test_results_do_not_pile_up_in_this_process():
-    """Results of 8 MB, 50 of them: this process holds one at a time. Ray's own shared memory is apart."""
-    process, pieces = psutil.Process(), iter(range(101, 151))
-    before, largest, count = process.memory_full_info().uss, 0, 0
-    with connected("local") as it:
-        for _, result in in_order(it, failing(), "This", pieces, workers=2, threads=1):
-            count += int(result.sum() == 2**20)
-            largest = max(largest, process.memory_full_info().uss)
-    assert count == 50 and largest - before < 100 * 2**20
 
 
 def test_workers_of_other_versions_are_refused(monkeypatch):
