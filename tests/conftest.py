@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -99,6 +98,7 @@ def two_cores() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_worker_niceness", "0")  # of 15, workers would wait for every other test process
+        patch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # or threads that wait would spin on cores that others need
         ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         yield
         ray.shutdown()
@@ -110,26 +110,6 @@ def cluster(two_cores: None) -> Cluster:
     _, left = psutil.wait_procs(model_workers(psutil.Process()), timeout=240)  # beside other work they end late
     assert not left
     return Cluster(workers=2)
-
-
-class Killing:
-    """A progress function that kills a worker with a model, once, in the middle of the work that a message names."""
-
-    def __init__(self, message: str) -> None:
-        self.message = message
-        self.killed: list[psutil.Process] = []
-
-    def __call__(self, message: str, share: float) -> None:
-        """Kill one if some of the work is done."""
-        if message.startswith(self.message) and share and not self.killed:
-            self.killed.append(model_workers(psutil.Process())[0])
-            self.killed[0].send_signal(signal.SIGKILL)
-
-
-@pytest.fixture
-def killing() -> type[Killing]:
-    """The class above."""
-    return Killing
 
 
 @pytest.fixture
