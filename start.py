@@ -127,6 +127,7 @@ def run_tests(arguments: list[str]) -> int:
     # Two processes with a thread each; with arguments as they say. Files of tests stay whole, in the order of
     # tests/conftest.py.
     environment.setdefault("OMP_NUM_THREADS", "1")
+    environment.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait leave the cores to others
     tests = ["pytest", *(arguments or ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"])]
 
     def check(command: list[str], quiet: bool) -> tuple[int, float, str]:

@@ -59,7 +59,8 @@ def narrow_reference(
 
     def sums(vectors: Tensor) -> Tensor:
         """(B, H, T, K, D): over each group's distant keys, for every query."""
-        return torch.einsum("ij,bhjk,bhjd->bhikd", distant.to(query.dtype), member, vectors)
+        by_group = member[..., None] * vectors[..., None, :]  # (B, H, T, K, D), zero in all groups but a key's own
+        return (distant.to(query.dtype) @ by_group.flatten(-2)).unflatten(-1, by_group.shape[-2:])
 
     counts = sums(torch.ones_like(key[..., :1]))[..., 0]
     sizes = counts.clamp(min=1)[..., None]
