@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from focus_core import FocusConfig, retrofit
+from focus_core.bench import timing
 from focus_core.cluster import Cluster
 from focus_core.models import LoadedModel, ModelInfo, load_model
 from focus_core.progress import Progress
@@ -33,6 +34,14 @@ def pytest_collection_finish() -> None:
     """Leave what is imported out of every collection of garbage, which training asks for again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_timings() -> Iterator[None]:
+    """Time short calls as often as asked, and not until their median is steady: no test rests on a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "STEADY_SECONDS", 0.0)
+        yield
 
 
 @pytest.fixture(scope="session")

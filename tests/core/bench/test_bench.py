@@ -179,7 +179,6 @@ def test_narrow_groups_are_timed_at_a_share(tmp_path):
 
 @pytest.mark.parametrize("router", ["layer", "narrow"])
 def test_points_are_timed_again_beside_a_busy_process_that_ends(tmp_path, monkeypatch, router):
-    monkeypatch.setattr(timing, "STEADY_SECONDS", 0)
     running = []
     waited = timing.synchronize
 
