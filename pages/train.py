@@ -34,7 +34,7 @@ RESULT_COLUMNS = {
     "relative": st.column_config.NumberColumn("× untouched", format="%.3f", help="perplexity ÷ the untouched model's"),
     **{name: PERCENT for name in ("distant kept", "all kept", "largest group", "exposure")},
 }
-HELD_OUT_COLUMNS = {
+HELD_OUT_COLUMNS = {  # headers and widths beside the chart
     "kind": ("kind", 80),
     "k": ("k", 30),
     "balance": ("balance", 78),
@@ -43,7 +43,6 @@ HELD_OUT_COLUMNS = {
     "distant kept": ("kept", 48),
     "largest group": ("largest", 50),
 }
-"""Headers and widths beside the chart."""
 
 
 def main() -> None:
