@@ -172,7 +172,7 @@ def _describe(job: Job) -> None:
 
 def _results(job: Job, results: pd.DataFrame) -> None:
     st.markdown("##### Held-out text, before and after")
-    shown = results[results["routing"] != "soft"]
+    shown = results.loc[results["routing"].ne("soft")]
     left, right = st.columns([3, 2], gap="medium")
     with left:
         fitted_table(shown, HELD_OUT_COLUMNS, RESULT_COLUMNS, key=f"held_{job.name}")
