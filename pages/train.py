@@ -16,7 +16,6 @@ from workbench.views.train.charts import training_curves
 from workbench.views.train.form import train_form
 from workbench.views.train.tables import history_table, results_table, share_done, training_origin
 from workbench.views.train.verdicts import training_verdict
-from workbench.widgets.columns import fitted_table
 from workbench.widgets.export import chart
 from workbench.widgets.guard import guarded
 from workbench.widgets.markup import plain
@@ -33,15 +32,6 @@ RESULT_COLUMNS = {
     "perplexity": st.column_config.NumberColumn(format="%.2f"),
     "relative": st.column_config.NumberColumn("× untouched", format="%.3f", help="perplexity ÷ the untouched model's"),
     **{name: PERCENT for name in ("distant kept", "all kept", "largest group", "exposure")},
-}
-HELD_OUT_COLUMNS = {  # headers and widths beside the chart
-    "kind": ("kind", 80),
-    "k": ("k", 30),
-    "balance": ("balance", 78),
-    "perplexity": ("PPL", 58),
-    "relative": ("×", 54),
-    "distant kept": ("kept", 48),
-    "largest group": ("largest", 50),
 }
 
 
@@ -172,23 +162,27 @@ def _describe(job: Job) -> None:
 
 def _results(job: Job, results: pd.DataFrame) -> None:
     st.markdown("##### Held-out text, before and after")
-    shown = results.loc[results["routing"].ne("soft")]
-    left, right = st.columns([3, 2], gap="medium")
-    with left:
-        fitted_table(shown, HELD_OUT_COLUMNS, RESULT_COLUMNS, key=f"held_{job.name}")
-        st.caption(
-            "untouched: full attention. untrained: the same routers before training, calibrated on the same text. "
-            "sequence: balanced over the whole text as published, so groups depend on later tokens."
-        )
-    with right:
-        chart(
-            frontier(results, dark=is_dark()),
-            results,
-            training_origin(job),
-            name=f"held-out-{job.name}",
-            alt="Perplexity against the share of distant pairs kept, trained and untrained routers.",
-            column_config=RESULT_COLUMNS,
-        )
+    columns = ["kind", "k", "balance", "perplexity", "relative", "distant kept", "largest group"]
+    st.dataframe(
+        results.loc[results["routing"].ne("soft")],
+        hide_index=True,
+        placeholder="–",
+        column_order=columns,
+        column_config=RESULT_COLUMNS,
+        key=f"held_{job.name}",
+    )
+    st.caption(
+        "untouched: full attention. untrained: the same routers before training, calibrated on the same text. "
+        "sequence: balanced over the whole text as published, so groups depend on later tokens."
+    )
+    chart(
+        frontier(results, dark=is_dark()),
+        results,
+        training_origin(job),
+        name=f"held-out-{job.name}",
+        alt="Perplexity against the share of distant pairs kept, trained and untrained routers.",
+        column_config=RESULT_COLUMNS,
+    )
 
 
 def _empty_state() -> None:
