@@ -76,8 +76,6 @@ def mean_difference(differences: ArrayLike, *, method: Method = "t", seed: int =
         raise FocusError("A difference needs at least one block: evaluate both settings on the same text.")
     if method not in ("t", "bca"):
         raise FocusError(f"There is no interval {method!r}: choose t or bca.")
-    from scipy import stats  # half a second, which no start of a command or worker shall wait for
-
     mean, count = float(values.mean()), values.size
     if count < 2:
         return Difference(mean, None, None, count)
@@ -85,6 +83,8 @@ def mean_difference(differences: ArrayLike, *, method: Method = "t", seed: int =
     if error <= 1e-14 * max(1.0, abs(mean)):  # all equal up to rounding
         same = abs(mean) <= 1e-14
         return Difference(mean, mean, mean, count, float(same), not same and count >= MIN_BLOCKS)
+    from scipy import stats  # half a second, which no start of a command or worker shall wait for
+
     if method == "t":
         low, high = stats.t.interval(LEVEL, count - 1, mean, error)
     else:

@@ -19,7 +19,7 @@ def own_runs(tmp_path, monkeypatch) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def components_of_packages() -> Iterator[None]:
-    """Look for Streamlit's components in the installed packages once: each page would, for a quarter of a second."""
+    """Look for Streamlit's components in the installed packages once, and not again for each page."""
     found = manifest_scanner.scan_component_manifests()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(manifest_scanner, "scan_component_manifests", lambda *limits: found)

@@ -23,7 +23,7 @@ from model_workers import model_workers
 from typer.testing import CliRunner
 
 from focus_core import FocusError, cli
-from focus_core.cluster import Cluster, Lost, connected
+from focus_core.cluster import Cluster, connected
 from focus_core.report import work
 from focus_core.report.corpus import cuts, scan, sections, units
 from focus_core.report.run import write_report
@@ -123,11 +123,6 @@ def test_traces_that_were_stopped_resume_on_a_worker_to_the_rows_of_one_process(
 REASON = "A worker has too little memory"
 
 
-def heavy(section) -> bool:
-    """Whether a worker of the next test lacks memory for it."""
-    return "heavy" in section.text
-
-
 def failing(job: type) -> type:
     """A job, sent by its content, that lacks memory at one word."""
 
@@ -140,20 +135,11 @@ def failing(job: type) -> type:
     return Failing
 
 
-def lost_here(cluster, model, job, pieces, *, apart, **more):
-    """In place of `done_on`: the pieces done in this process, those for which workers lack memory in parts."""
-    loaded = model.load(1)
-    for piece in pieces:
-        for part in apart(piece) if any(map(heavy, piece)) else [piece]:
-            yield part, Lost(REASON) if any(map(heavy, part)) else job.work(*loaded, part)
-
-
 @pytest.mark.slow
 def test_a_document_that_is_too_large_for_its_workers_is_listed_and_in_no_count(given, cluster, monkeypatch):
     """One section of a long document is too large for workers; so is a short document in a unit with others.
 
-    That a piece which ends its workers has the same result is a test of the cluster, whose workers start sooner. Traces
-    lose the same documents without workers.
+    That a piece which ends its workers has the same result is a test of the cluster, whose workers start sooner.
     """
     monkeypatch.setattr("focus_core.report.corpus.cuts", functools.partial(cuts, longest=PIECE))
     without = report(given, "without").report
@@ -161,8 +147,10 @@ def test_a_document_that_is_too_large_for_its_workers_is_listed_and_in_no_count(
         "A long text about ships and 我, " * 60 + "a heavy one. " + "More. " * 90
     )
     (given / "texts" / "2" / "2.txt").write_text("A short and heavy text.")
-    monkeypatch.setattr(work, "CountingJob", failing(work.CountingJob))
-    found = report(given, "out", cluster=dataclasses.replace(cluster, workers=1)).report
+    for name in ("CountingJob", "TracingJob"):
+        monkeypatch.setattr(work, name, failing(getattr(work, name)))
+    one_worker = dataclasses.replace(cluster, workers=1)
+    found = report(given, "out", cluster=one_worker).report
     failed = {each.document: each.reason for each in found.failed if "broken" not in each.document}
     assert failed == {"1/11.txt": f"{REASON}.", "2/2.txt": f"{REASON}."}
     assert found.documents == without.documents and found.num_tokens == without.num_tokens
@@ -173,14 +161,13 @@ def test_a_document_that_is_too_large_for_its_workers_is_listed_and_in_no_count(
     assert sorted(path.name for path in (given / "out").iterdir()) == sorted(
         path.name for path in (given / "without").iterdir()
     )
-    monkeypatch.setattr(work, "done_on", lost_here)
     traces = write_traces(
         given / "texts",
         given / "t.parquet",
         model=given / "model",
         routers=given / "model" / "routers",
         settings=TraceSettings(states="untouched", top_k=1, block_length=64, rows_per_part=900),
-        cluster=cluster,
+        cluster=one_worker,
     )
     rows = pd.read_parquet(given / "t.parquet")
     assert traces.record["failed"] == [each._asdict() for each in found.failed]
