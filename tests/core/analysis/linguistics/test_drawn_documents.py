@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from dataclasses import replace
 
@@ -95,20 +96,22 @@ def test_a_damaged_file_is_one_sentence(tiny_llama, tmp_path, monkeypatch, stops
 
 def test_memory_does_not_grow_with_the_texts(tiny_llama, tmp_path, monkeypatch):
     """What Python and NumPy hold, and the states of PyTorch, of which the most is one layer's."""
-    monkeypatch.setenv("FOCUS_RUNS", str(tmp_path / "runs"))
-    peaks, words = [], []
-    for files in (1, 2, 20):  # the first imports what is missing
+    peaks, words = {2: [], 90: []}, {}
+    for run, files in enumerate((1, 2, 90, 2, 90)):  # the first imports what is missing
+        monkeypatch.setenv("FOCUS_RUNS", str(tmp_path / f"runs {run}"))
         folder = tmp_path / f"of {files}"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         for number in range(files):
             text = " ".join(f"Ship {number} sails from port {each * each}." for each in range(60))
             (folder / f"{number:02}.txt").write_text(text)
-        settings = AlignSettings(length=128, passages=0, tokens=1024, repeats=20)
-        if files > 1:
+        settings = AlignSettings(length=128, passages=0, tokens=1024, repeats=20, seed=2)
+        gc.collect()
+        if run:
             tracemalloc.start()
         found = align_texts(folder, model=tiny_llama, untrained=True, settings=settings)
-        peaks.append(tracemalloc.get_traced_memory()[1])
+        peaks.setdefault(files, []).append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-        words.append(len(found.sample))
+        words[files] = len(found.sample)
         assert found.record["drawn"]["of"] > 12 * files and found.record["drawn"]["documents"] <= 10
-    assert words[2] == pytest.approx(words[1], rel=0.1) and peaks[2] < 1.1 * peaks[1]
+    # The smaller of two: Python's collector comes when it does, and garbage that waits for it is no document.
+    assert words[90] == pytest.approx(words[2], rel=0.1) and min(peaks[90]) < 1.15 * min(peaks[2])
