@@ -153,17 +153,23 @@ def elsewhere(kernel: dict[str, Any]) -> str:
 
 
 def gained(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Speed-ups of one call on one machine before and after the loops changed."""
+    """Speed-ups of one call on machines of one name before and after the loops changed."""
     found = {(point["tokens"], point["dtype"]): point for point in after["points"]}
     rows = [
         (length(point["tokens"]), point["dtype"], *(f"{each['speedup_with_choice']:.2f}" for each in (point, now)))
         for point in before["points"]
         if (now := found.get((point["tokens"], point["dtype"]))) is not None
     ]
-    where = f"{machine_of(before)['device']}, {before['made']['date'][:10]}"
+    where = f"{machine_of(before)['device']}, {before['made']['date'][:10]} and {after['made']['date'][:10]}"
+    times = [
+        now["full_s"]["median"] / point["full_s"]["median"]
+        for point in before["points"]
+        if (now := found.get((point["tokens"], point["dtype"]))) is not None
+    ]
     return (
         table(("tokens", "dtype", "before", "now"), rows)
-        + f"\n\nSpeed-up over full attention, choosing included. {where}, both on the same machine."
+        + f"\n\nSpeed-up over full attention, choosing included. {where}. Full attention itself took {min(times):.2f} "
+        f"to {max(times):.2f} times as long in the later record."
     )
 
 
@@ -204,9 +210,13 @@ def busy_table(record: dict[str, Any]) -> str:
         speed = point["loaded"]["full_s"]["median"] / point["loaded"]["sparse_s"]["median"]
         rows.append((length(point["tokens"]), point["dtype"], *(f"{each:.2f}" for each in (*pair, speed))))
     columns = ("tokens", "dtype", "full attention", "narrow groups", "speed-up beside the load")
+    runs = record["points"][0]["loaded"]["sparse_s"]["runs"]
+    late = sum(run > 2 * min(runs) for run in runs)
     return (
-        f"{table(columns, rows)}\n\nTime of a call beside another process that never waits, over its time alone; and "
-        f"the speed-up there, the choice of pages included. {setting(record)}"
+        f"{table(columns, rows)}\n\nMedian time of a call beside another process that never waits, over its time "
+        f"alone; and the speed-up there, the choice of pages included. At {record['points'][0]['tokens']:,} tokens "
+        f"{late} of {len(runs)} runs of narrow groups took more than twice as long as the fastest: a few runs have no stable "
+        f"median. {setting(record)}"
     )
 
 

@@ -206,6 +206,7 @@ def tables() -> Pages:
         "Before it the loops counted references to arrays, their vectors lay across cache lines, keys were grouped in "
         "ten passes and scattered over pages, and bfloat16 was computed in float32.",
         narrow_speeds.gained(read("earlier/bench-narrow-xeon-before.json"), xeon),
+        narrow_speeds.gained(read("earlier/bench-narrow-epyc-before.json"), narrow),
     )
     options = "--repetitions 3 --size 8192 --size 32768 --dtype float32"
     commands = (f"focus bench attention --router head {options} {each} --out bench-heads.json"
