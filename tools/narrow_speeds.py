@@ -215,8 +215,8 @@ def busy_table(record: dict[str, Any]) -> str:
     return (
         f"{table(columns, rows)}\n\nMedian time of a call beside another process that never waits, over its time "
         f"alone; and the speed-up there, the choice of pages included. At {record['points'][0]['tokens']:,} tokens "
-        f"{late} of {len(runs)} runs of narrow groups took more than twice as long as the fastest: a few runs have no stable "
-        f"median. {setting(record)}"
+        f"{late} of {len(runs)} runs of narrow groups took more than twice as long as the fastest: a few runs have no "
+        f"stable median. {setting(record)}"
     )
 
 
