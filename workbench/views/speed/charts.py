@@ -169,7 +169,7 @@ def error_curves(points: pd.DataFrame, *, dark: bool = False) -> go.Figure:
         title="largest absolute error",
         type="log",
         tickvals=log_ticks(points["error output"].clip(lower=1e-12)),
-        tickformat=".0e",
+        tickformat=".1e",  # neighbouring errors differ in their second digit
     )
     return _finish(figure, points, dark)
 
