@@ -275,6 +275,7 @@ def resume_record(
     older: dict[str, Any] | None = None,
     device: str | None = None,
     point: Check = POINT,
+    rows: str = "points",
 ) -> dict[str, Any]:
     """A record that grows point by point: that of the file, or a new one if there is no file.
 
@@ -285,14 +286,15 @@ def resume_record(
         older: settings that older files lack, with the values they had then.
         device: "cpu" or "cuda" if points of different machines must not be mixed; None if they may be.
         point: check of each point.
+        rows: name of the list that grows.
 
     Returns:
-        The report with `points`, and `made` if there is a file.
+        The report with that list, and `made` if there is a file.
 
     Raises:
         FocusError: the file is no such record, or has other settings, inputs or another machine.
     """
-    fresh = {**plain(report), "points": []}
+    fresh = {**plain(report), rows: []}
     if not path.exists():
         return fresh
 
@@ -301,11 +303,11 @@ def resume_record(
 
     try:
         entries = {name: table() for name in ("settings", "made", "machine")}
-        stored = read_json(path, table({"points": array(point)}, {**entries, "made": MADE}))
-        same = all(stored[name] == fresh[name] for name in fresh if name not in ("settings", "points"))
+        stored = read_json(path, table({rows: array(point)}, {**entries, "made": MADE}))
+        same = all(stored[name] == fresh[name] for name in fresh if name not in ("settings", rows))
         same = same and fixed(stored["settings"]) == fixed(fresh["settings"])
         same = same and (device is None or _is_here(machine_of(stored), device))
-        record = {**fresh, "points": list(stored["points"]), "made": made_of(stored)}
+        record = {**fresh, rows: list(stored[rows]), "made": made_of(stored)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FocusError(f"{path} is not a record of this command: name another file with --out.") from error
     if not same:

@@ -6,7 +6,7 @@ The distant keys and values are kept as they are, and in 8 bits. Every cache hol
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from focus_core.evaluation.divergence import compare_logits
 from focus_core.locks import claims_file
 from focus_core.models import check_positions, load_model
 from focus_core.progress import Progress, silent
-from focus_core.results import record_run
+from focus_core.results import record_run, resume_record
 from focus_core.routing.attach import attach
 from focus_core.routing.model import FocusModel
 
@@ -79,7 +79,9 @@ def record_cache_bench(
     settings: CacheBenchSettings | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Load a model with narrow groups, measure its caches and write the record.
+    """Load a model with narrow groups, measure its caches and write the record, length by length.
+
+    A second call with the same arguments resumes an interrupted one, on the same machine.
 
     Args:
         model: as in `load_model`.
@@ -97,7 +99,7 @@ def record_cache_bench(
 
     Raises:
         FocusError: a missing model, routers or text, an unknown dtype, routers without narrow groups, or a length
-            beyond the model's positions or the text.
+            beyond the model's positions or the text, or a file with another measurement.
         OSError: the file cannot be written.
     """
     if dtype not in DTYPES:
@@ -108,19 +110,33 @@ def record_cache_bench(
     check_positions(loaded, *(tokens + more for tokens in settings.tokens))
     focus = attach(loaded, routers, untrained=False)
     ids, texts = text_ids(loaded, data)
-    report = {
-        "schema": SCHEMA,
-        "model": {**loaded.info.identity, "positions": positions(loaded)},
-        "settings": {"measured": vars(settings), "config": focus.config, "routers": focus.name, "dtype": dtype},
-        "data": texts,
-        "results": run_cache_bench(focus, ids, settings, progress),
-    }
-    return record_run(Path(out), report, device=device)
+    path, report = (
+        Path(out),
+        {
+            "schema": SCHEMA,
+            "model": {**loaded.info.identity, "positions": positions(loaded)},
+            "settings": {"measured": vars(settings), "config": focus.config, "routers": focus.name, "dtype": dtype},
+            "data": texts,
+        },
+    )
+    record = resume_record(path, report, device=device, rows="results")
+
+    def keep(rows: list[dict[str, Any]]) -> None:
+        record.update(record_run(path, {**record, "results": rows}, device=device))
+
+    run_cache_bench(focus, ids, settings, progress, rows=record["results"], on_rows=keep)
+    return record
 
 
 @torch.inference_mode()
 def run_cache_bench(
-    focus: FocusModel, input_ids: Tensor, settings: CacheBenchSettings, progress: Progress = silent
+    focus: FocusModel,
+    input_ids: Tensor,
+    settings: CacheBenchSettings,
+    progress: Progress = silent,
+    *,
+    rows: Sequence[dict[str, Any]] = (),
+    on_rows: Callable[[list[dict[str, Any]]], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Measure the caches of each length.
 
@@ -129,6 +145,8 @@ def run_cache_bench(
         input_ids: (N,) int64 of a real text.
         settings: sizes.
         progress: told each text.
+        rows: of an earlier call, whose lengths are not measured again.
+        on_rows: told all rows after each length.
 
     Returns:
         One row per length and kind of cache: ``tokens``, ``routing`` ("off" or "hard"), ``cache_bits``,
@@ -142,8 +160,10 @@ def run_cache_bench(
     """
     if not focus.router(focus.layers[0]).from_keys:
         raise FocusError("Only narrow groups have a cache of their own: give routers from focus fit with --routers.")
-    rows, runs = [], len(settings.tokens) * settings.blocks
+    measured, runs = list(rows), len(settings.tokens) * settings.blocks
     for place, tokens in enumerate(settings.tokens):
+        if any(row["tokens"] == tokens for row in rows):
+            continue
         found: dict[_Mode, list[_Found]] = {mode: [] for mode in MODES}
         seconds: dict[_Mode, list[float]] = {}
         for number, block in enumerate(_blocks(input_ids.to(focus.model.device), tokens, settings)):
@@ -157,8 +177,10 @@ def run_cache_bench(
                 found[mode].append(_Found(held, float(compared.kl.mean()), float(compared.agrees.mean())))
             if number == 0:
                 seconds = _steps(focus, caches, block, stop)
-        rows += [_row(tokens, mode, found[mode], seconds[mode], seconds[MODES[0]]) for mode in MODES]
-    return rows
+        measured += [_row(tokens, mode, found[mode], seconds[mode], seconds[MODES[0]]) for mode in MODES]
+        if on_rows is not None:
+            on_rows(measured)
+    return measured
 
 
 class _Found(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from focus_core.bench.attention import DTYPES
 from focus_core.bench.crossover import crossover
+from focus_core.bench.kept import keys_kept, pairs_kept
 from focus_core.bench.memory import held_bytes, working_bytes
 from focus_core.bench.reading import positions, text_ids
 from focus_core.bench.timing import timed
@@ -28,7 +29,7 @@ from focus_core.locks import claims_file
 from focus_core.models import check_positions, load_model
 from focus_core.models.positions import has_position_table
 from focus_core.progress import Progress, silent
-from focus_core.results import record_run
+from focus_core.results import record_run, resume_record
 from focus_core.routing.attach import attach
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import KeyQuery, LayerRouting, heads_in_groups
@@ -102,7 +103,9 @@ def record_model_bench(
     settings: ModelBenchSettings | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Load a model with routers, time it and write the record.
+    """Load a model with routers, time it and write the record, length by length.
+
+    A second call with the same arguments resumes an interrupted one, on the same machine.
 
     Args:
         model: as in `load_model`.
@@ -119,7 +122,8 @@ def record_model_bench(
         `run_model_bench` as ``results``.
 
     Raises:
-        FocusError: a missing model, routers or text, an unknown dtype, or a k that the routers do not have.
+        FocusError: a missing model, routers or text, an unknown dtype, a k that the routers do not have, or a file with
+            another measurement.
         OSError: the file cannot be written.
     """
     if dtype not in DTYPES:
@@ -130,25 +134,38 @@ def record_model_bench(
         check_positions(loaded, *settings.prefill, *(tokens + settings.steps for tokens in settings.decode))
     focus = attach(loaded, routers, untrained=False)
     ids, texts = text_ids(loaded, data)
-    rows = run_model_bench(focus, ids, settings, progress)
-    report = {
-        "schema": SCHEMA,
-        "model": {**loaded.info.identity, "positions": positions(loaded)},
-        "settings": {
-            "measured": vars(settings) | {"top_k": settings.ks},
-            "config": focus.config,
-            "routers": focus.name,
-            "dtype": dtype,
+    path, report = (
+        Path(out),
+        {
+            "schema": SCHEMA,
+            "model": {**loaded.info.identity, "positions": positions(loaded)},
+            "settings": {
+                "measured": vars(settings) | {"top_k": settings.ks},
+                "config": focus.config,
+                "routers": focus.name,
+                "dtype": dtype,
+            },
+            "data": texts,
         },
-        "data": texts,
-        "results": rows,
-    }
-    return record_run(Path(out), report, device=device)
+    )
+    record = resume_record(path, report, device=device, rows="results")
+
+    def keep(rows: list[dict[str, Any]]) -> None:
+        record.update(record_run(path, {**record, "results": rows}, device=device))
+
+    run_model_bench(focus, ids, settings, progress, rows=record["results"], on_rows=keep)
+    return record
 
 
 @torch.inference_mode()
 def run_model_bench(
-    focus: FocusModel, input_ids: Tensor, settings: ModelBenchSettings, progress: Progress = silent
+    focus: FocusModel,
+    input_ids: Tensor,
+    settings: ModelBenchSettings,
+    progress: Progress = silent,
+    *,
+    rows: Sequence[dict[str, Any]] = (),
+    on_rows: Callable[[list[dict[str, Any]]], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Time prefill and decode, routed and untouched, and prefill through a window with sinks.
 
@@ -160,6 +177,8 @@ def run_model_bench(
         input_ids: (N,) int64 of a real text, on which the number of kept pairs depends; repeated where it is too short.
         settings: lengths and routings.
         progress: told each length.
+        rows: of an earlier call, whose lengths are not measured again.
+        on_rows: told all rows after each length.
 
     Returns:
         One row per length and routing:
@@ -182,16 +201,22 @@ def run_model_bench(
     settings.check(focus.config)
     longest = max((*settings.prefill, *settings.decode)) + settings.steps
     ids = input_ids.repeat(-(-longest // input_ids.numel()))[None, :longest].to(focus.model.device)
-    rows: list[dict[str, Any]] = []
-    points = len(settings.prefill) + len(settings.decode)
-    for index, tokens in enumerate(settings.prefill):
-        progress(f"Prefill of {tokens:,} tokens", index / points)
-        rows += _prefill(focus, ids[:, :tokens], settings, check=tokens == min(settings.prefill))
-    decode = _decode_narrow if ROUTERS[focus.config.router].from_keys else _decode
-    for index, tokens in enumerate(settings.decode):
-        progress(f"Decode after {tokens:,} tokens", (len(settings.prefill) + index) / points)
-        rows += decode(focus, ids, tokens, settings)
-    return rows
+    narrow = ROUTERS[focus.config.router].from_keys
+    wanted = [(task, tokens) for task in ("prefill", "decode") for tokens in getattr(settings, task)]
+    found = list(rows)
+    measured = {(row["task"], row["tokens"]) for row in found}
+    for index, (task, tokens) in enumerate(wanted):
+        if (task, tokens) in measured:
+            continue
+        if task == "prefill":
+            progress(f"Prefill of {tokens:,} tokens", index / len(wanted))
+            found += _prefill(focus, ids[:, :tokens], settings, check=tokens == min(settings.prefill))
+        else:
+            progress(f"Decode after {tokens:,} tokens", index / len(wanted))
+            found += (_decode_narrow if narrow else _decode)(focus, ids, tokens, settings)
+        if on_rows is not None:
+            on_rows(found)
+    return found
 
 
 Call = Callable[[], Any]
@@ -242,7 +267,7 @@ def _prefill(focus: FocusModel, ids: Tensor, settings: ModelBenchSettings, *, ch
     modes, shares = {_Mode(): (1.0, 1.0)}, []
     for mode in _routed_modes(focus, settings):
         with mode.of(focus):
-            modes[mode] = _pairs_kept(focus, read, mode.top_k)
+            modes[mode] = pairs_kept(focus, read, mode.top_k)
         shares += [] if mode.full_below else [modes[mode][1]]
     for share in settings.shares or shares:
         width = window_of_share(share, tokens, config.window, config.sink_tokens)
@@ -302,7 +327,7 @@ def _decode(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelBenchSet
                 if step:
                     seconds.append(taken)
     return [
-        _row("decode", tokens, _Mode(top_k), _keys_kept(focus, found, top_k), seconds, 1, times[None])
+        _row("decode", tokens, _Mode(top_k), keys_kept(focus, found, top_k), seconds, 1, times[None])
         | {"cache_bytes": held[top_k]}
         for top_k, seconds in times.items()
     ]
@@ -336,35 +361,6 @@ def _decode_narrow(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelB
         | {"cache_bytes": held[mode]}
         for mode, seconds in times.items()
     ]
-
-
-def _pairs_kept(focus: FocusModel, read: Call, top_k: int | None) -> tuple[float, float]:
-    """Share of causal pairs and of distant pairs that are computed, mean over layers."""
-    shares: list[tuple[float, float]] = []
-
-    def count(routing: LayerRouting) -> None:
-        counts = routing.pair_counts(top_k=top_k)
-        distant = counts.distant_kept / counts.distant.clamp(min=1)
-        shares.append((float(counts.kept_share.mean()), float(distant.mean())))
-
-    with focus.observe(count):
-        read()
-    causal, distant = zip(*shares)
-    return sum(causal) / len(shares), sum(distant) / len(shares)
-
-
-def _keys_kept(focus: FocusModel, found: dict[int, dict[int, KeyQuery]], top_k: int | None) -> float:
-    """Share of all keys that the last token reads, mean over layers (and heads with routers of their own)."""
-    if top_k is None:
-        return 1.0
-    shares = []
-    for by_k in found.values():
-        member, reads = by_k[top_k]
-        kept = (member & reads[:, -1:]).any(-1)
-        kept[:, : focus.config.sink_tokens] = True
-        kept[:, -focus.config.window - 1 :] = True
-        shares.append(float(kept.float().mean()))
-    return sum(shares) / len(shares)
 
 
 def _row(

@@ -189,7 +189,9 @@ def model(
     full_below: FullBelowOption = "measured",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     device: DeviceOption = "auto",
-    out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("bench-model.json"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write; repeat the command to resume.")] = Path(
+        "bench-model.json"
+    ),
     json_output: JsonOption = False,
 ) -> None:
     """Time prefill and decode of a model with routers.

@@ -32,7 +32,9 @@ def cache(
     after: Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="Tokens after the cache to compare.")] = 256,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     device: DeviceOption = "auto",
-    out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("bench-cache.json"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write; repeat the command to resume.")] = Path(
+        "bench-cache.json"
+    ),
     json_output: JsonOption = False,
 ) -> None:
     """Measure caches of narrow groups, as they are and in 8 bits.

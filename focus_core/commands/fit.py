@@ -68,7 +68,8 @@ def fit(
     summaries err by more than several thresholds, and gives each head its
     own. A backward pass says how much an error of each layer counts. In blocks of 8,192 tokens, and
     of 32,768 where the model has as many positions, pages are counted, so
-    that longer texts keep the same share of their pairs.
+    that longer texts keep the same share of their pairs. The KL to expect
+    is printed; focus eval measures it.
 
     Example: focus fit --data texts/ --out runs/narrow
     """
@@ -88,4 +89,15 @@ def fit(
         print_json(record)
     else:
         print(f"{groups} groups per key/value head, fitted on {record['settings']['blocks']} blocks.")
+        if "expected_kl" in record:
+            print(expected(record["expected_kl"], share))
         print(f"Written to {out}")
+
+
+def expected(kl: list[list[float]], share: float) -> str:
+    """One sentence on the KL to expect at a share, on the line between two measured ones."""
+    import numpy as np
+
+    shares, values = zip(*kl)
+    nats = float(np.interp(share, shares, values))
+    return f"Expected KL to the untouched model at {share:.0%} of the pairs: {nats:.4f} nats per token."

@@ -70,7 +70,8 @@ def fit_routers(
         progress: told the share done.
 
     Returns:
-        The record, as in `training.json`: ``schema``, ``made``, ``model``, ``settings`` and ``data``.
+        The record, as in `training.json`: ``schema``, ``made``, ``model``, ``settings``, ``data``, and with `by_error`
+        ``expected_kl``: pairs of a mean share and the KL that `fit_thresholds` returns for it.
 
     Raises:
         FocusError: a text is shorter than a block, or settings that cannot be used.
@@ -95,7 +96,11 @@ def fit_routers(
         "data": text_records(files),
     }
     check_unlike(out, report)
-    focus = fit_narrow(loaded.model, blocks, config, need=need, **how, seed=seed, progress=progress)
+    expected: dict[float, float] = {}
+    how |= {"on_expected": expected.update, "seed": seed, "progress": progress}
+    focus = fit_narrow(loaded.model, blocks, config, need=need, **how)
+    if expected:
+        report["expected_kl"] = [list(each) for each in sorted(expected.items())]
     try:
         focus.save_pretrained(out)
     finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
@@ -38,6 +40,21 @@ def test_every_cache_is_measured_and_compared_with_the_untouched_one(tiny_llama)
         routed = tiny_llama_logits(focus, "hard", block[:, :110])
     kl = (full.log_softmax(-1).exp() * (full.log_softmax(-1) - routed.log_softmax(-1))).sum(-1)[90:]
     assert rows[4]["block_kl"][-1] == pytest.approx(float(kl.mean()), rel=1e-3, abs=1e-6)
+
+
+def test_an_interrupted_benchmark_goes_on_with_the_lengths_that_are_left(tiny_llama, tmp_path, stops):
+    tiny_llama.model.save_pretrained(tmp_path / "model")
+    tiny_llama.tokenizer.save_pretrained(tmp_path / "model")
+    retrofit(tiny_llama.model, CONFIG, seed=0).save_pretrained(tmp_path / "routers")
+    (tmp_path / "text.txt").write_text("The keeper rowed to the island. " * 20)
+    given = {"model": str(tmp_path / "model"), "out": tmp_path / "cache.json", "routers": str(tmp_path / "routers")}
+    given |= {"data": tmp_path / "text.txt", "settings": CacheBenchSettings((20, 40), blocks=2, after=5, steps=1)}
+    with pytest.raises(KeyboardInterrupt):
+        record_cache_bench(**given, progress=stops("After 40", 0.1))
+    first = json.loads((tmp_path / "cache.json").read_text(encoding="utf-8"))["results"]
+    assert [row["tokens"] for row in first] == [20] * 3
+    record = record_cache_bench(**given)
+    assert record["results"][:3] == first and [row["tokens"] for row in record["results"][3:]] == [40] * 3
 
 
 def tiny_llama_logits(focus, mode, ids):

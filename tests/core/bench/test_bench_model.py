@@ -1,6 +1,7 @@
 """The whole-model benchmark measures what it says; no assertion on how fast anything is."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -136,6 +137,23 @@ def test_the_record_is_written_and_returned(tmp_path, tiny_llama):
         ("decode", None),
         ("decode", 1),
     ]
+
+
+def test_an_interrupted_benchmark_goes_on_with_the_lengths_that_are_left(tmp_path, tiny_llama, stops):
+    tiny_llama.model.save_pretrained(tmp_path / "model")
+    tiny_llama.tokenizer.save_pretrained(tmp_path / "model")
+    retrofit(tiny_llama.model, FocusConfig(num_groups=4, window=8), seed=0).save_pretrained(tmp_path / "routers")
+    settings = ModelBenchSettings(prefill=(16, 32), decode=(24,), top_k=(1,), repetitions=1, steps=1)
+    given = {"model": str(tmp_path / "model"), "out": tmp_path / "bench.json", "routers": str(tmp_path / "routers")}
+    with pytest.raises(KeyboardInterrupt):
+        record_model_bench(**given, settings=settings, progress=stops("Decode", 0.1))
+    first = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))["results"]
+    assert [(row["task"], row["tokens"]) for row in first] == [("prefill", 16)] * 3 + [("prefill", 32)] * 3
+    record = record_model_bench(**given, settings=settings)
+    assert record["results"][:6] == first and {row["task"] for row in record["results"][6:]} == {"decode"}
+    assert record_model_bench(**given, settings=settings)["results"] == record["results"]
+    with pytest.raises(FocusError, match="name another file with --out"):
+        record_model_bench(**given, settings=replace(settings, steps=2))
 
 
 def test_a_dtype_that_is_none_is_refused():

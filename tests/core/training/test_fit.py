@@ -6,6 +6,7 @@ import pytest
 
 from focus_core import FocusError, FocusModel
 from focus_core.evaluation import evaluate
+from focus_core.routing.routers.narrow import MEANS
 from focus_core.routing.storage import routers_hash
 from focus_core.text import token_blocks
 from focus_core.training.fit import fit_routers, narrow_config
@@ -61,6 +62,11 @@ def test_heads_are_measured_where_it_is_wanted(tiny_llama, tmp_path, by_error, b
     assert all((router.thresholds is not None) == by_error for router in routers)
     assert all((router.spread is not None) == by_spread for router in routers)
     assert not by_spread or any(bool((router.spread > 0).any()) for router in routers)
+    if by_error:
+        shares, nats = zip(*record["expected_kl"])
+        assert shares == MEANS and nats[0] > 0 and nats[-1] < 1e-12 and list(nats) == sorted(nats, reverse=True)
+    else:
+        assert "expected_kl" not in record
 
 
 def test_need_is_measured_at_every_length_that_model_and_texts_have(tiny_llama, tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,6 +38,7 @@ def fit_narrow(
     need: Sequence[np.ndarray] = (),
     one_threshold: bool = False,
     seed: int = 0,
+    on_expected: Callable[[dict[float, float]], None] | None = None,
     progress: Progress = silent,
 ) -> FocusModel:
     """Attach narrow routers whose groups fit the model's own keys; one forward pass, nothing is trained.
@@ -55,6 +56,7 @@ def fit_narrow(
             The first also serves to fit spread. `blocks` alone when empty.
         one_threshold: with `by_error`, the same threshold for every head.
         seed: of k-means.
+        on_expected: with `by_error`, told what `fit_thresholds` returns: the KL to expect at each mean share.
         progress: told the share done.
 
     Returns:
@@ -93,7 +95,9 @@ def fit_narrow(
         if config.count_spread:
             fit_spread(focus, need[0], progress=progress)
         if config.by_error:
-            fit_thresholds(focus, need, alike=one_threshold, progress=progress)
+            expected = fit_thresholds(focus, need, alike=one_threshold, progress=progress)
+            if on_expected is not None:
+                on_expected(expected)
     except BaseException:  # a fit that was stopped leaves no routers behind
         focus.detach()
         raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,12 +12,24 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 
+class Plan(NamedTuple):
+    """Levels of heads for several budgets.
+
+    Attributes:
+        levels: of each head.
+        errors: the sum of all heads' errors at these levels, as the hulls have it.
+    """
+
+    levels: Float[np.ndarray, "M N"]
+    errors: Float[np.ndarray, " M"]
+
+
 def plan_levels(
     errors: Float[np.ndarray, "N S"],
     costs: Float[np.ndarray, "N S"],
     measured: Sequence[float],
     budgets: Sequence[float] | np.ndarray,
-) -> Float[np.ndarray, "M N"]:
+) -> Plan:
     """Levels of N heads that make the sum of their errors least for each budget; a level is any number that decides.
 
     Between two measured levels an error lies on the line through both, and where more reading does not pay at once, on
@@ -42,7 +54,7 @@ def plan_levels(
     order = np.argsort(-np.array(gains), kind="stable")
     steps, price = np.array(rows, dtype=int)[order], np.array(prices)[order]
     before = price.cumsum() - price
-    levels = np.zeros((len(budgets), len(errors)))
+    levels, sums = np.zeros((len(budgets), len(errors))), np.zeros(len(budgets))
     for place, budget in enumerate(budgets):
         spent = costs[:, 0].copy()
         np.add.at(spent, steps, (budget - costs[:, 0].sum() - before).clip(0, price))
@@ -50,7 +62,8 @@ def plan_levels(
             own = np.asarray(measured)[corners]
             # Rounding leaves the line at its ends.
             levels[place, row] = np.interp(spent[row], costs[row, corners], own).clip(own.min(), own.max())
-    return levels
+            sums[place] += np.interp(spent[row], costs[row, corners], errors[row, corners])
+    return Plan(levels, sums)
 
 
 def _hull(places: Sequence[float], heights: np.ndarray) -> list[int]:

@@ -30,7 +30,7 @@ from focus_core.routing.narrow.fitting.changes import (
     relative_squares,
 )
 from focus_core.routing.narrow.fitting.layers import PROBED_BLOCKS, layer_weights
-from focus_core.routing.narrow.fitting.plan import plan_levels
+from focus_core.routing.narrow.fitting.plan import Plan, plan_levels
 from focus_core.routing.narrow.reading import log_errors, variance
 from focus_core.routing.narrow.reads import CHUNKS_AT_ONCE, blocks_read, near_logsumexp
 from focus_core.routing.routers.narrow import EVERYTHING, MEANS, NOTHING
@@ -65,8 +65,12 @@ class Measured(NamedTuple):
 
 def fit_thresholds(
     focus: FocusModel, texts: Sequence[np.ndarray], *, alike: bool = False, progress: Progress = silent
-) -> None:
+) -> dict[float, float]:
     """Measure what each query head loses, and store its threshold for every mean share in the routers.
+
+    Returns:
+        The KL to the untouched model that the errors of all heads add up to in texts of the first length, in nats per
+        token, for each of the `MEANS`: as if each head erred alone. Empty where no head is measured.
 
     Args:
         focus: narrow routers with `by_error`, their groups fitted.
@@ -80,7 +84,8 @@ def fit_thresholds(
     layers = [layer for layer, window in zip(focus.layers, focus.sliding_windows) if window is None]
     stored: list[Any] = [focus.router(layer).thresholds for layer in layers]
     if not layers:  # every layer has a sliding window of its own, and reads nothing
-        return
+        return {}
+    expected: dict[float, float] = {}
     if alike:
         none = np.array([NOTHING if mean <= 0 else EVERYTHING if mean >= 1 else 0.0 for mean in MEANS])
         read = errors_of_pages(focus, texts[0], progress=progress)
@@ -88,9 +93,12 @@ def fit_thresholds(
         for thresholds in stored:
             thresholds.copy_(torch.from_numpy(same)[:, None])
     else:
-        for thresholds, own in zip(stored, _planned(focus, texts[0], progress)):
+        plan = _planned(focus, texts[0], progress)
+        for thresholds, own in zip(stored, torch.from_numpy(plan.levels).chunk(len(layers), 1)):
             thresholds.copy_(own)  # everywhere alike, as yet
+        expected = dict(zip(MEANS, (plan.errors / texts[0].shape[1]).tolist()))
     _lower(focus, stored, texts[1:], progress)
+    return expected
 
 
 def places_of(lengths: Sequence[int], window: int) -> tuple[int, ...]:
@@ -115,15 +123,14 @@ def _lower(focus: FocusModel, stored: list[Any], texts: Sequence[np.ndarray], pr
             thresholds[last - 1 :] += shifts[:, None].to(thresholds)
 
 
-def _planned(focus: FocusModel, blocks: np.ndarray, progress: Progress) -> Sequence[Float[Tensor, "M Hq"]]:
-    """Thresholds of each layer's heads that make the sum of errors least, for each of the `MEANS`."""
+def _planned(focus: FocusModel, blocks: np.ndarray, progress: Progress) -> Plan:
+    """Thresholds of all heads, layer by layer, that make the sum of errors least, for each of the `MEANS`."""
     probed = np.linspace(0, len(blocks) - 1, min(PROBED_BLOCKS, len(blocks))).round().astype(int)
     by_layer = layer_weights(focus, blocks[probed], progress=progress)
     found = head_costs(focus, blocks, progress=progress)
     errors = np.concatenate([found[layer].errors * by_layer[layer] for layer in sorted(found)])
     pairs = np.concatenate([found[layer].pairs for layer in sorted(found)])
-    planned = plan_levels(errors, pairs, LEVELS, np.array(MEANS) * pairs[:, -1].sum())
-    return torch.from_numpy(planned).chunk(len(found), 1)
+    return plan_levels(errors, pairs, LEVELS, np.array(MEANS) * pairs[:, -1].sum())
 
 
 def head_costs(focus: FocusModel, blocks: np.ndarray, *, progress: Progress = silent) -> dict[int, Measured]:

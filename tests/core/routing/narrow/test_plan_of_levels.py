@@ -25,7 +25,8 @@ def test_the_plan_is_the_optimum(curves, prices, mean):
     heads = len(errors)
     costs = np.array(prices[:heads])[:, None] * (0.3 + places)
     budget = costs[:, 0].sum() + mean * (costs[:, -1] - costs[:, 0]).sum()
-    shares = plan_levels(errors, costs, places, [budget])[0]
+    plan = plan_levels(errors, costs, places, [budget])
+    shares = plan.levels[0]
     assert ((shares >= 0) & (shares <= 1)).all()
     spent = [np.interp(share, places, cost) for share, cost in zip(shares, costs)]
     assert sum(spent) == pytest.approx(budget, abs=1e-9)
@@ -38,13 +39,13 @@ def test_the_plan_is_the_optimum(curves, prices, mean):
         linprog(error, A_eq=np.vstack([np.ones(5), places]), b_eq=[1, share]).fun
         for error, share in zip(errors, shares)
     ]
-    assert sum(hulls) == pytest.approx(best.fun, abs=1e-6)
+    assert sum(hulls) == pytest.approx(best.fun, abs=1e-6) == plan.errors[0]
 
 
 def test_no_head_reads_less_where_the_budget_is_larger():
     errors = np.random.default_rng(0).exponential(size=(30, len(MEASURED)))
     costs = np.broadcast_to(np.maximum(MEASURED, 0.03), errors.shape)  # what is read anyway costs nothing more
     budgets = 30 * np.array([0.0, 0.02, 0.1, 0.4, 1.0])
-    levels = plan_levels(errors, costs, MEASURED, budgets)
+    levels = plan_levels(errors, costs, MEASURED, budgets).levels
     assert (np.diff(levels, axis=0) >= -1e-12).all()
     assert (levels[:2] == 0).all() and np.allclose(levels[-1], 1)

@@ -101,6 +101,23 @@ def test_errors_and_pairs_are_those_of_the_definition(name):
         assert (np.diff(costs[layer].pairs, axis=1) >= 0).all()
 
 
+def test_the_expected_kl_is_that_of_the_predictions_where_errors_are_small():
+    ids, expected = blocks(6, 240, seed=1), {}
+    focus = fit_narrow(model(), ids, CONFIG, on_expected=expected.update)
+    assert tuple(expected) == MEANS and expected[1.0] < 1e-12
+
+    def predicted(row, mode, **changes):
+        with torch.inference_mode(), focus.routing(mode, **changes):
+            return focus(input_ids=row[None], use_cache=False).logits[0].double().log_softmax(-1)
+
+    for share in (0.3, 0.5):
+        measured = 0.0
+        for row in torch.from_numpy(ids):
+            full, ours = predicted(row, "off"), predicted(row, "hard", read_share=share)
+            measured += float((full.exp() * (full - ours)).sum(-1).mean()) / len(ids)
+        assert expected[share] == pytest.approx(measured, rel=0.3)
+
+
 def test_pairs_above_an_error_are_those_that_a_threshold_reads(fitted):
     ids = blocks(1, 240, seed=9)
     read = errors_of_pages(fitted, ids)
