@@ -4,6 +4,7 @@ The source folder is the repository itself, so that a link between README, docs/
 """
 
 import builtins
+import gc
 import importlib
 import shutil
 import sys
@@ -18,6 +19,8 @@ API = ROOT / "docs" / "api"
 sys.path.insert(0, str(ROOT))
 
 from focus_core import __version__  # noqa: E402
+
+gc.disable()  # documents are trees that live to the end: collections find nothing but take their time
 
 project = "Focus Workbench"
 author = project_copyright = "Focus Workbench contributors"

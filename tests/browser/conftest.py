@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import suppress
 
 import pytest
 from running import launched_browser, running_app
 
 from focus_core.models import default_model
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Generator[None, pytest.TestReport]:
+    """Put what the page shows beside the error of a test that failed."""
+    report = yield
+    page = getattr(item, "funcargs", {}).get("first_page")
+    if report.when == "call" and report.failed and page is not None:
+        with suppress(Exception):  # the page may be what is broken
+            state = page.locator("[data-test-script-state]").first.get_attribute("data-test-script-state", timeout=2000)
+            shown = page.locator("body").inner_text(timeout=5000)
+            report.sections.append(("What the page shows", f"{page.url}, script {state}\n{shown[:4000]}"))
+    return report
 
 
 @pytest.fixture(scope="session")

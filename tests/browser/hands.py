@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 PHONE = {"width": 390, "height": 844}
@@ -17,6 +18,19 @@ def tab_to(page: Any, target: Any, most: int = 120) -> None:
             return
         page.keyboard.press("Tab")
     raise AssertionError(f"Tab does not reach {target}")
+
+
+def press(button: Any, then: Any) -> None:
+    """Click, and once more if nothing follows for half a minute: a button that is drawn anew may lose a click."""
+    from playwright.sync_api import TimeoutError
+
+    for _ in range(2):
+        if button.is_visible():
+            button.click()
+        with suppress(TimeoutError):
+            then.wait_for(timeout=30_000)
+            return
+    then.wait_for()
 
 
 OUTSIDE = """() => {

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from hands import press
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -27,9 +28,8 @@ def test_a_json_lines_file_is_reported_in_the_background(open_page, tmp_path):
     page.get_by_text("Report on a whole corpus").click()
     resume = page.get_by_role("button", name="Resume", exact=True)
     resume.wait_for()
-    page.locator("[data-test-script-state=notRunning]").wait_for()  # a button drawn anew might lose a click
-    resume.click()
-    page.get_by_role("button", name="Stop", exact=True).wait_for()
+    page.locator("[data-test-script-state=notRunning]").wait_for()
+    press(resume, page.get_by_role("button", name="Stop", exact=True))
     page.get_by_text(re.compile(r"240 groups in 30 layers hold")).wait_for(timeout=240_000)
     page.get_by_text(re.compile(r"100 documents, [\d,]+ tokens")).wait_for()
     page.get_by_text("1 that cannot be used").wait_for()

@@ -153,14 +153,14 @@ def test_tokens_before_the_switch_are_those_of_the_untouched_model(loaded):
     prompt = "A lamp, a stair and a door. The keeper saw the sea. " * 20
     with attached(loaded) as (_, focus):
         routed, full, later = (
-            next(iter(generate_text(prompt, model=loaded, routers=focus, max_new_tokens=12, full_below=full_below)))
+            next(iter(generate_text(prompt, model=loaded, routers=focus, max_new_tokens=6, full_below=full_below)))
             for full_below in (0, 2000, 302)
         )
-        untouched = write(focus, loaded.tokenizer, prompt_ids(loaded, prompt), mode="off", max_new_tokens=12)
+        untouched = write(focus, loaded.tokenizer, prompt_ids(loaded, prompt), mode="off", max_new_tokens=6)
         with focus.routing("hard", full_below=302):
             ids = prompt_ids(loaded, prompt)
             assert ids.shape[1] == 301  # the switch is at 304, the end of a chunk
-            expected = focus.generate(input_ids=ids, max_new_tokens=12, do_sample=False, use_cache=False)
+            expected = focus.generate(input_ids=ids, max_new_tokens=6, do_sample=False, use_cache=False)
     assert full.tokens == untouched.tokens and full.budget == "budget 15% from token 2,000 on"
     assert later.tokens == tuple(expected[0, ids.shape[1] :].tolist())
     assert routed.budget == "budget 15%"

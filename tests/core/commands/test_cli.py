@@ -95,10 +95,12 @@ def test_bench_attention_writes_its_record_and_resumes(tmp_path):
         "--json",
     )
     first = json.loads(focus(*command, "--routing", "4/1").stdout)
-    record = json.loads(focus(*command, "--routing", "4/1", "--routing", "4/2").stdout)
+    again = CliRunner().invoke(cli.app, [*command, "--routing", "4/1", "--routing", "4/2"])
+    record = json.loads(again.stdout)
     assert record["points"][0] == first["points"][0] and len(record["points"]) == 2
     assert json.loads(out.read_text()) == record
-    assert focus("bench", "attention", "--routing", "4").stderr == "routing is '4': write it as 8/2.\n"
+    refused = CliRunner().invoke(cli.app, ["bench", "attention", "--routing", "4"])
+    assert refused.stderr == "routing is '4': write it as 8/2.\n"
 
 
 def test_a_users_error_is_one_sentence_and_status_2():

@@ -60,7 +60,8 @@ def same(one, two) -> None:
     for mine, other in zip(one.cards, two.cards, strict=True):
         exact = ("layer", "group", "count", "share", "members", "frequent", "typical", "random", "strongest")
         assert all(getattr(mine, name) == getattr(other, name) for name in (*exact, "tags", "persistence"))
-        assert mine.confidence == pytest.approx(other.confidence, rel=1e-12)
+        # A probability of the model, in float32: on some CPUs its last bits differ from process to process.
+        assert mine.confidence == pytest.approx(other.confidence, rel=1e-6)
 
 
 def no_workers_left() -> None:
@@ -157,7 +158,8 @@ def test_a_document_that_is_too_large_for_its_workers_is_listed_and_in_no_count(
     for mine, other in zip(found.cards, without.cards, strict=True):
         for name in ("layer", "group", "count", "members", "frequent", "typical", "persistence"):
             assert getattr(mine, name) == getattr(other, name), name
-        assert mine.confidence == pytest.approx(other.confidence, rel=1e-12)
+        # A probability of the model, in float32: on some CPUs its last bits differ from process to process.
+        assert mine.confidence == pytest.approx(other.confidence, rel=1e-6)
     assert sorted(path.name for path in (given / "out").iterdir()) == sorted(
         path.name for path in (given / "without").iterdir()
     )
