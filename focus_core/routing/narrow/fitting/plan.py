@@ -17,11 +17,11 @@ class Plan(NamedTuple):
 
     Attributes:
         levels: of each head.
-        errors: the sum of all heads' errors at these levels, as the hulls have it.
+        error_sums: of all heads at these levels, as the hulls have them.
     """
 
     levels: Float[np.ndarray, "M N"]
-    errors: Float[np.ndarray, " M"]
+    error_sums: Float[np.ndarray, " M"]
 
 
 def plan_levels(

@@ -96,7 +96,7 @@ def fit_thresholds(
         plan = _planned(focus, texts[0], progress)
         for thresholds, own in zip(stored, torch.from_numpy(plan.levels).chunk(len(layers), 1)):
             thresholds.copy_(own)  # everywhere alike, as yet
-        expected = dict(zip(MEANS, (plan.errors / texts[0].shape[1]).tolist()))
+        expected = dict(zip(MEANS, (plan.error_sums / texts[0].shape[1]).tolist()))
     _lower(focus, stored, texts[1:], progress)
     return expected
 

@@ -39,7 +39,7 @@ def test_the_plan_is_the_optimum(curves, prices, mean):
         linprog(error, A_eq=np.vstack([np.ones(5), places]), b_eq=[1, share]).fun
         for error, share in zip(errors, shares)
     ]
-    assert sum(hulls) == pytest.approx(best.fun, abs=1e-6) == plan.errors[0]
+    assert sum(hulls) == pytest.approx(best.fun, abs=1e-6) == plan.error_sums[0]
 
 
 def test_no_head_reads_less_where_the_budget_is_larger():
