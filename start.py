@@ -126,7 +126,8 @@ def run_tests(arguments: list[str]) -> int:
     # tests/conftest.py.
     environment.setdefault("OMP_NUM_THREADS", "1")
     environment.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait leave the cores to others
-    compile_all("focus_core", "workbench")  # hundreds of processes import them, perhaps where Python keeps nothing
+    # Hundreds of processes import the project, perhaps where Python is told to keep nothing that it compiles.
+    run(str(PYTHON), "-m", "compileall", "-qq", "focus_core", "workbench", quiet=True)
     tests = ["pytest", *(arguments or ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"])]
 
     def check(command: list[str], quiet: bool) -> tuple[int, float, str]:
@@ -184,14 +185,8 @@ def install(extras: list[str], locked: bool = True) -> None:
             run_pip(["install", "--upgrade", "pip>=24.1"])
         target = f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)
         run_pip(["install", "--upgrade", "--editable", target])
-    compile_all(str(VENV))
     STAMP.write_text(json.dumps({"key": key, "extras": extras}), encoding="utf-8")
     say(f"Installed in {time.monotonic() - started:.0f} s.")
-
-
-def compile_all(*folders: str) -> None:
-    """Compile all files of folders on all cores, where pip does it on one; some are for other versions of Python."""
-    run(str(PYTHON), "-m", "compileall", "-qq", "-j", "0", *folders, quiet=True)
 
 
 def install_locked(names: list[str]) -> None:
@@ -291,8 +286,7 @@ def pip_version() -> tuple[int, ...]:
 def run_pip(arguments: list[str]) -> None:
     """Run pip in .venv: one line of progress in a terminal, large downloads elsewhere, everything in LOG."""
     progress = ["--progress-bar", "raw"] if pip_version() >= (24, 1) else []
-    own = ["--no-compile"] if arguments[0] == "install" else []  # `compile_all` does that
-    command = [str(PYTHON), "-m", "pip", *arguments, *own, *progress, "--no-input", "--disable-pip-version-check"]
+    command = [str(PYTHON), "-m", "pip", *arguments, *progress, "--no-input", "--disable-pip-version-check"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     terminal = sys.stdout.isatty()
     errors: list[str] = []

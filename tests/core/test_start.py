@@ -78,8 +78,7 @@ def test_a_finished_installation_is_not_repeated(start, monkeypatch):
 
 @pytest.mark.parametrize("change", ["requirements", "lock", "unlocked", "extras", "stamp", "python"])
 def test_an_installation_is_repeated_when_it_must_be(start, monkeypatch, change):
-    calls, compiled = [], []
-    monkeypatch.setattr(start, "compile_all", lambda *folders: compiled.append(folders))
+    calls = []
     monkeypatch.setattr(start, "has_fitting_torch", lambda: True)
     monkeypatch.setattr(start, "run_pip", calls.append)
     monkeypatch.setattr(start, "make_venv", start.PYTHON.touch)
@@ -97,7 +96,6 @@ def test_an_installation_is_repeated_when_it_must_be(start, monkeypatch, change)
     for _ in range(2):
         start.install(["dev"] if change == "extras" else [], locked=change != "unlocked")
         assert len(calls) == (1 if change == "unlocked" else 3)
-        assert compiled == [(str(start.VENV),)]  # after all of pip, which compiles nothing
 
 
 def test_a_failed_installation_says_so_and_leaves_no_stamp(start, monkeypatch):
