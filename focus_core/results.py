@@ -316,6 +316,33 @@ def resume_record(
     return record
 
 
+def record_rows(
+    path: Path, report: dict[str, Any], measure: Callable[..., object], *, device: str = "cpu"
+) -> dict[str, Any]:
+    """A record whose ``results`` grow: that of the file is gone on with, and written whenever there are more.
+
+    Args:
+        path: the JSON file.
+        report: see `resume_record`.
+        measure: called with the stored rows as ``rows``, and as ``on_rows`` what to tell all rows so far.
+        device: "cpu" or "cuda"; rows of another machine are not mixed with those of this one.
+
+    Returns:
+        The finished record.
+
+    Raises:
+        FocusError: as in `resume_record`.
+        OSError: the file cannot be written.
+    """
+    record = resume_record(path, report, device=device, rows="results")
+
+    def keep(rows: list[dict[str, Any]]) -> None:
+        record.update(record_run(path, {**record, "results": rows}, device=device))
+
+    measure(rows=record["results"], on_rows=keep)
+    return record
+
+
 def _is_here(machine: dict[str, Any], device: str) -> bool:
     """Whether a record's machine is this one, by all of its entries."""
     here = machine_of({"made": describe_machine(device)})

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from focus_core.evaluation.divergence import compare_logits
 from focus_core.locks import claims_file
 from focus_core.models import check_positions, load_model
 from focus_core.progress import Progress, silent
-from focus_core.results import record_run, resume_record
+from focus_core.results import record_rows
 from focus_core.routing.attach import attach
 from focus_core.routing.model import FocusModel
 
@@ -110,22 +111,13 @@ def record_cache_bench(
     check_positions(loaded, *(tokens + more for tokens in settings.tokens))
     focus = attach(loaded, routers, untrained=False)
     ids, texts = text_ids(loaded, data)
-    path, report = (
-        Path(out),
-        {
-            "schema": SCHEMA,
-            "model": {**loaded.info.identity, "positions": positions(loaded)},
-            "settings": {"measured": vars(settings), "config": focus.config, "routers": focus.name, "dtype": dtype},
-            "data": texts,
-        },
-    )
-    record = resume_record(path, report, device=device, rows="results")
-
-    def keep(rows: list[dict[str, Any]]) -> None:
-        record.update(record_run(path, {**record, "results": rows}, device=device))
-
-    run_cache_bench(focus, ids, settings, progress, rows=record["results"], on_rows=keep)
-    return record
+    report = {
+        "schema": SCHEMA,
+        "model": {**loaded.info.identity, "positions": positions(loaded)},
+        "settings": {"measured": vars(settings), "config": focus.config, "routers": focus.name, "dtype": dtype},
+        "data": texts,
+    }
+    return record_rows(Path(out), report, partial(run_cache_bench, focus, ids, settings, progress), device=device)
 
 
 @torch.inference_mode()

@@ -10,6 +10,7 @@ import copy
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from focus_core.locks import claims_file
 from focus_core.models import check_positions, load_model
 from focus_core.models.positions import has_position_table
 from focus_core.progress import Progress, silent
-from focus_core.results import record_run, resume_record
+from focus_core.results import record_rows
 from focus_core.routing.attach import attach
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import KeyQuery, LayerRouting, heads_in_groups
@@ -134,27 +135,18 @@ def record_model_bench(
         check_positions(loaded, *settings.prefill, *(tokens + settings.steps for tokens in settings.decode))
     focus = attach(loaded, routers, untrained=False)
     ids, texts = text_ids(loaded, data)
-    path, report = (
-        Path(out),
-        {
-            "schema": SCHEMA,
-            "model": {**loaded.info.identity, "positions": positions(loaded)},
-            "settings": {
-                "measured": vars(settings) | {"top_k": settings.ks},
-                "config": focus.config,
-                "routers": focus.name,
-                "dtype": dtype,
-            },
-            "data": texts,
+    report = {
+        "schema": SCHEMA,
+        "model": {**loaded.info.identity, "positions": positions(loaded)},
+        "settings": {
+            "measured": vars(settings) | {"top_k": settings.ks},
+            "config": focus.config,
+            "routers": focus.name,
+            "dtype": dtype,
         },
-    )
-    record = resume_record(path, report, device=device, rows="results")
-
-    def keep(rows: list[dict[str, Any]]) -> None:
-        record.update(record_run(path, {**record, "results": rows}, device=device))
-
-    run_model_bench(focus, ids, settings, progress, rows=record["results"], on_rows=keep)
-    return record
+        "data": texts,
+    }
+    return record_rows(Path(out), report, partial(run_model_bench, focus, ids, settings, progress), device=device)
 
 
 @torch.inference_mode()
