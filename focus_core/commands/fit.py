@@ -30,7 +30,14 @@ def fit(
     groups: Annotated[
         int, typer.Option("--groups", "-K", min=2, max=MAX_GROUPS, help="Groups per key/value head, K.")
     ] = 64,
-    page: Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="Keys of a page.")] = 16,
+    page: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MAX_TOKENS,
+            help="Keys of a page. Left out: 16, or 8 where a KL above 0.0005 is expected with 16.",
+        ),
+    ] = None,
     share: Annotated[
         float,
         typer.Option(
@@ -69,35 +76,38 @@ def fit(
     own. A backward pass says how much an error of each layer counts. In blocks of 8,192 tokens, and
     of 32,768 where the model has as many positions, pages are counted, so
     that longer texts keep the same share of their pairs. The KL to expect
-    is printed; focus eval measures it.
+    is printed; focus eval measures it. Where it is above 0.0005, smaller
+    pages are tried, which take more time to choose from.
 
     Example: focus fit --data texts/ --out runs/narrow
     """
     from focus_core.progress import terminal_progress
-    from focus_core.training.fit import fit_routers, narrow_config
+    from focus_core.training.fit import PAGE_SIZES, fit_routers, narrow_config
 
     settings = {
-        "num_groups": groups, "page_size": page, "read_share": share, "window": window, "sink_tokens": sinks,
-        "by_error": not one_share, "count_spread": not no_spread,
+        "num_groups": groups, "page_size": page or PAGE_SIZES[0], "read_share": share, "window": window,
+        "sink_tokens": sinks, "by_error": not one_share, "count_spread": not no_spread,
     }  # fmt: skip
     if one_share:
         refuse_given(context, ["one_threshold"], "leave --one-share out")
     with terminal_progress() as progress:
         how = {"config": narrow_config(**settings), "tokens": tokens, "one_threshold": one_threshold}
+        if page is None and not one_share and not one_threshold:
+            how["page_sizes"] = PAGE_SIZES
         record = fit_routers(data, out, model=model, **how, seed=seed, progress=progress)
     if json_output:
         print_json(record)
     else:
         print(f"{groups} groups per key/value head, fitted on {record['settings']['blocks']} blocks.")
-        if "expected_kl" in record:
-            print(expected(record["expected_kl"], share))
+        for tried in record.get("expected", ()):
+            print(expected(tried["page_size"], tried["kl"], share))
         print(f"Written to {out}")
 
 
-def expected(kl: list[list[float]], share: float) -> str:
-    """One sentence on the KL to expect at a share, on the line between two measured ones."""
-    import numpy as np
+def expected(page_size: int | None, kl: list[list[float]], share: float) -> str:
+    """One sentence on the KL to expect with pages of a size at a share."""
+    from focus_core.routing.narrow.fitting.fit import at_share
 
-    shares, values = zip(*kl)
-    nats = float(np.interp(share, shares, values))
-    return f"Expected KL to the untouched model at {share:.0%} of the pairs: {nats:.4f} nats per token."
+    nats = at_share({share: nats for share, nats in kl}, share)
+    pages = f" with pages of {page_size} keys" if page_size else ""
+    return f"Expected KL to the untouched model at {share:.0%} of the pairs{pages}: {nats:.4f} nats per token."

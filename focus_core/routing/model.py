@@ -220,6 +220,11 @@ class FocusModel(nn.Module):
             chosen = self._routing
         self._enter(chosen)
 
+    def resettle(self, **changes: Any) -> None:
+        """Change settings as if the routers had been made with them; `changes` are those of `routing`."""
+        self.attend(**changes)
+        self.config = self.config.replace(**changes)
+
     def _enter(self, routing: Routing) -> None:
         self._routing = routing
         self.model.set_attn_implementation(self._base_implementation if routing.mode == "off" else NAME)

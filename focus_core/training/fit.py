@@ -29,6 +29,8 @@ LENGTH = 1024
 NEED_LENGTHS = (2048, 8192, 32768)
 """Tokens of the blocks on which need of heads is measured, where the model has as many positions; spread on the first.
 Texts of these lengths keep about the share of their pairs that is asked for."""
+PAGE_SIZES = (16, 8)
+"""Keys of a page that `focus fit` tries in this order. Small pages cost more to rank and to sum up."""
 LONG_TOKENS = 32768
 """Tokens of longer blocks together: each block takes minutes."""
 
@@ -51,6 +53,7 @@ def fit_routers(
     config: FocusConfig | None = None,
     tokens: int = 24576,
     one_threshold: bool = False,
+    page_sizes: Sequence[int] = (),
     seed: int = 0,
     progress: Progress = silent,
 ) -> dict[str, Any]:
@@ -66,12 +69,14 @@ def fit_routers(
         config: settings with router="narrow"; `narrow_config` when None. `shares_at` is what the texts allow.
         tokens: in the sample, about.
         one_threshold: see `fit_narrow`.
+        page_sizes: see `fit_narrow`; only with `by_error`, and without `one_threshold`.
         seed: of k-means.
         progress: told the share done.
 
     Returns:
         The record, as in `training.json`: ``schema``, ``made``, ``model``, ``settings``, ``data``, and with `by_error`
-        ``expected_kl``: pairs of a mean share and the KL that `fit_thresholds` returns for it.
+        ``expected``: for each page size that was tried, the last one kept, ``page_size`` and ``kl``, pairs of a mean
+        share and the KL that `plan_thresholds` returns for it.
 
     Raises:
         FocusError: a text is shorter than a block, or settings that cannot be used.
@@ -88,6 +93,7 @@ def fit_routers(
     places = places_of([each.shape[1] for each in need], config.window) if config.by_error else ()
     config = config.replace(shares_at=places)
     how: dict[str, Any] = {"one_threshold": True} if one_threshold else {}
+    how |= {"page_sizes": page_sizes} if page_sizes else {}
     report = {
         "schema": SCHEMA,
         "model": loaded.info.identity,
@@ -96,11 +102,14 @@ def fit_routers(
         "data": text_records(files),
     }
     check_unlike(out, report)
-    expected: dict[float, float] = {}
-    how |= {"on_expected": expected.update, "seed": seed, "progress": progress}
-    focus = fit_narrow(loaded.model, blocks, config, need=need, **how)
+    expected: list[dict[str, Any]] = []
+
+    def note(page_size: int | None, kl: dict[float, float]) -> None:
+        expected.append({"page_size": page_size, "kl": [list(each) for each in sorted(kl.items())]})
+
+    focus = fit_narrow(loaded.model, blocks, config, need=need, **how, on_expected=note, seed=seed, progress=progress)
     if expected:
-        report["expected_kl"] = [list(each) for each in sorted(expected.items())]
+        report["expected"] = expected
     try:
         focus.save_pretrained(out)
     finally:

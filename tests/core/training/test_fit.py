@@ -63,10 +63,12 @@ def test_heads_are_measured_where_it_is_wanted(tiny_llama, tmp_path, by_error, b
     assert all((router.spread is not None) == by_spread for router in routers)
     assert not by_spread or any(bool((router.spread > 0).any()) for router in routers)
     if by_error:
-        shares, nats = zip(*record["expected_kl"])
+        (tried,) = record["expected"]
+        shares, nats = zip(*tried["kl"])
+        assert tried["page_size"] == 4
         assert shares == MEANS and nats[0] > 0 and nats[-1] < 1e-12 and list(nats) == sorted(nats, reverse=True)
     else:
-        assert "expected_kl" not in record
+        assert "expected" not in record
 
 
 def test_need_is_measured_at_every_length_that_model_and_texts_have(tiny_llama, tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,7 @@ from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel, retrofit
 from focus_core.routing.narrow.fitting.spread import fit_spread
-from focus_core.routing.narrow.fitting.thresholds import fit_thresholds
+from focus_core.routing.narrow.fitting.thresholds import lower_thresholds, plan_thresholds
 from focus_core.routing.routers import ROUTERS
 from focus_core.routing.rules import Rule, attend_fully, hard_groups
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 ROUNDS = 100
 """Steps of `even_potentials`."""
+KL_ENOUGH = 0.0005
+"""Nats per token; where more is expected, smaller pages are tried."""
 
 
 def fit_narrow(
@@ -37,15 +39,16 @@ def fit_narrow(
     num_groups: int = 64,
     need: Sequence[np.ndarray] = (),
     one_threshold: bool = False,
+    page_sizes: Sequence[int] = (),
     seed: int = 0,
-    on_expected: Callable[[dict[float, float]], None] | None = None,
+    on_expected: Callable[[int | None, dict[float, float]], None] | None = None,
     progress: Progress = silent,
 ) -> FocusModel:
     """Attach narrow routers whose groups fit the model's own keys; one forward pass, nothing is trained.
 
     With `count_spread`, a second pass fits how much the spread of keys counts for each query head (`fit_spread`). With
     `by_error`, more passes measure what each head loses where it does not read, one of them backward
-    (`fit_thresholds`).
+    (`plan_thresholds`), and count pages in longer texts (`lower_thresholds`).
 
     Args:
         model: any causal language model that `retrofit` takes.
@@ -55,8 +58,11 @@ def fit_narrow(
         need: (N, T) token ids for these passes, one block at a time: an array for each length T, shorter ones first.
             The first also serves to fit spread. `blocks` alone when empty.
         one_threshold: with `by_error`, the same threshold for every head.
+        page_sizes: with `by_error`, pages to try in this order until no more KL than `KL_ENOUGH` is expected at
+            `read_share`; the routers have the last that was tried. That of the settings alone when empty.
         seed: of k-means.
-        on_expected: with `by_error`, told what `fit_thresholds` returns: the KL to expect at each mean share.
+        on_expected: with `by_error`, told a page size and what `plan_thresholds` returns with it: the KL to expect at
+            each mean share. Called for each page size that was tried.
         progress: told the share done.
 
     Returns:
@@ -92,17 +98,30 @@ def fit_narrow(
     try:
         with torch.inference_mode(), focus.routing("hard", rule=untouched), focus.observe(fit):
             focus.model.base_model(input_ids=ids, use_cache=False)
-        if config.count_spread:
-            fit_spread(focus, need[0], progress=progress)
+        for page_size in page_sizes or (config.page_size,):
+            focus.resettle(page_size=page_size)
+            if config.count_spread:
+                fit_spread(focus, need[0], progress=progress)
+            if not config.by_error:
+                break
+            expected = plan_thresholds(focus, need[0], alike=one_threshold, progress=progress)
+            if expected and on_expected is not None:
+                on_expected(page_size, expected)
+            if not expected or at_share(expected, config.read_share or 0.0) <= KL_ENOUGH:
+                break
         if config.by_error:
-            expected = fit_thresholds(focus, need, alike=one_threshold, progress=progress)
-            if on_expected is not None:
-                on_expected(expected)
+            lower_thresholds(focus, need[1:], progress=progress)
     except BaseException:  # a fit that was stopped leaves no routers behind
         focus.detach()
         raise
     focus.trained = True
     return focus
+
+
+def at_share(expected: Mapping[float, float], share: float) -> float:
+    """The KL to expect at a share, on the line between two of those that `plan_thresholds` gives."""
+    shares, nats = zip(*sorted(expected.items()))
+    return float(np.interp(share, shares, nats))
 
 
 def _centroids(keys: Float[Tensor, "n D"], config: FocusConfig, seed: int) -> Float[Tensor, "K D"]:

@@ -63,42 +63,52 @@ class Measured(NamedTuple):
     pairs: Float[np.ndarray, "Hq S"]
 
 
-def fit_thresholds(
-    focus: FocusModel, texts: Sequence[np.ndarray], *, alike: bool = False, progress: Progress = silent
+def plan_thresholds(
+    focus: FocusModel, blocks: np.ndarray, *, alike: bool = False, progress: Progress = silent
 ) -> dict[float, float]:
     """Measure what each query head loses, and store its threshold for every mean share in the routers.
 
     Returns:
-        The KL to the untouched model that the errors of all heads add up to in texts of the first length, in nats per
-        token, for each of the `MEANS`: as if each head erred alone. Empty where no head is measured.
+        The KL to the untouched model that the errors of all heads add up to in these texts, in nats per token, for each
+        of the `MEANS`: as if each head erred alone. Empty where no head is measured.
 
     Args:
         focus: narrow routers with `by_error`, their groups fitted.
-        texts: of one length T or more, shorter ones first: (N, T) int64 token ids of broad text, longer than the
-            window. The first length decides how heads differ. In longer texts all thresholds are lowered alike, so that
-            texts of each length keep as many pairs as the mean share says. `FocusConfig.shares_at` has the `places_of`
-            these lengths.
+        blocks: (N, T) int64 token ids of broad text, longer than the window. They decide how heads differ.
         alike: one threshold for all heads; nothing is measured but pairs.
         progress: told the share done.
     """
-    layers = [layer for layer, window in zip(focus.layers, focus.sliding_windows) if window is None]
-    stored: list[Any] = [focus.router(layer).thresholds for layer in layers]
-    if not layers:  # every layer has a sliding window of its own, and reads nothing
+    stored = _stored(focus)
+    if not stored:  # every layer has a sliding window of its own, and reads nothing
         return {}
-    expected: dict[float, float] = {}
     if alike:
         none = np.array([NOTHING if mean <= 0 else EVERYTHING if mean >= 1 else 0.0 for mean in MEANS])
-        read = errors_of_pages(focus, texts[0], progress=progress)
+        read = errors_of_pages(focus, blocks, progress=progress)
         same = none + _shifts(read, np.repeat(none[:, None], len(read.above), 1), (-2, -1))
         for thresholds in stored:
             thresholds.copy_(torch.from_numpy(same)[:, None])
-    else:
-        plan = _planned(focus, texts[0], progress)
-        for thresholds, own in zip(stored, torch.from_numpy(plan.levels).chunk(len(layers), 1)):
-            thresholds.copy_(own)  # everywhere alike, as yet
-        expected = dict(zip(MEANS, (plan.error_sums / texts[0].shape[1]).tolist()))
-    _lower(focus, stored, texts[1:], progress)
-    return expected
+        return {}
+    plan = _planned(focus, blocks, progress)
+    for thresholds, own in zip(stored, torch.from_numpy(plan.levels).chunk(len(stored), 1)):
+        thresholds.copy_(own)  # everywhere alike, as yet
+    return dict(zip(MEANS, (plan.error_sums / blocks.shape[1]).tolist()))
+
+
+def lower_thresholds(focus: FocusModel, texts: Sequence[np.ndarray], *, progress: Progress = silent) -> None:
+    """Lower all thresholds alike, until longer texts keep each mean share of their pairs.
+
+    Args:
+        focus: narrow routers after `plan_thresholds`; `FocusConfig.shares_at` has the `places_of` all lengths.
+        texts: longer ones than those that were planned for, shorter ones first: (N, T) int64 token ids for each length.
+        progress: told the share done.
+    """
+    stored, places = _stored(focus), focus.config.shares_at
+    for last, blocks in zip(count(2, 2), texts if stored else ()):
+        read = errors_of_pages(focus, blocks, progress=progress)
+        before = torch.cat([thresholds[last] for thresholds in stored], -1)
+        shifts = torch.tensor(_shifts(read, before.double().cpu().numpy(), places[last - 2 : last]))
+        for thresholds in stored:
+            thresholds[last - 1 :] += shifts[:, None].to(thresholds)
 
 
 def places_of(lengths: Sequence[int], window: int) -> tuple[int, ...]:
@@ -112,15 +122,10 @@ def places_of(lengths: Sequence[int], window: int) -> tuple[int, ...]:
     return (ends[0], *places) if places else ()
 
 
-def _lower(focus: FocusModel, stored: list[Any], texts: Sequence[np.ndarray], progress: Progress) -> None:
-    """Lower all thresholds alike, until longer texts keep each mean share of their pairs."""
-    places = focus.config.shares_at
-    for last, blocks in zip(count(2, 2), texts):
-        read = errors_of_pages(focus, blocks, progress=progress)
-        before = torch.cat([thresholds[last] for thresholds in stored], -1)
-        shifts = torch.tensor(_shifts(read, before.double().cpu().numpy(), places[last - 2 : last]))
-        for thresholds in stored:
-            thresholds[last - 1 :] += shifts[:, None].to(thresholds)
+def _stored(focus: FocusModel) -> list[Any]:
+    """Thresholds in the routers of the layers that read pages, to be written."""
+    layers = zip(focus.layers, focus.sliding_windows)
+    return [focus.router(layer).thresholds for layer, window in layers if window is None]
 
 
 def _planned(focus: FocusModel, blocks: np.ndarray, progress: Progress) -> Plan:

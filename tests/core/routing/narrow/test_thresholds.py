@@ -18,12 +18,13 @@ from transformers import MistralConfig, MistralForCausalLM
 from focus_core import FocusConfig, FocusError, FocusModel, retrofit
 from focus_core.routing.narrow.attention import narrow_pairs
 from focus_core.routing.narrow.compiled.levels import Levels, level_of, levels_between
-from focus_core.routing.narrow.fitting.fit import fit_narrow
+from focus_core.routing.narrow.fitting.fit import at_share, fit_narrow
 from focus_core.routing.narrow.fitting.thresholds import EDGES, LEVELS, errors_of_pages, head_costs, places_of
 from focus_core.routing.narrow.reading import Reading, level_at
 from focus_core.routing.narrow.reference import narrow_reference
 from focus_core.routing.routers.narrow import MEANS, UNFITTED
 from focus_core.routing.rules import attend_fully
+from focus_core.routing.storage import routers_hash
 
 CONFIG = FocusConfig(
     router="narrow", num_groups=6, top_k=1, window=5, sink_tokens=2, chunk=4, read_share=0.2, page_size=4,
@@ -103,7 +104,7 @@ def test_errors_and_pairs_are_those_of_the_definition(name):
 
 def test_the_expected_kl_is_that_of_the_predictions_where_errors_are_small():
     ids, expected = blocks(6, 240, seed=1), {}
-    focus = fit_narrow(model(), ids, CONFIG, on_expected=expected.update)
+    focus = fit_narrow(model(), ids, CONFIG, on_expected=lambda _, kl: expected.update(kl))
     assert tuple(expected) == MEANS and expected[1.0] < 1e-12
 
     def predicted(row, mode, **changes):
@@ -116,6 +117,19 @@ def test_the_expected_kl_is_that_of_the_predictions_where_errors_are_small():
             full, ours = predicted(row, "off"), predicted(row, "hard", read_share=share)
             measured += float((full.exp() * (full - ours)).sum(-1).mean()) / len(ids)
         assert expected[share] == pytest.approx(measured, rel=0.3)
+
+
+@pytest.mark.parametrize(("enough", "tried"), [(1.0, [4]), (0.0, [4, 2])])
+def test_smaller_pages_are_tried_where_much_is_expected(monkeypatch, enough, tried):
+    monkeypatch.setattr("focus_core.routing.narrow.fitting.fit.KL_ENOUGH", enough)
+    need, expected = [blocks(4, 240, seed=1), blocks(2, 400, seed=4)], {}
+    config = CONFIG.replace(shares_at=places_of((240, 400), CONFIG.window))
+    focus = fit_narrow(model(), blocks(6), config, need=need, page_sizes=(4, 2), on_expected=expected.__setitem__)
+    assert list(expected) == tried and focus.config == config.replace(page_size=tried[-1]) == focus.current.config
+    if len(tried) == 2:
+        assert at_share(expected[2], 0.2) < at_share(expected[4], 0.2)
+    alone = fit_narrow(model(), blocks(6), focus.config, need=need)
+    assert routers_hash(focus.routers) == routers_hash(alone.routers)
 
 
 def test_pairs_above_an_error_are_those_that_a_threshold_reads(fitted):
