@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,8 +93,6 @@ def reproduce(
         _list(EXPERIMENTS, json_output)
         return
     names = list(EXPERIMENTS) if name == EVERYTHING else [name]
-    from focus_core.locks import claim_file
-
     _check(name, {"--cell": cell, "--out": out, "--record": record})
     if name in EXPERIMENTS and len(model or ()) > (most := EXPERIMENTS[name].most_models):
         raise FocusError(f"{name} measures {'one model' if most else 'no model'}: leave out any other --model.")
@@ -116,12 +113,7 @@ def reproduce(
         "device": device,
         "seed": seed,
     }
-    with nullcontext() if record is None else claim_file(record):
-        records, left_out = _run(names, scale, inputs, out, cell)
-        if record is not None:
-            from focus_core.results import record_run
-
-            record_run(record, records[name], device=device)
+    records, left_out = _run(names, scale, inputs, {"out": out, "only": cell, "copy": record})
     if json_output:
         print_json(records if name == EVERYTHING else records[name])
     else:
@@ -135,7 +127,7 @@ def _check(name: str, of_one: dict[str, Any]) -> None:
 
 
 def _run(
-    names: list[str], scale: dict[str, int], inputs: dict[str, Any], out: Path | None, only: list[str] | None
+    names: list[str], scale: dict[str, int], inputs: dict[str, Any], places: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Records by name, and the reason for each of several experiments that could not run."""
     from focus_core.progress import terminal_progress
@@ -148,7 +140,7 @@ def _run(
         for name in names:
             own = (scale, inputs) if len(names) == 1 else of_experiment(name, scale, inputs)
             try:
-                records[name] = measure(name, scale=own[0], out=out, only=only, progress=progress, **own[1])
+                records[name] = measure(name, scale=own[0], **places, progress=progress, **own[1])
             except FocusError as error:
                 if len(names) == 1:
                     raise

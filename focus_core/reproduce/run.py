@@ -23,6 +23,7 @@ def reproduce(
     scale: dict[str, int] | None = None,
     out: Path | None = None,
     only: list[str] | None = None,
+    copy: Path | None = None,
     **inputs: Any,
 ) -> dict[str, Any]:
     """Measure every cell of an experiment that is not stored yet.
@@ -32,6 +33,7 @@ def reproduce(
         scale: values of `Scale` in place of the experiment's own.
         out: folder of the run; see `run_experiment`.
         only: names of the cells to run; all when None.
+        copy: a file that gets the record, too.
         inputs: values of `Context`, such as `held_out` and `routers`.
 
     Returns:
@@ -48,7 +50,7 @@ def reproduce(
         if not experiment.acts(option, given):
             raise FocusError(f"{spelt(option)} changes nothing in {name} here: {_remedy(experiment, option, given)}.")
     context = Context(scale=replace(experiment.scale, **(scale or {})), folder=Path(), **inputs)
-    return run_experiment(name, experiment, context, out=out, only=only)
+    return run_experiment(name, experiment, context, out=out, only=only, copy=copy)
 
 
 def given_of(inputs: Mapping[str, Any]) -> list[str]:

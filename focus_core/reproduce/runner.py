@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -13,11 +14,11 @@ from typing import Any
 
 from focus_core.errors import FocusError
 from focus_core.files import to_json, write_atomic
-from focus_core.locks import LOCK, claim_folder
+from focus_core.locks import LOCK, claim_file, claim_folder
 from focus_core.reading import read_json
 from focus_core.reproduce.context import Context, Scale
 from focus_core.resources import runs_dir
-from focus_core.results import REPRODUCTION, plain, record_run, stored_or_run
+from focus_core.results import REPRODUCTION, check_replaceable, plain, record_run, stored_or_run
 from focus_core.schema import Check, array, table, text
 
 CELL_SCHEMA = "focus-reproduce-cell/1"
@@ -93,6 +94,7 @@ def run_experiment(
     *,
     out: Path | None = None,
     only: list[str] | None = None,
+    copy: Path | None = None,
 ) -> dict[str, Any]:
     """Measure every cell that is not stored yet, and write the table.
 
@@ -103,24 +105,35 @@ def run_experiment(
         out: folder of the run. None for a folder in the app's runs: that of a run with the same inputs, which resumes,
             else a new one.
         only: names of the cells to run; all when None.
+        copy: a file that gets the record, too.
 
     Returns:
         The record, also in `result.json` of the folder: schema, settings, one row per measured setting, seconds per
         cell, and the cells that are still missing.
 
     Raises:
-        FocusError: inputs are missing, a cell that does not exist, or a folder of other settings.
+        FocusError: inputs are missing, a cell that does not exist, or a folder or copy of other settings.
     """
-    check_needs(name, experiment, context)
-    identity = plain({"experiment": name, **context.inputs()})
-    if experiment.uses_routers:
-        identity["routers"] = context.attached_hash()
-    cells = experiment.cells(context)
-    # Another version of the program may give cells of the same names other settings: its runs get their own folders.
-    run = {**identity, "cells": hashlib.sha256(json.dumps(plain(cells)).encode()).hexdigest()[:12]}
-    context.folder = out if out is not None else _folder(name, run)
-    with claim_folder(context.folder):
-        return _run(name, experiment, context, identity, cells, run, only)
+    with nullcontext() if copy is None else claim_file(copy):
+        check_needs(name, experiment, context)
+        identity = plain({"experiment": name, **context.inputs()})
+        if experiment.uses_routers:
+            identity["routers"] = context.attached_hash()
+        if copy is not None:
+            check_replaceable(copy, _known(name, identity))
+        cells = experiment.cells(context)
+        # Another version of the program may give cells of the same names other settings: its runs get own folders.
+        run = {**identity, "cells": hashlib.sha256(json.dumps(plain(cells)).encode()).hexdigest()[:12]}
+        context.folder = out if out is not None else _folder(name, run)
+        with claim_folder(context.folder):
+            record = _run(name, experiment, context, identity, cells, run, only)
+        return record if copy is None else record_run(copy, record, device=context.device)
+
+
+def _known(name: str, identity: dict[str, Any]) -> dict[str, Any]:
+    """What is known of the record before the work."""
+    settings = {key: value for key, value in identity.items() if key not in ("experiment", "model")}
+    return {"schema": REPRODUCTION, "experiment": name, "model": identity["model"], "settings": settings}
 
 
 def _run(
@@ -181,11 +194,8 @@ def _report(
         rows |= experiment.compare(found)
     extra = {key for result in found.values() for key in result} - {"schema", "settings", "rows", "made"}
     return {
-        "schema": REPRODUCTION,
-        "experiment": name,
+        **_known(name, identity),
         "title": experiment.title,
-        "model": identity["model"],
-        "settings": {key: value for key, value in identity.items() if key not in ("experiment", "model")},
         "cells": cells,
         "missing": [cell for cell in cells if cell not in found],
         "columns": ["cell", *experiment.columns],

@@ -13,7 +13,7 @@ from focus_core.locks import claims_file
 from focus_core.models import LoadedModel
 from focus_core.progress import Progress, silent
 from focus_core.resources import data_dir
-from focus_core.results import record_run, text_records
+from focus_core.results import check_replaceable, record_run, text_records
 from focus_core.routing.attach import attached
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, Mode
@@ -124,7 +124,8 @@ def record_scale(
         and ``error``, predicted over measured less 1).
 
     Raises:
-        FocusError: a model of another form or with too few positions, or routers that are not narrow.
+        FocusError: a model of another form or with too few positions, routers that are not narrow, or a file that holds
+            another result.
         OSError: the file cannot be written.
     """
     settings = settings or ScaleSettings()
@@ -133,20 +134,19 @@ def record_scale(
     with attached(model, routers, progress=progress) as (loaded, focus):
         if focus.config.read_share is None:
             raise FocusError("The costs are those of narrow groups with a share: name such routers with --routers.")
-        subject = _subject(loaded, read_text(file), settings)
-        config, name = focus.config, focus.name
+        subject, config = _subject(loaded, read_text(file), settings), focus.config
+        report = {
+            "schema": SCHEMA,
+            "model": {**loaded.info.identity, "shape": asdict(subject.shape)},
+            "settings": {"measured": settings, "config": config, "routers": focus.name, "dtype": "float32"},
+            "data": text_records([file]),
+        }
+        check_replaceable(out, report)
         constants, results = _served(focus, subject, settings, progress)
     _fitted(subject, config, settings, constants, results, progress)
     _trained(subject, settings, constants, results, progress)
-    report = {
-        "schema": SCHEMA,
-        "model": {**loaded.info.identity, "shape": asdict(subject.shape)},
-        "settings": {"measured": settings, "config": config, "routers": name, "dtype": "float32"},
-        "data": text_records([file]),
-        "constants": [{"name": name, "value": value, **CONSTANTS[name]} for name, value in constants.items()],
-        "results": results,
-    }
-    return record_run(Path(out), report)
+    measured = [{"name": name, "value": value, **CONSTANTS[name]} for name, value in constants.items()]
+    return record_run(Path(out), {**report, "constants": measured, "results": results})
 
 
 def _subject(loaded: LoadedModel, text: str, settings: ScaleSettings) -> Subject:

@@ -125,6 +125,19 @@ def test_other_settings_get_a_folder_of_their_own(context, runs, tmp_path):
         run_experiment("count", counted(calls), context, only=["z"])
 
 
+def test_a_copy_of_the_record_is_never_written_over_that_of_another_run(context, runs, tmp_path):
+    calls, copy = [], tmp_path / "kept.json"
+    record = run_experiment("count", counted(calls), context, only=["a"], copy=copy)
+    assert json.loads(copy.read_text()) == record and calls == ["a"]
+    run_experiment("count", counted(calls), context, copy=copy)
+    written = copy.read_bytes()
+    assert json.loads(written)["missing"] == []
+    for name, other in (("count", replace(context, seed=1)), ("other", context)):
+        with pytest.raises(FocusError, match=r"kept\.json holds the result of another run"):
+            run_experiment(name, counted(calls), other, copy=copy)
+    assert calls == ["a", "b", "c"] and copy.read_bytes() == written
+
+
 @pytest.mark.parametrize(
     ("name", "option"), [("stability", "--data"), ("alignment", "--bench"), ("groups", "--treebank"), ("chess", "list")]
 )

@@ -67,6 +67,9 @@ def test_what_cannot_be_checked_is_refused_before_anything_is_measured(tiny_llam
     with pytest.raises(FocusError, match="narrow groups with a share"):
         record_scale(tmp_path / "a.json", model=tiny_llama, routers=tmp_path / "layer", settings=SETTINGS)
     assert not (tmp_path / "a.json").exists()
+    (tmp_path / "a.json").write_text('{"schema": "focus-frontier/1"}')
+    with pytest.raises(FocusError, match=r"a\.json holds the result of another run"):
+        record_scale(tmp_path / "a.json", model=tiny_llama, routers=narrow, settings=SETTINGS)
 
 
 def test_parts_of_several_times_are_found_and_never_negative():
