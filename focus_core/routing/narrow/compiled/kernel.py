@@ -11,7 +11,7 @@ from focus_core.routing.narrow.compiled import halves, single
 from focus_core.routing.narrow.compiled.choice import EVERYTHING, choose_pages
 from focus_core.routing.narrow.compiled.layout import Head
 from focus_core.routing.narrow.compiled.levels import Levels, budget_of, level_at
-from focus_core.routing.narrow.compiled.machine.llvm import LANES
+from focus_core.routing.narrow.compiled.machine.llvm import FEW, LANES
 from focus_core.routing.narrow.compiled.machine.ranking import (
     erring,
     exponentials,
@@ -115,7 +115,7 @@ def attend(
         for page in range(pages):
             if choice.counts[page] > 0:
                 if half is None:
-                    single.read_page(head, page, rows, choice)
+                    single.read_page(head, page, settings.page_size <= FEW, rows, choice)
                 else:
                     halves.read_page(head, page, rows, half, choice)
                 choice.counts[page] = 0

@@ -8,7 +8,15 @@ from numba import njit
 from focus_core.routing.narrow.compiled.layout import Head
 from focus_core.routing.narrow.compiled.machine.llvm import LANES
 from focus_core.routing.narrow.compiled.machine.tiles import BLOCK
-from focus_core.routing.narrow.compiled.machine.vectors import ROWS, add_values, dots, softmax_row, softmax_tile
+from focus_core.routing.narrow.compiled.machine.vectors import (
+    ROWS,
+    add_few_values,
+    add_values,
+    dots,
+    few_dots,
+    softmax_row,
+    softmax_tile,
+)
 from focus_core.routing.narrow.compiled.state import BATCH, SEEN_BITS, Choice, Span, row_of, seen_by
 from focus_core.routing.narrow.compiled.sums import Sums
 
@@ -91,8 +99,8 @@ def add_means(first_row: int, last_row: int, pages: int, rows: Span, sums: Sums,
 
 
 @njit(nogil=True, cache=True)
-def read_page(head: Head, page: int, rows: Span, choice: Choice) -> None:
-    """Attend exactly to the keys of a page that were there, for all rows that chose it."""
+def read_page(head: Head, page: int, few: bool, rows: Span, choice: Choice) -> None:
+    """Attend exactly to the keys of a page that were there, `FEW` at most or more, for all rows that chose it."""
     width, value_width, spare = rows.query.shape[1], rows.output.shape[1], len(rows.query) - BLOCK
     query, output, weights = rows.query.ctypes.data, rows.output.ctypes.data, rows.far.ctypes.data
     largest, totals = rows.largest.ctypes.data, rows.totals.ctypes.data
@@ -105,14 +113,21 @@ def read_page(head: Head, page: int, rows: Span, choice: Choice) -> None:
         end = min(first + BATCH, -(-number // ROWS) * ROWS)
         for place in range(first, end, ROWS):
             r0, r1, r2, r3 = _rows_at(readers, place)
-            dots(r0, r1, r2, r3, query, width, keys, weights + 4 * LANES * (place - first), LANES)
+            at = weights + 4 * LANES * (place - first)
+            if few:
+                few_dots(r0, r1, r2, r3, query, width, keys, at, LANES)
+            else:
+                dots(r0, r1, r2, r3, query, width, keys, at, LANES)
         for place in range(first, min(end, number)):
             row, seen = row_of(readers[place]), seen_by(readers[place])
             softmax_tile(weights + 4 * LANES * (place - first), row, largest, totals, output, value_width, seen)
         for place in range(first, end, ROWS):
             r0, r1, r2, r3 = _rows_at(readers, place)
             at = weights + 4 * LANES * (place - first)
-            add_values(r0, r1, r2, r3, at, LANES, values, output, value_width)
+            if few:
+                add_few_values(r0, r1, r2, r3, at, LANES, values, output, value_width)
+            else:
+                add_values(r0, r1, r2, r3, at, LANES, values, output, value_width)
 
 
 @njit(nogil=True, cache=True)

@@ -17,6 +17,8 @@ from numba.extending import intrinsic
 
 LANES = 16
 """Keys of a tile."""
+FEW = LANES // 2
+"""Keys of a tile that is half full, at most."""
 
 F32 = ir.FloatType()
 I32 = ir.IntType(32)
@@ -55,10 +57,11 @@ def whole(value: int) -> ir.Constant:
     return ir.Constant(I64, value)
 
 
-def variable(builder: Builder, value: float = 0.0) -> Any:
+def variable(builder: Builder, value: float = 0.0, lanes: int = LANES) -> Any:
     """A vector on the stack, which LLVM keeps in a register; the value is set where the builder stands."""
-    place = cgutils.alloca_once(builder, VECTOR)
-    builder.store(constant(value), place)
+    kind = ir.VectorType(F32, lanes)
+    place = cgutils.alloca_once(builder, kind)
+    builder.store(ir.Constant(kind, [value] * lanes), place)
     return place
 
 
@@ -72,38 +75,38 @@ def row_at(builder: Builder, base: Any, row: Any, width: Any) -> Any:
     return builder.add(base, builder.shl(builder.mul(row, width), ir.Constant(I64, 2)))
 
 
-def load(builder: Builder, address: Any) -> Any:
-    """16 float32 from an address."""
-    return builder.load(pointer(builder, address, VECTOR), align=4)
+def load(builder: Builder, address: Any, lanes: int = LANES) -> Any:
+    """16 float32 from an address, or so many."""
+    return builder.load(pointer(builder, address, ir.VectorType(F32, lanes)), align=4)
 
 
 def store(builder: Builder, value: Any, address: Any) -> None:
-    """Write 16 float32 to an address."""
-    builder.store(value, pointer(builder, address, VECTOR), align=4)
+    """Write a vector to an address."""
+    builder.store(value, pointer(builder, address, value.type), align=4)
 
 
-def splat(builder: Builder, scalar: Any) -> Any:
+def splat(builder: Builder, scalar: Any, lanes: int = LANES) -> Any:
     """A scalar in all lanes."""
-    kind = ir.VectorType(scalar.type, LANES)
-    first = builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(I32, 0))
-    return builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), ir.Constant(INTS, [0] * LANES))
+    kind, first = ir.VectorType(scalar.type, lanes), ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
+    alone = builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(I32, 0))
+    return builder.shuffle_vector(alone, ir.Constant(kind, ir.Undefined), first)
 
 
-def splat_at(builder: Builder, address: Any) -> Any:
+def splat_at(builder: Builder, address: Any, lanes: int = LANES) -> Any:
     """The float32 at an address, in all lanes."""
-    return splat(builder, builder.load(pointer(builder, address, F32)))
+    return splat(builder, builder.load(pointer(builder, address, F32)), lanes)
 
 
 def call_llvm(builder: Builder, name: str, result: ir.Type, arguments: Sequence[Any], fast: bool = False) -> Any:
     """A call of one of LLVM's own functions on vectors."""
-    kind = ir.FunctionType(result, [argument.type for argument in arguments])
-    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{LANES}f32")
+    kind, lanes = ir.FunctionType(result, [argument.type for argument in arguments]), arguments[-1].type.count
+    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{lanes}f32")
     return builder.call(function, arguments, fastmath=["fast"] if fast else ())
 
 
 def fma(builder: Builder, a: Any, b: Any, c: Any) -> Any:
     """A b + c, rounded once."""
-    return call_llvm(builder, "fma", VECTOR, [a, b, c])
+    return call_llvm(builder, "fma", c.type, [a, b, c])
 
 
 def larger(builder: Builder, a: Any, b: Any) -> Any:

@@ -6,6 +6,7 @@ All take addresses (`array.ctypes.data`) and numbers of rows; nothing is checked
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -15,6 +16,7 @@ from numba.core import cgutils
 from focus_core.routing.narrow.compiled.machine.llvm import (
     BITS,
     F32,
+    FEW,
     LANES,
     MASKED,
     Builder,
@@ -41,17 +43,17 @@ MARGIN = 16.0
 """A logit so far above the one of weight 1 makes all be counted anew; exp of it is 9e6, so sums stay in range."""
 
 
-def _dots(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
+def _dots(context: Any, builder: Builder, signature: Any, args: Sequence[Any], keys_of_tile: int = LANES) -> Any:
     *rows, query, width, tile, out, stride = args
     queries = [row_at(builder, query, row, width) for row in rows]
     # Two sums for each row: a single one would wait for itself.
-    sums = [[variable(builder) for _ in range(2)] for _ in rows]
+    sums = [[variable(builder, lanes=keys_of_tile) for _ in range(2)] for _ in rows]
     with cgutils.for_range_slice(builder, whole(0), width, whole(2)) as (place, _):
         for half in range(2):
             here = builder.add(place, whole(half))
-            keys = load(builder, row_at(builder, tile, here, whole(LANES)))
+            keys = load(builder, row_at(builder, tile, here, whole(LANES)), keys_of_tile)
             for each, address in zip(sums, queries):
-                factor = splat_at(builder, row_at(builder, address, here, whole(1)))
+                factor = splat_at(builder, row_at(builder, address, here, whole(1)), keys_of_tile)
                 builder.store(fma(builder, factor, keys, builder.load(each[half])), each[half])
     for number, (one, other) in enumerate(sums):
         total = builder.fadd(builder.load(one), builder.load(other))
@@ -74,7 +76,13 @@ def dots(typing: Any, r0: Any, r1: Any, r2: Any, r3: Any, query: Any, width: Any
     return types.void(*[types.int64] * 9), _dots
 
 
-def _values(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
+@in_llvm
+def few_dots(typing: Any, r0: Any, r1: Any, r2: Any, r3: Any, query: Any, width: Any, tile: Any, out: Any, stride: Any):
+    """`dots` with the first `FEW` keys of a tile, in as many lanes; the other results stay what they are."""
+    return types.void(*[types.int64] * 9), partial(_dots, keys_of_tile=FEW)
+
+
+def _values(context: Any, builder: Builder, signature: Any, args: Sequence[Any], keys_of_tile: int = LANES) -> Any:
     *rows, weights, stride, tile, output, width = args
     outputs = [row_at(builder, output, row, width) for row in rows]
     factors = [row_at(builder, weights, whole(number), stride) for number in range(ROWS)]
@@ -84,7 +92,7 @@ def _values(context: Any, builder: Builder, signature: Any, args: Sequence[Any])
         columns = [builder.add(place, whole(part * LANES)) for part in range(parts)]
         where = [[row_at(builder, each, column, whole(1)) for column in columns] for each in outputs]
         sums = [[load(builder, address) for address in addresses] for addresses in where]
-        for lane in range(LANES):
+        for lane in range(keys_of_tile):
             key = row_at(builder, tile, whole(lane), width)
             values = [load(builder, row_at(builder, key, column, whole(1))) for column in columns]
             for number, address in enumerate(factors):
@@ -118,6 +126,14 @@ def add_values(
         width: Dv, a multiple of 16.
     """
     return types.void(*[types.int64] * 9), _values
+
+
+@in_llvm
+def add_few_values(
+    typing: Any, r0: Any, r1: Any, r2: Any, r3: Any, weights: Any, stride: Any, tile: Any, output: Any, width: Any
+):
+    """`add_values` of the first `FEW` values of a tile."""
+    return types.void(*[types.int64] * 9), partial(_values, keys_of_tile=FEW)
 
 
 def running_softmax(
