@@ -122,10 +122,9 @@ def test_the_expected_kl_is_that_of_the_predictions_where_errors_are_small():
 @pytest.mark.parametrize(("enough", "tried"), [(1.0, [4]), (0.0, [4, 2])])
 def test_smaller_pages_are_tried_where_much_is_expected(monkeypatch, enough, tried):
     monkeypatch.setattr("focus_core.routing.narrow.fitting.fit.KL_ENOUGH", enough)
-    need, expected = [blocks(4, 240, seed=1), blocks(2, 400, seed=4)], {}
-    config = CONFIG.replace(shares_at=places_of((240, 400), CONFIG.window))
-    focus = fit_narrow(model(), blocks(6), config, need=need, page_sizes=(4, 2), on_expected=expected.__setitem__)
-    assert list(expected) == tried and focus.config == config.replace(page_size=tried[-1]) == focus.current.config
+    need, expected = [blocks(1)], {}
+    focus = fit_narrow(model(), blocks(6), CONFIG, need=need, page_sizes=(4, 2), on_expected=expected.__setitem__)
+    assert list(expected) == tried and focus.config == CONFIG.replace(page_size=tried[-1]) == focus.current.config
     if len(tried) == 2:
         assert at_share(expected[2], 0.2) < at_share(expected[4], 0.2)
     alone = fit_narrow(model(), blocks(6), focus.config, need=need)
