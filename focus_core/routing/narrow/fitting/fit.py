@@ -17,6 +17,7 @@ from focus_core.progress import Progress, silent
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel, retrofit
+from focus_core.routing.narrow.fitting.layers import layer_weights, probed
 from focus_core.routing.narrow.fitting.spread import fit_spread
 from focus_core.routing.narrow.fitting.thresholds import lower_thresholds, plan_thresholds
 from focus_core.routing.routers import ROUTERS
@@ -98,13 +99,17 @@ def fit_narrow(
     try:
         with torch.inference_mode(), focus.routing("hard", rule=untouched), focus.observe(fit):
             focus.model.base_model(input_ids=ids, use_cache=False)
+        by_layer: dict[int, float] | None = None
         for page_size in page_sizes or (config.page_size,):
             focus.resettle(page_size=page_size)
             if config.count_spread:
                 fit_spread(focus, need[0], progress=progress)
             if not config.by_error:
                 break
-            expected = plan_thresholds(focus, need[0], alike=one_threshold, progress=progress)
+            if by_layer is None and not one_threshold:  # hardly another with other pages, and a backward pass
+                by_layer = layer_weights(focus, probed(need[0]), progress=progress)
+            how = {"alike": one_threshold, "by_layer": by_layer}
+            expected = plan_thresholds(focus, need[0], **how, progress=progress)
             if expected and on_expected is not None:
                 on_expected(page_size, expected)
             if not expected or at_share(expected, config.read_share or 0.0) <= KL_ENOUGH:

@@ -24,6 +24,11 @@ PROBED, PROBED_BLOCKS = (0.02, 0.05, 0.13), 8
 """Shares, and blocks at most, at which `layer_weights` measures what an error of a layer does."""
 
 
+def probed(blocks: np.ndarray) -> np.ndarray:
+    """The blocks on which `layer_weights` is taken: `PROBED_BLOCKS` at most, evenly spaced."""
+    return blocks[np.linspace(0, len(blocks) - 1, min(PROBED_BLOCKS, len(blocks))).round().astype(int)]
+
+
 def layer_weights(
     focus: FocusModel, blocks: np.ndarray, *, seed: int = 0, progress: Progress = silent
 ) -> dict[int, float]:
@@ -39,6 +44,8 @@ def layer_weights(
         progress: told the share done.
     """
     layers = [layer for layer, window in zip(focus.layers, focus.sliding_windows) if window is None]
+    if not layers:
+        return {}
     moved, errors = dict.fromkeys(layers, 0.0), dict.fromkeys(layers, 0.0)
     ids = torch.from_numpy(blocks).to(focus.model.device)
     generator, calls = torch.Generator(ids.device).manual_seed(seed), count()

@@ -7,7 +7,7 @@ reads more for some queries than for others. How much an error matters differs b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,7 +29,7 @@ from focus_core.routing.narrow.fitting.changes import (
     read_with,
     relative_squares,
 )
-from focus_core.routing.narrow.fitting.layers import PROBED_BLOCKS, layer_weights
+from focus_core.routing.narrow.fitting.layers import layer_weights, probed
 from focus_core.routing.narrow.fitting.plan import Plan, plan_levels
 from focus_core.routing.narrow.reading import log_errors, variance
 from focus_core.routing.narrow.reads import CHUNKS_AT_ONCE, blocks_read, near_logsumexp
@@ -64,7 +64,12 @@ class Measured(NamedTuple):
 
 
 def plan_thresholds(
-    focus: FocusModel, blocks: np.ndarray, *, alike: bool = False, progress: Progress = silent
+    focus: FocusModel,
+    blocks: np.ndarray,
+    *,
+    alike: bool = False,
+    by_layer: Mapping[int, float] | None = None,
+    progress: Progress = silent,
 ) -> dict[float, float]:
     """Measure what each query head loses, and store its threshold for every mean share in the routers.
 
@@ -76,6 +81,7 @@ def plan_thresholds(
         focus: narrow routers with `by_error`, their groups fitted.
         blocks: (N, T) int64 token ids of broad text, longer than the window. They decide how heads differ.
         alike: one threshold for all heads; nothing is measured but pairs.
+        by_layer: what `layer_weights` returns; measured on these texts when None.
         progress: told the share done.
     """
     stored = _stored(focus)
@@ -88,7 +94,9 @@ def plan_thresholds(
         for thresholds in stored:
             thresholds.copy_(torch.from_numpy(same)[:, None])
         return {}
-    plan = _planned(focus, blocks, progress)
+    if by_layer is None:
+        by_layer = layer_weights(focus, probed(blocks), progress=progress)
+    plan = _planned(focus, blocks, by_layer, progress)
     for thresholds, own in zip(stored, torch.from_numpy(plan.levels).chunk(len(stored), 1)):
         thresholds.copy_(own)  # everywhere alike, as yet
     return dict(zip(MEANS, (plan.error_sums / blocks.shape[1]).tolist()))
@@ -128,10 +136,8 @@ def _stored(focus: FocusModel) -> list[Any]:
     return [focus.router(layer).thresholds for layer, window in layers if window is None]
 
 
-def _planned(focus: FocusModel, blocks: np.ndarray, progress: Progress) -> Plan:
+def _planned(focus: FocusModel, blocks: np.ndarray, by_layer: Mapping[int, float], progress: Progress) -> Plan:
     """Thresholds of all heads, layer by layer, that make the sum of errors least, for each of the `MEANS`."""
-    probed = np.linspace(0, len(blocks) - 1, min(PROBED_BLOCKS, len(blocks))).round().astype(int)
-    by_layer = layer_weights(focus, blocks[probed], progress=progress)
     found = head_costs(focus, blocks, progress=progress)
     errors = np.concatenate([found[layer].errors * by_layer[layer] for layer in sorted(found)])
     pairs = np.concatenate([found[layer].pairs for layer in sorted(found)])

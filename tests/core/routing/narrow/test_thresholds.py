@@ -19,7 +19,15 @@ from focus_core import FocusConfig, FocusError, FocusModel, retrofit
 from focus_core.routing.narrow.attention import narrow_pairs
 from focus_core.routing.narrow.compiled.levels import Levels, level_of, levels_between
 from focus_core.routing.narrow.fitting.fit import at_share, fit_narrow
-from focus_core.routing.narrow.fitting.thresholds import EDGES, LEVELS, errors_of_pages, head_costs, places_of
+from focus_core.routing.narrow.fitting.layers import layer_weights
+from focus_core.routing.narrow.fitting.thresholds import (
+    EDGES,
+    LEVELS,
+    errors_of_pages,
+    head_costs,
+    places_of,
+    plan_thresholds,
+)
 from focus_core.routing.narrow.reading import Reading, level_at
 from focus_core.routing.narrow.reference import narrow_reference
 from focus_core.routing.routers.narrow import MEANS, UNFITTED
@@ -127,7 +135,9 @@ def test_smaller_pages_are_tried_where_much_is_expected(monkeypatch, enough, tri
     assert list(expected) == tried and focus.config == CONFIG.replace(page_size=tried[-1]) == focus.current.config
     if len(tried) == 2:
         assert at_share(expected[2], 0.2) < at_share(expected[4], 0.2)
+    by_layer = layer_weights(fit_narrow(model(), blocks(6), CONFIG, need=need), need[0])
     alone = fit_narrow(model(), blocks(6), focus.config, need=need)
+    plan_thresholds(alone, need[0], by_layer=by_layer)
     assert routers_hash(focus.routers) == routers_hash(alone.routers)
 
 
