@@ -35,7 +35,7 @@ def fit(
         typer.Option(
             min=1,
             max=MAX_TOKENS,
-            help="Keys of a page. Left out: 16, or 8 where a KL above 0.0005 is expected with 16.",
+            help="Keys of a page. Left out: 16, or 8 where a KL above 0.001 is expected with 16.",
         ),
     ] = None,
     share: Annotated[
@@ -76,7 +76,7 @@ def fit(
     own. A backward pass says how much an error of each layer counts. In blocks of 8,192 tokens, and
     of 32,768 where the model has as many positions, pages are counted, so
     that longer texts keep the same share of their pairs. The KL to expect
-    is printed; focus eval measures it. Where it is above 0.0005, smaller
+    is printed; focus eval measures it. Where it is above 0.001, smaller
     pages are tried, which take more time to choose from.
 
     Example: focus fit --data texts/ --out runs/narrow

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 100
 """Steps of `even_potentials`."""
-KL_ENOUGH = 0.0005
+KL_ENOUGH = 0.001
 """Nats per token; where more is expected, smaller pages are tried."""
 
 
