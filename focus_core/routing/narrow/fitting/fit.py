@@ -108,8 +108,7 @@ def fit_narrow(
                 break
             if by_layer is None and not one_threshold:  # hardly another with other pages, and a backward pass
                 by_layer = layer_weights(focus, probed(need[0]), progress=progress)
-            how = {"alike": one_threshold, "by_layer": by_layer}
-            expected = plan_thresholds(focus, need[0], **how, progress=progress)
+            expected = plan_thresholds(focus, need[0], by_layer, progress=progress)
             if expected and on_expected is not None:
                 on_expected(page_size, expected)
             if not expected or at_share(expected, config.read_share or 0.0) <= KL_ENOUGH:

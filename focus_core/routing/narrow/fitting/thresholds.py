@@ -29,7 +29,6 @@ from focus_core.routing.narrow.fitting.changes import (
     read_with,
     relative_squares,
 )
-from focus_core.routing.narrow.fitting.layers import layer_weights, probed
 from focus_core.routing.narrow.fitting.plan import Plan, plan_levels
 from focus_core.routing.narrow.reading import log_errors, variance
 from focus_core.routing.narrow.reads import CHUNKS_AT_ONCE, blocks_read, near_logsumexp
@@ -66,9 +65,8 @@ class Measured(NamedTuple):
 def plan_thresholds(
     focus: FocusModel,
     blocks: np.ndarray,
+    by_layer: Mapping[int, float] | None,
     *,
-    alike: bool = False,
-    by_layer: Mapping[int, float] | None = None,
     progress: Progress = silent,
 ) -> dict[float, float]:
     """Measure what each query head loses, and store its threshold for every mean share in the routers.
@@ -80,22 +78,19 @@ def plan_thresholds(
     Args:
         focus: narrow routers with `by_error`, their groups fitted.
         blocks: (N, T) int64 token ids of broad text, longer than the window. They decide how heads differ.
-        alike: one threshold for all heads; nothing is measured but pairs.
-        by_layer: what `layer_weights` returns; measured on these texts when None.
+        by_layer: what `layer_weights` returns. None for one threshold for all heads: nothing is measured but pairs.
         progress: told the share done.
     """
     stored = _stored(focus)
     if not stored:  # every layer has a sliding window of its own, and reads nothing
         return {}
-    if alike:
+    if by_layer is None:
         none = np.array([NOTHING if mean <= 0 else EVERYTHING if mean >= 1 else 0.0 for mean in MEANS])
         read = errors_of_pages(focus, blocks, progress=progress)
         same = none + _shifts(read, np.repeat(none[:, None], len(read.above), 1), (-2, -1))
         for thresholds in stored:
             thresholds.copy_(torch.from_numpy(same)[:, None])
         return {}
-    if by_layer is None:
-        by_layer = layer_weights(focus, probed(blocks), progress=progress)
     plan = _planned(focus, blocks, by_layer, progress)
     for thresholds, own in zip(stored, torch.from_numpy(plan.levels).chunk(len(stored), 1)):
         thresholds.copy_(own)  # everywhere alike, as yet

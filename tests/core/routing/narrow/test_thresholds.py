@@ -137,7 +137,7 @@ def test_smaller_pages_are_tried_where_much_is_expected(monkeypatch, enough, tri
         assert at_share(expected[2], 0.2) < at_share(expected[4], 0.2)
     by_layer = layer_weights(fit_narrow(model(), blocks(6), CONFIG, need=need), need[0])
     alone = fit_narrow(model(), blocks(6), focus.config, need=need)
-    plan_thresholds(alone, need[0], by_layer=by_layer)
+    plan_thresholds(alone, need[0], by_layer)
     assert routers_hash(focus.routers) == routers_hash(alone.routers)
 
 
