@@ -8,54 +8,36 @@ Transformers attention interface works, and `detach` restores it bit for bit.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from focus_core.errors import FocusError
-from focus_core.routing.balance import BALANCES
-from focus_core.routing.cache import cache_renamed, given_cache, past_length
+from focus_core.routing.cache import cache_renamed
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.families import own_window, rotates
-from focus_core.routing.interface import NAME, PENDING, Pending
-from focus_core.routing.layer import LayerRouting
+from focus_core.routing.families import own_window
+from focus_core.routing.hooks import Before, InForce, Mode, Observer, Routing, after
+from focus_core.routing.interface import NAME
 from focus_core.routing.modules import attention_modules, decoder_layers
-from focus_core.routing.narrow.cache.layer import narrow_layer
 from focus_core.routing.parallel import own_heads
 from focus_core.routing.routers import ROUTERS, Router
 from focus_core.routing.rules import RULES, Rule
 from focus_core.routing.storage import OtherModelError, read_routers, write_routers
 from focus_core.shipped import FORMS, routers_folder, routers_of_form
 
-Mode = Literal["hard", "soft", "off"]
+logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Routing:
-    """The mode and settings that a `FocusModel` attends with at the moment.
-
-    Attributes:
-        mode: "hard" (top-k groups, exact sparse attention), "soft" (the training gate) or "off" (the base model).
-        config: settings in force.
-        backend: attention backend of hard routing.
-        rule: replaces the mode's own rule (training objectives).
-    """
-
-    mode: Mode
-    config: FocusConfig
-    backend: str = "auto"
-    rule: Rule | None = None
-
-
-Observer = Callable[[LayerRouting], None]
-"""Called with the routing of every routed layer, before its attention is computed."""
+OTHER_WEIGHTS = (
+    "were made for other weights of this architecture, such as rounded ones: measure them with focus eval, or make "
+    "your own with focus fit."
+)
+"""What is said of routers whose `FocusModel.base_matches` is False."""
 
 
 class FocusModel(nn.Module):
@@ -109,8 +91,7 @@ class FocusModel(nn.Module):
         self._base_flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
         self._base_implementation = model.config._attn_implementation or "eager"
         self._handles: list[Any] = []
-        self._observer: Observer | None = None
-        self._routing = Routing("hard", config)
+        self._in_force = InForce(Routing("hard", config))
         self.sliding_windows = tuple(own_window(modules[i]) for i in chosen)
         self.attention_modules = {i: modules[i] for i in chosen}
         self.decoder_layers = decoder_layers(model, self.attention_modules)
@@ -120,9 +101,9 @@ class FocusModel(nn.Module):
         for parameter, _ in self._base_flags:
             parameter.requires_grad_(False)
         for place, (layer, module) in enumerate(modules.items()):
-            before = _Before(self, layer, place, module)
+            before = Before(layer, place, module, self.router(layer), self._in_force)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-            self._handles.append(module.register_forward_hook(_after))
+            self._handles.append(module.register_forward_hook(after))
         self.model.set_attn_implementation(NAME)
 
     def detach(self) -> PreTrainedModel:
@@ -177,7 +158,7 @@ class FocusModel(nn.Module):
     @property
     def current(self) -> Routing:
         """The routing in force."""
-        return self._routing
+        return self._in_force.routing
 
     @contextmanager
     def routing(
@@ -204,7 +185,7 @@ class FocusModel(nn.Module):
             fixed.add("shares_at")
         if fixed:
             raise FocusError(f"{sorted(fixed)[0]} belongs to the routers: retrofit the model with the new value.")
-        previous = self._routing
+        previous = self._in_force.routing
         config = self.config.replace(**changes)
         _check_layers(config, len(self.routers))
         self._enter(Routing(mode, config, backend, rule))
@@ -217,7 +198,7 @@ class FocusModel(nn.Module):
     def attend(self, **changes: Any) -> None:
         """Attend by hard routing with other settings from now on; `changes` are those of `routing`."""
         with self.routing("hard", **changes):
-            chosen = self._routing
+            chosen = self._in_force.routing
         self._enter(chosen)
 
     def resettle(self, **changes: Any) -> None:
@@ -226,17 +207,17 @@ class FocusModel(nn.Module):
         self.config = self.config.replace(**changes)
 
     def _enter(self, routing: Routing) -> None:
-        self._routing = routing
+        self._in_force.routing = routing
         self.model.set_attn_implementation(self._base_implementation if routing.mode == "off" else NAME)
 
     @contextmanager
     def observe(self, observer: Observer | None) -> Iterator[None]:
         """Call `observer` with the `LayerRouting` of every routed layer inside a `with` block."""
-        previous, self._observer = self._observer, observer
+        previous, self._in_force.observer = self._in_force.observer, observer
         try:
             yield
         finally:
-            self._observer = previous
+            self._in_force.observer = previous
 
     def save_pretrained(self, path: str | Path, *, write: bool = True) -> None:
         """Write the routers alone: `routers.safetensors` and `focus_config.json`; see `focus_core.routing.storage`.
@@ -306,15 +287,20 @@ def retrofit(model: PreTrainedModel, config: FocusConfig | str | Path | None = N
 def retrofit_shipped(model: PreTrainedModel, names: Sequence[str]) -> FocusModel | None:
     """A decoder with the first of these shipped routers that fit it; None where none do.
 
+    Says so where they were made for other weights of the same architecture.
+
     Raises:
         FocusError: a model that cannot be retrofitted, or already is; or routers that are damaged.
     """
     attention_modules(model)
     for name in names:
         try:
-            return FocusModel.from_pretrained(model, name)
+            focus = FocusModel.from_pretrained(model, name)
         except OtherModelError:
             continue
+        if not focus.base_matches:
+            logger.warning(f"The routers {name} {OTHER_WEIGHTS}")
+        return focus
     return None
 
 
@@ -322,88 +308,4 @@ def _check_layers(config: FocusConfig, routed: int) -> None:
     if config.layer_top_k is not None and len(config.layer_top_k) != routed:
         raise FocusError(
             f"layer_top_k has {len(config.layer_top_k)} entries for {routed} routed layers: give one each."
-        )
-
-
-class _Before:
-    """Pre-hook of one attention module: routes the hidden states that enter it."""
-
-    def __init__(self, focus: FocusModel, layer: int, place: int, module: nn.Module) -> None:
-        self.focus = focus
-        self.layer = layer
-        self.place = place
-        self.signature = inspect.signature(module.forward)
-        self.sliding_window = own_window(module)
-        self.rotates = rotates(module)
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        module.__dict__.pop(PENDING, None)  # left by a call that failed
-        focus, routing = self.focus, self.focus._routing
-        if routing.mode == "off":
-            return
-        given = extra = kwargs
-        if args:  # decoder layers of Transformers name everything, and binding takes its time in decoding
-            given = self.signature.bind_partial(*args, **kwargs).arguments
-            extra = given.get("kwargs", {})
-        hidden_states = given["hidden_states"]
-        attention_mask = given.get("attention_mask", extra.get("attention_mask"))
-        past = given_cache(given, extra)
-        router = focus.router(self.layer)
-        narrow, sliding_window = None, self.sliding_window
-        if router.from_keys and (routing.mode, routing.rule) == ("hard", None) and sliding_window is None:
-            narrow = narrow_layer(past, self.layer)
-        seen = past_length(past, self.layer)
-        if attention_mask is not None and attention_mask.ndim != 2:
-            raise FocusError(
-                f"Focus reads padding from a (batch, tokens) attention mask, not from one of shape "
-                f"{tuple(attention_mask.shape)}: pass the tokenizer's attention_mask."
-            )
-        if seen and not BALANCES[routing.config.balance].causal:
-            raise FocusError(
-                f"Balance {routing.config.balance!r} needs the whole text at once and cannot continue from a cache: "
-                "use balance='calibrated' for generation."
-            )
-        if seen and router.from_keys and narrow is None and routing.rule is not None:
-            raise FocusError(
-                "A rule of your own gets whole texts where groups are of keys, and cannot continue from a cache: "
-                "pass use_cache=False."
-            )
-        num_queries = hidden_states.shape[1]
-        valid = None
-        if attention_mask is not None:
-            if attention_mask.shape[1] < seen + num_queries:
-                raise FocusError(
-                    f"The attention mask has {attention_mask.shape[1]} columns for {seen + num_queries} tokens: pass "
-                    "the mask of all tokens so far, those in the cache included."
-                )
-            valid = attention_mask[:, seen : seen + num_queries].to(hidden_states.device, torch.bool)
-        layer_routing = LayerRouting(
-            self.layer,
-            router,
-            routing.config,
-            routing.config.top_k_of(self.place),
-            hidden_states,
-            None if valid is None else valid.repeat_interleave(router.num_heads, 0),
-            sliding_window,
-        )
-        rule = routing.rule or RULES[routing.mode]
-        observer, rotation = None, None
-        if router.from_keys:
-            observer = focus._observer
-            if self.rotates:
-                rotation = given.get("position_embeddings", extra.get("position_embeddings"))
-        elif focus._observer is not None:
-            focus._observer(layer_routing)
-        if narrow is not None:
-            narrow.armed = True
-        module.__dict__[PENDING] = Pending(
-            layer_routing, rule, routing.backend, attention_mask, past, seen, observer, rotation, narrow
-        )
-
-
-def _after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-    if module.__dict__.pop(PENDING, None) is not None:
-        raise FocusError(
-            f"{type(module).__name__} does not send its attention through the Transformers attention interface, "
-            "so Focus cannot route it: choose a model that does."
         )
