@@ -13,7 +13,7 @@ from typing import Any
 import cards
 import frontier_kinds
 from cards import RESULTS, ROOT, Pages, read, table
-from router_narrow import NARROW, narrow_card
+from router_narrow import NARROW, QWEN, narrow_card, qwen_card
 from router_texts import ROUTERS, Row, base, beside, book_table, facts
 
 from focus_core.frontier.kinds.means import lengths_of
@@ -317,7 +317,7 @@ def retention(name: str) -> str:
 
 def pages() -> Pages:
     """The model cards, and docs/frontier.md with its table."""
-    texts = {NAME: layer_card(), HEADS: heads_card(), NARROW: narrow_card()}
+    texts = {NAME: layer_card(), HEADS: heads_card(), NARROW: narrow_card(), QWEN: qwen_card()}
     found: Pages = {ROUTERS / name / "README.md": text for name, text in texts.items()}
     cards.fill(found, ROOT / "docs" / "frontier.md", "summary", summary())
     return found

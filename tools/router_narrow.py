@@ -1,4 +1,4 @@
-"""The model card of the default routers, as Markdown; tools/router_card.py writes it."""
+"""The model cards of routers of narrow groups, as Markdown; tools/router_card.py writes them."""
 
 from __future__ import annotations
 
@@ -6,33 +6,73 @@ from typing import Any
 
 import narrow_speeds
 from benchmark_card import RETRIEVAL, pairs
-from cards import read, read_if_there, table
+from cards import listed, read, read_if_there, table
 from frontier_kinds import LONG, RECORD, blocks_at, there
 from router_texts import Row, base, beside, book_table, facts
 
 from focus_core.frontier.kinds.means import blocks_of, lengths_of
 
 NARROW = "smollm2-135m-narrow64"
+QWEN = "qwen2.5-coder-0.5b-narrow64"
+QWEN_RECORD = "frontier-qwen.json"
 
 
 def narrow_card() -> str:
     """The card of the default routers, whose groups are fitted and not trained."""
-    training = beside(NARROW, "training.json")
-    settings, config = training["settings"], beside(NARROW, "focus_config.json")["routing"]
+    return _card(
+        NARROW,
+        "The default. ",
+        ("", "--kinds held-out/"),
+        measured(),
+        limits(),
+    )
+
+
+def qwen_card() -> str:
+    """The card of the routers of a second model, made by the same command."""
+    model = " --model qwen2.5-coder-0.5b-instruct.gguf"
+    record = read(QWEN_RECORD)
+    blocks = max(blocks_of(record, kind, length) for length in lengths_of(record) for kind in record["kinds"])
+    return _card(
+        QWEN,
+        "For Qwen2.5-Coder-0.5B-Instruct, made as the default is. Pages of 8 keys are what `focus fit` chooses here.\n",
+        (f" --page 8{model}", f"--kinds books-and-code/{model}"),
+        [record],
+        f"""- Few blocks: {blocks} of a kind at each length. Nothing is established by so few.
+- The weights are those of a GGUF file, rounded to four to eight bits. On the hub's
+  `Qwen/Qwen2.5-Coder-0.5B-Instruct`, and on other models of this architecture, they were not measured.
+- The thresholds for texts of 32,768 tokens are from one text.
+- Speeds are on [docs/speed.md](../../../docs/speed.md). Decode gains little, because most of the bytes that a token
+  reads are weights.""",
+    )
+
+
+def _card(name: str, opening: str, options: tuple[str, str], records: list[dict[str, Any]], limits_of_it: str) -> str:
+    """The card of one kind of routers.
+
+    Args:
+        name: of the shipped routers.
+        opening: what they are, before what all narrow groups do.
+        options: of the commands that made and measured them.
+        records: of `focus frontier` over kinds of text.
+        limits_of_it: a list, of these routers alone.
+    """
+    training = beside(name, "training.json")
+    settings, config = training["settings"], beside(name, "focus_config.json")["routing"]
     rows = [
-        *base(NARROW, training),
+        *base(name, training),
         ("groups", f"{config['num_groups']} for each key/value head, read in pages of {config['page_size']} keys"),
         ("share read", f"{config['read_share']:.0%} of the keys beyond the window of {config['window']}"),
         ("fitted on", f"{settings['blocks']} blocks of {settings['length']:,} tokens, one forward pass"),
         (
             "heads measured on",
-            " and ".join(f"{each['blocks']} blocks of {each['length']:,} tokens" for each in settings["need"]),
+            listed([counted(each["blocks"], each["length"]) for each in settings["need"]]),
         ),
         ("seed", str(settings["seed"])),
     ]
-    return f"""# Routers {NARROW}
+    return f"""# Routers {name}
 
-The default. Groups of keys are fitted to the model, and nothing is trained. A query reads a summary of each page of
+{opening}Groups of keys are fitted to the model, and nothing is trained. A query reads a summary of each page of
 keys, which counts how far they are spread. Where the summary is likely to err by more than a threshold of the head, it
 reads the keys themselves: in all, about 15% of the distant pairs of a text.
 [docs/method.md](../../../docs/method.md) has the formulas.
@@ -41,20 +81,20 @@ reads the keys themselves: in all, about 15% of the distant pairs of a text.
 {facts(*rows)}
 
 ```bash
-focus fit --data training-texts/ --out data/routers/{NARROW}
-focus frontier --kinds held-out/ --train training-texts/ -r data/routers/{NARROW} --baseline none --out frontier.json
+focus fit --data training-texts/{options[0]} --out data/routers/{name}
+focus frontier {options[1]} --train training-texts/ -r data/routers/{name} --baseline none --out frontier.json
 ```
 
 ## Measured
 
-{narrow_table(*measured())}
+{narrow_table(*records)}
 
 KL is the divergence of next-token distributions from the untouched model's, in nats per token.
 [docs/frontier.md](../../../docs/frontier.md) has the mean over kinds with its interval, beside other methods.
 
 ## Limits
 
-{limits()}
+{limits_of_it}
 - On GPUs plain PyTorch computes the same result. Variable-length calls are written, but no GPU has run them.
 - Groups are not learned from a loss, so they say what keys are alike, and not what the model needs.
 
@@ -62,6 +102,11 @@ KL is the divergence of next-token distributions from the untouched model's, in 
 
 {book_table(training)}
 """
+
+
+def counted(blocks: int, length: int) -> str:
+    """Blocks of a length, in words."""
+    return f"{blocks} block{'' if blocks == 1 else 's'} of {length:,} tokens"
 
 
 def measured() -> list[dict[str, Any]]:

@@ -19,8 +19,9 @@ from focus_core.routing.config import FocusConfig
 from focus_core.routing.narrow.fitting.fit import fit_narrow
 from focus_core.routing.narrow.fitting.thresholds import places_of
 from focus_core.routing.storage import check_elsewhere
+from focus_core.shipped import RECORD
 from focus_core.text import CORPUS_SUFFIXES, TooShortError, find_texts, token_blocks
-from focus_core.training.run import RECORD, check_unlike
+from focus_core.training.run import check_unlike
 from focus_core.training.stream import Source, documents
 
 SCHEMA = "focus-fit/1"

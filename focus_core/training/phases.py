@@ -20,6 +20,7 @@ from focus_core.results import record_run, text_records
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, retrofit
 from focus_core.routing.storage import CONFIG, check_elsewhere
+from focus_core.shipped import RECORD
 from focus_core.text import token_blocks
 from focus_core.training import trainer as training
 from focus_core.training.checkpoints import CHECKPOINTS, RUN, check_belongs, phase_key, remove_checkpoints
@@ -28,7 +29,7 @@ from focus_core.training.memory import estimate_memory
 from focus_core.training.modes import DTYPES, Phase, check_trainable, phases, scratch_model
 from focus_core.training.objectives import DEFAULT_OBJECTIVE
 from focus_core.training.processes import is_main_process, world_size
-from focus_core.training.run import RECORD, SCHEMA, TrainedRun, check_unlike
+from focus_core.training.run import SCHEMA, TrainedRun, check_unlike
 from focus_core.training.stream import Source, TokenStream, documents, find_sources
 from focus_core.training.trainer import FocusTrainer, TrainerSettings
 from focus_core.training.watch import Watch, watched

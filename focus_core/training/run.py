@@ -22,7 +22,7 @@ from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, Mode, retrofit
 from focus_core.routing.storage import CONFIG, check_elsewhere, routers_hash, saved_config
 from focus_core.schema import table
-from focus_core.shipped import routers_folder
+from focus_core.shipped import RECORD, routers_folder
 from focus_core.text import CORPUS_SUFFIXES, find_texts, token_blocks
 from focus_core.training.calibrate import calibrate
 from focus_core.training.log import RunLog, read_log
@@ -32,8 +32,8 @@ from focus_core.training.objectives import DEFAULT_OBJECTIVE
 from focus_core.training.stream import Source, documents
 from focus_core.training.watch import Watch, watched
 
-RECORD, SCHEMA = "training.json", "focus-train/1"
-"""The record of a run, in its folder beside the routers, and its schema."""
+SCHEMA = "focus-train/1"
+"""The schema of the record of a run, in its folder beside the routers."""
 
 _STAGE = ("settings", "data", "final_loss", "step_seconds", "started_from", "made")
 

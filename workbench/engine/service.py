@@ -30,7 +30,7 @@ from focus_core.progress import Progress
 from focus_core.reading import read_bytes
 from focus_core.routing.routers import ROUTERS
 from focus_core.routing.storage import saved_config, saved_heads
-from focus_core.shipped import routers_folder, shipped_routers
+from focus_core.shipped import routers_folder, routers_made_for, shipped_routers
 from focus_core.text import Encoding, encode
 from workbench.engine import access
 from workbench.engine.passes import SharedPass
@@ -131,6 +131,16 @@ class Analysis:
     def origin(self) -> dict[str, Any]:
         """Model, routers, settings and text, for tables and reports that leave the app."""
         return origin(self.trace, STATES[self.states])
+
+
+def routers_offered(model: str) -> list[str]:
+    """The routers to choose from for a model: those shipped for it by its name, finished runs, and untrained ones.
+
+    All that are shipped stand in place of the first where none were made for a model of this name: a folder may have
+    any name.
+    """
+    made = routers_made_for(default_model.NAME if model == "default" else model)
+    return [*(made or shipped_routers()), *jobs.finished_routers(), UNTRAINED]
 
 
 def router_folder(routers: str) -> Path:

@@ -11,7 +11,6 @@ from streamlit.delta_generator import DeltaGenerator
 from focus_core.shipped import DEFAULT, PUBLISHED, shipped_routers
 from focus_core.text import read_text
 from workbench.engine import access, service
-from workbench.runs import jobs
 from workbench.shell import reading, state, texts
 
 FORMS = {"best": "Best", "published": "As published"}
@@ -69,7 +68,7 @@ def draw(parts: Collection[str] = PARTS) -> Inputs:
 def _kept(with_model: bool) -> service.Settings:
     """The settings of a page on which none of them acts but, if wanted, the model."""
     model = _model() if with_model else st.session_state["model"]
-    return service.Settings(model, st.session_state["routers"] or shipped_routers()[0], 8, 1, 0, 0)
+    return service.Settings(model, st.session_state["routers"] or service.routers_offered(model)[0], 8, 1, 0, 0)
 
 
 def _text() -> tuple[str | None, str]:
@@ -187,7 +186,7 @@ def _model() -> str:
 
 def _settings(analysed: bool, drawn: bool) -> tuple[service.Settings, DeltaGenerator]:
     model = _model()
-    routers = _routers()
+    routers = _routers(model)
     own = service.router_config(routers, _untrained_groups() if routers == service.UNTRAINED else 8)
     state.follow({"k": own.top_k, "window": own.window, "sinks": own.sink_tokens})
     share, top_k, plan = None, own.top_k, None
@@ -241,12 +240,12 @@ def _head(routers: str) -> int:
     return chosen or 0
 
 
-def _routers() -> str:
-    options = [*shipped_routers(), *jobs.finished_routers(), service.UNTRAINED]
+def _routers(model: str) -> str:
+    options = service.routers_offered(model)
     current = st.session_state["routers"]
-    if not current:
+    if not current or (current not in options and current in shipped_routers()):  # of a model chosen before
         st.session_state["routers"] = current = options[0]
-    if st.session_state["model"] == "default":
+    if model == "default":
         st.session_state[_FORM] = {name: form for form, name in _FORM_OF.items()}.get(current)
         st.segmented_control(
             "Form",

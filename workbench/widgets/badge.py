@@ -6,6 +6,7 @@ import streamlit as st
 
 from focus_core.analysis import Trace
 from focus_core.analysis.routed_text import how_made
+from focus_core.routing.model import OTHER_WEIGHTS
 from workbench.engine.plans import k_name, plan_in_words
 from workbench.widgets.markup import counted, plain
 
@@ -29,7 +30,14 @@ def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
             color="gray",
             help="Model and the hash that identifies its weights.",
         )
-        if provenance.trained:
+        if provenance.trained and not provenance.base_matches:
+            st.badge(
+                f"routers {plain(provenance.routers)} @ {provenance.routers_hash} · {made} · other weights",
+                icon=":material/warning:",
+                color="orange",
+                help=f"These routers {OTHER_WEIGHTS}",
+            )
+        elif provenance.trained:
             st.badge(
                 f"routers {plain(provenance.routers)} @ {provenance.routers_hash} · {made}",
                 icon=":material/check:",

@@ -1,11 +1,13 @@
 """`retrofit` by name: "best", "published", a shipped name or a folder, against routers loaded by that very name."""
 
 import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from focus_core import FocusConfig, FocusError, FocusModel, retrofit, shipped
 from focus_core.routing.attach import attach
 from focus_core.routing.storage import routers_hash
-from focus_core.shipped import DEFAULT, PUBLISHED
+from focus_core.shipped import DEFAULT, PUBLISHED, routers_made_for, shipped_routers
 
 CONFIG = FocusConfig(num_groups=4, top_k=1, window=4, route_dim=8)
 
@@ -89,3 +91,31 @@ def test_the_default_model_has_both_forms(default_model):
         focus = retrofit(default_model.model, form)
         assert (focus.name, focus.config, focus.trained, focus.base_matches) == (name, config, True, True)
         assert hash_of(focus) == expected
+
+
+def test_names_of_models_lead_to_the_routers_made_for_them():
+    ours, qwen = routers_made_for("HuggingFaceTB/SmolLM2-135M-Instruct"), "qwen2.5-coder-0.5b-narrow64"
+    assert ours[0] == DEFAULT and sorted([*ours, qwen]) == sorted(shipped_routers())
+    assert routers_made_for("Qwen/Qwen2.5-Coder-0.5B-Instruct") == [qwen]
+    assert routers_made_for("models/qwen2.5-coder-0.5b-instruct.gguf") == [qwen]
+    assert routers_made_for("openai-community/gpt2") == []
+
+
+def test_best_of_another_architecture_is_its_own_and_other_weights_are_said(caplog):
+    """Weights of Qwen2.5-Coder-0.5B's shapes of attention, at random; what routers do not see is small."""
+    heads = {"num_attention_heads": 14, "num_key_value_heads": 2}
+    torch.manual_seed(0)
+    config = Qwen2Config(hidden_size=896, num_hidden_layers=24, intermediate_size=16, vocab_size=64, **heads)
+    model = Qwen2ForCausalLM(config).eval()
+    focus = retrofit(model, "best")
+    assert (focus.name, focus.trained, focus.base_matches) == ("qwen2.5-coder-0.5b-narrow64", True, False)
+    assert "qwen2.5-coder-0.5b-narrow64 were made for other weights" in caplog.text and "focus fit" in caplog.text
+    with torch.inference_mode(), focus.routing("hard"):
+        assert bool(torch.isfinite(focus(input_ids=torch.arange(600)[None] % 64).logits).all())
+    focus.detach()
+
+
+def test_nothing_is_said_where_the_weights_are_those(tiny_llama, ships, caplog):
+    ships(DEFAULT)
+    retrofit(tiny_llama.model, "best").detach()
+    assert not caplog.records

@@ -7,10 +7,8 @@ from streamlit.delta_generator import DeltaGenerator
 
 from focus_core.analysis import Trace
 from focus_core.routing.config import FocusConfig
-from focus_core.shipped import shipped_routers
 from workbench.engine import service
 from workbench.engine.service import Analysis, Settings
-from workbench.runs import jobs
 from workbench.shell import handover, state, texts
 from workbench.shell.reading import share_of_pairs
 from workbench.widgets.layer import layer_slider
@@ -189,7 +187,7 @@ def _text() -> tuple[str | None, str]:
 
 
 def _routers(place: DeltaGenerator, ours: str) -> str:
-    options = [*shipped_routers(), *jobs.finished_routers(), service.UNTRAINED]
+    options = service.routers_offered(st.session_state["model"])
     if not st.session_state.get("b_routers"):
         others = [name for name in reversed(options) if name != ours]
         st.session_state["b_routers"] = others[0] if others else options[0]
