@@ -16,7 +16,16 @@ from workbench.shell import state
 from workbench.shell.frame import open_page
 from workbench.views.attention.cached import attention_of
 from workbench.views.attention.charts import weights_chart
-from workbench.views.attention.tables import DRAWN, head_table, key_table, pooled_sentence, start_token, verdict
+from workbench.views.attention.tables import (
+    DRAWN,
+    KEY_COLUMNS,
+    head_table,
+    key_table,
+    pooled_sentence,
+    start_token,
+    verdict,
+)
+from workbench.widgets.columns import fitted
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.group_link import await_labels, group_column, group_link, group_urls
 from workbench.widgets.guard import guarded
@@ -95,7 +104,7 @@ def _attention(analysis: Analysis) -> None:
             hide_index=True,
             key="attention_keys",
             height=320,
-            column_config=columns,
+            column_config=fitted(KEY_COLUMNS, columns),
         )
         downloads(table, origin, name="attention", file=f"attention-layer-{trace.layers[row]}-token-{token}")
         st.markdown("**All query heads of this key/value head**")

@@ -22,7 +22,9 @@ from workbench.shell.frame import open_page
 from workbench.tokens.reads import pair_shares
 from workbench.views.compare import controls
 from workbench.views.compare.tables import (
+    DIFFERING_COLUMNS,
     FEW_TOKENS,
+    SURE_COLUMNS,
     Side,
     by_margin,
     different_texts_verdict,
@@ -38,6 +40,7 @@ from workbench.views.compare.tables import (
 from workbench.views.explore.verdicts import layer_verdict
 from workbench.views.layers.charts import overlap_map
 from workbench.widgets.arriving import arriving_layer
+from workbench.widgets.columns import fitted
 from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.group_link import await_labels, called, group_column, group_urls, labels_here
@@ -218,16 +221,18 @@ def _differing(
     st.markdown(f"**{len(moved):,} tokens differ**, sorted by {order}")
     shown = differing_table(a, renumbered, moved[:LISTED])
     in_b = [called(group, theirs) for group in shown["group in B"].tolist()]
+    sure = {name: size for name, size in SURE_COLUMNS.items() if name in shown}
+    columns = {
+        **dict.fromkeys(sure, THREE),
+        "group in A": group_column("group in A"),
+        "group in B": st.column_config.TextColumn(help="A's number of it, and the label of B's own group."),
+    }
     st.dataframe(
         shown.assign(**{"group in A": links(shown["group in A"].tolist()), "group in B": in_b}),
         hide_index=True,
         height=320,
         key="differing",
-        column_config={
-            **dict.fromkeys(("affinity", "margin in A", "margin in B"), THREE),
-            "group in A": group_column("group in A"),
-            "group in B": st.column_config.TextColumn(help="A's number of it, and the label of B's own group."),
-        },
+        column_config=fitted(DIFFERING_COLUMNS | sure, columns),
     )
     downloads(lambda: differing_table(a, renumbered, moved), made_from, name="differing-tokens")
 

@@ -20,6 +20,7 @@ from workbench.shell.frame import open_page
 from workbench.shell.sidebar import GROUPS
 from workbench.views.find import cached
 from workbench.views.find.show import (
+    CONTEXT_COLUMNS,
     context_table,
     label_rows,
     lift_chart,
@@ -33,6 +34,7 @@ from workbench.views.find.show import (
 )
 from workbench.views.linguistics.cached import tagged
 from workbench.views.report.build import report_of
+from workbench.widgets.columns import fitted
 from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart
 from workbench.widgets.group_link import await_labels
@@ -192,7 +194,7 @@ def _gathered(analysis: Analysis, by: str, query: str) -> None:
         context_table(analysis.trace, found.matches),
         hide_index=True,
         key="find_contexts",
-        column_config={"token": st.column_config.NumberColumn(width=70)},
+        column_config=fitted(CONTEXT_COLUMNS, {}),
     )
 
 

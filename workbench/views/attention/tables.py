@@ -27,6 +27,19 @@ def key_kinds(found: TokenAttention, head: int, *, window: int, sink_tokens: int
     return kinds.astype(str)
 
 
+KEY_COLUMNS = {
+    "token": ("token", 56),
+    "text": ("text", 70),
+    "distance": ("distance", 72),
+    "group": ("group", 106),
+    "how": ("how", 78),
+    "full": ("full", 60),
+    "routed": ("routed", 64),
+    "in context": ("in context", 194),
+}
+"""Header and width in pixels of the columns of a `key_table`."""
+
+
 def key_table(trace: Trace, found: TokenAttention, head: int) -> pd.DataFrame:
     """One row per key, those with the most weight under full attention first.
 

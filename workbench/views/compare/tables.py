@@ -161,6 +161,18 @@ def _affinity(first: Side, second: Trace, tokens: np.ndarray) -> np.ndarray:
     return (ours[:, :width] * theirs[:, :width]).sum(1)
 
 
+DIFFERING_COLUMNS = {
+    "token": ("token", 56),
+    "text": ("text", 62),
+    "in context": ("in context", 220),
+    "group in A": ("group in A", 112),
+    "group in B": ("group in B", 112),
+}
+"""Header and width in pixels of the columns of a `differing_table`, but for how sure A and B are."""
+SURE_COLUMNS = {"affinity": ("affinity", 66), "margin in A": ("sure in A", 68), "margin in B": ("sure in B", 68)}
+"""Of those columns; a table has the first of them or the others."""
+
+
 def differing_table(first: Side, second: Trace, moved: np.ndarray) -> pd.DataFrame:
     """One row per token that differs.
 

@@ -76,6 +76,10 @@ def matches_sentence(found: Search) -> str:
     return f"{counted(found.found.matching, 'token')} at {counted(found.places, 'place')}, {share:.1%} of the text."
 
 
+CONTEXT_COLUMNS = {"token": ("token", 70), "in context": ("in context", 630)}
+"""Header and width in pixels of the columns of a `context_table`."""
+
+
 def context_table(trace: Trace, matches: np.ndarray, count: int = CONTEXTS) -> pd.DataFrame:
     """Some matching tokens in context, evenly spaced through the text."""
     tokens = np.flatnonzero(matches)
