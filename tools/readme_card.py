@@ -327,7 +327,8 @@ def another_model(qwen: Record | None) -> str:
     """The same form beside SparQ on a model of more positions."""
     if qwen is None:
         return "The default's form is measured on one model alone."
-    length = max(lengths_of(qwen))
+    both = [length for length in lengths_of(qwen) if divergence(qwen, length, "sparq") is not None]
+    length = max(both or lengths_of(qwen))
     ours, sparq = divergence(qwen, length), divergence(qwen, length, "sparq")
     beside = "" if sparq is None else f", SparQ's {sparq:.4f}"
     place = "[Qwen2.5-Coder](docs/frontier.md#on-another-model)"
