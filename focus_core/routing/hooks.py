@@ -65,11 +65,13 @@ class Before:
         layer: index of the layer.
         place: its index among the layers that have a router.
         module: the attention module.
-        router: of the layer.
+        router: returns that of the layer, which may be exchanged.
         in_force: of the model.
     """
 
-    def __init__(self, layer: int, place: int, module: nn.Module, router: Router, in_force: InForce) -> None:
+    def __init__(
+        self, layer: int, place: int, module: nn.Module, router: Callable[[], Router], in_force: InForce
+    ) -> None:
         self.layer = layer
         self.router = router
         self.in_force = in_force
@@ -85,14 +87,14 @@ class Before:
             FocusError: a mask, a cache or a rule that this routing does not take.
         """
         module.__dict__.pop(PENDING, None)  # left by a call that failed
-        router, routing = self.router, self.in_force.routing
+        routing = self.in_force.routing
         if routing.mode == "off":
             return
         given = extra = kwargs
         if args:  # decoder layers of Transformers name everything, and binding takes its time in decoding
             given = self.signature.bind_partial(*args, **kwargs).arguments
             extra = given.get("kwargs", {})
-        hidden_states = given["hidden_states"]
+        router, hidden_states = self.router(), given["hidden_states"]
         attention_mask = given.get("attention_mask", extra.get("attention_mask"))
         past = given_cache(given, extra)
         narrow, sliding_window = None, self.sliding_window

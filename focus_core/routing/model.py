@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ class FocusModel(nn.Module):
         for parameter, _ in self._base_flags:
             parameter.requires_grad_(False)
         for place, (layer, module) in enumerate(modules.items()):
-            before = Before(layer, place, module, self.router(layer), self._in_force)
+            before = Before(layer, place, module, partial(self.router, layer), self._in_force)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(module.register_forward_hook(after))
         self.model.set_attn_implementation(NAME)
