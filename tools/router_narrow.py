@@ -8,24 +8,18 @@ import narrow_speeds
 from benchmark_card import RETRIEVAL, pairs
 from cards import listed, read, read_if_there, table
 from frontier_kinds import LONG, RECORD, blocks_at, there
+from frontier_kinds import QWEN as QWEN_RECORD
 from router_texts import Row, base, beside, book_table, facts
 
 from focus_core.frontier.kinds.means import blocks_of, lengths_of
 
 NARROW = "smollm2-135m-narrow64"
 QWEN = "qwen2.5-coder-0.5b-narrow64"
-QWEN_RECORD = "frontier-qwen.json"
 
 
 def narrow_card() -> str:
     """The card of the default routers, whose groups are fitted and not trained."""
-    return _card(
-        NARROW,
-        "The default. ",
-        ("", "--kinds held-out/"),
-        measured(),
-        limits(),
-    )
+    return _card(NARROW, "The default. ", ("", "--kinds held-out/"), measured(), limits())
 
 
 def qwen_card() -> str:

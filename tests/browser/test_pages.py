@@ -140,6 +140,7 @@ def test_a_chart_is_exported_with_where_it_comes_from(open_page):
     sentence = page.get_by_text(re.compile(r"Layer 7: [\d.]+% of the causal pairs are kept"))
     sentence.wait_for()
     page.get_by_text("Table and downloads").click()
+    page.locator("[data-test-script-state=notRunning]").wait_for(state="attached")  # or the click may be lost
     with page.expect_download() as download:
         page.get_by_role("button", name="CSV", exact=True).click()
     with Path(download.value.path()).open(encoding="utf-8-sig", newline="") as file:

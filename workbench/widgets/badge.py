@@ -30,19 +30,14 @@ def provenance_badge(trace: Trace, text_name: str, states: str) -> None:
             color="gray",
             help="Model and the hash that identifies its weights.",
         )
-        if provenance.trained and not provenance.base_matches:
+        if provenance.trained:
+            own = provenance.base_matches
             st.badge(
-                f"routers {plain(provenance.routers)} @ {provenance.routers_hash} · {made} · other weights",
-                icon=":material/warning:",
-                color="orange",
-                help=f"These routers {OTHER_WEIGHTS}",
-            )
-        elif provenance.trained:
-            st.badge(
-                f"routers {plain(provenance.routers)} @ {provenance.routers_hash} · {made}",
-                icon=":material/check:",
-                color="green",
-                help="Saved routers and the hash of their weights.",
+                f"routers {plain(provenance.routers)} @ {provenance.routers_hash} · {made}"
+                f"{'' if own else ' · other weights'}",
+                icon=":material/check:" if own else ":material/warning:",
+                color="green" if own else "orange",
+                help="Saved routers and the hash of their weights." if own else f"These routers {OTHER_WEIGHTS}",
             )
         else:
             st.badge(
