@@ -28,18 +28,23 @@ def routed(config=NARROW):
 
 
 @pytest.mark.parametrize(
-    ("ratios", "expected"),
+    ("ratios", "steps", "expected"),
     [
-        ((0.9, 0.8), 32),
-        ((1.1, 0.8), 64),
-        ((0.9, 1.1), 256),
-        ((1.2, 1.1), 256),
-        ((1.0, 1.0), 32),
+        ((0.9, 0.8), (0.9, 0.8), 32),
+        ((1.1, 0.8), (0.9, 0.8), 64),
+        ((0.9, 1.1), (0.9, 0.8), 256),
+        ((1.2, 1.1), (0.9, 0.8), 256),
+        ((1.0, 1.0), (1.1, 1.1), 32),
+        ((0.9, 0.8), (1.2, 1.1), 64),
+        ((0.9, 0.8), (1.0, 1.2), 256),
     ],
 )
-def test_choosing_begins_where_it_is_faster_at_every_longer_length(monkeypatch, ratios, expected):
-    found = iter(ratios)
-    monkeypatch.setattr(module, "_ratio", lambda *_: next(found))
+def test_choosing_begins_where_reading_is_faster_at_every_longer_length_and_writing_hardly_slower(
+    monkeypatch, ratios, steps, expected
+):
+    read, written = iter(ratios), iter(steps)
+    monkeypatch.setattr(module, "_ratio", lambda *_: next(read))
+    monkeypatch.setattr(module, "_step_ratio", lambda *_: next(written))
     assert crossover(routed()) == expected
 
 
@@ -50,7 +55,9 @@ def test_it_is_measured_once_and_again_when_asked_or_when_the_file_is_damaged(mo
     first = crossover(focus)
     assert first in (32, 64, 256) and len(measured) == 2
     (rule,) = json.loads(crossover_file().read_text())["rules"].values()
-    assert rule["full_below"] == first and set(rule["points"]) == {"32", "64"} and min(rule["points"].values()) > 0
+    assert rule["full_below"] == first and all(
+        set(rule[kind]) == {"32", "64"} and min(rule[kind].values()) > 0 for kind in ("points", "steps")
+    )
 
     assert crossover(focus) == first and len(measured) == 2
     crossover(focus, again=True)
@@ -63,6 +70,7 @@ def test_it_is_measured_once_and_again_when_asked_or_when_the_file_is_damaged(mo
 def test_other_settings_and_threads_have_rules_of_their_own(monkeypatch):
     focus, measured = routed(), []
     monkeypatch.setattr(module, "_ratio", lambda *_: measured.append(1) or 0.5)
+    monkeypatch.setattr(module, "_step_ratio", lambda *_: 0.5)
     crossover(focus)
     with focus.routing("hard", read_share=0.5):
         crossover(focus)
