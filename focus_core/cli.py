@@ -40,6 +40,8 @@ MOVED = {
     "lora": "focus lora is now: focus reproduce lora, with the same options; see focus reproduce --help.",
 }
 """Old names of commands, and the sentence that answers them."""
+SPINS = "2000"
+"""Turns of a loop for which a thread of GNU OpenMP waits for work before it sleeps; PyTorch alone: 300,000."""
 NO_MEMORY = "There is not enough memory for this: choose shorter lengths, less text at once, or a smaller model."
 
 
@@ -99,6 +101,20 @@ class _OneSentencePerError(TyperGroup):
         raise typer.Exit(code)
 
 
+def wait_briefly(command: str | None) -> None:
+    """Have the threads of PyTorch wait for each other briefly, so that another busy process does not hold them up.
+
+    Only where nothing was set and PyTorch is not imported yet. The app has its own rule, and `focus bench` measures
+    what a program gets that sets nothing.
+    https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
+
+    Args:
+        command: the one that is called.
+    """
+    if command not in ("app", "bench") and "torch" not in sys.modules and "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+
+
 def _asks_for_help(error: Exception) -> bool:
     """Whether a group of commands was called without one, which shows its help."""
     return type(error).__name__ == "NoArgsIsHelpError"
@@ -148,6 +164,7 @@ app = typer.Typer(
 
 @app.callback()
 def main(
+    ctx: typer.Context,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show where in the code an error arose.")] = False,
 ) -> None:
     """Learned sparse attention for pretrained language models.
@@ -158,6 +175,7 @@ def main(
 
     Exit status: 0 done, 2 wrong input (one sentence names it), 130 stopped.
     """
+    wait_briefly(ctx.invoked_subcommand)
 
 
 app.command("fetch", cls=FocusCommand)(fetch)

@@ -65,6 +65,25 @@ def test_help_loads_neither_torch_nor_streamlit():
     assert result.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    ("command", "given", "expected"),
+    [
+        ("fit", {}, cli.SPINS),
+        ("bench", {}, None),
+        ("app", {}, None),
+        ("fit", {"OMP_WAIT_POLICY": "active"}, None),
+        ("fit", {"GOMP_SPINCOUNT": "7"}, "7"),
+    ],
+)
+def test_threads_wait_briefly_unless_told_or_measured(command, given, expected):
+    code = "import os; from focus_core.cli import wait_briefly; wait_briefly({!r}); print(os.environ.get('GOMP_SPINCOUNT'))"
+    rest = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    done = subprocess.run(
+        [sys.executable, "-c", code.format(command)], capture_output=True, text=True, check=True, env=rest | given
+    )
+    assert done.stdout.strip() == str(expected)
+
+
 def test_fetch_prints_json_and_nothing_else(default_model):
     result = focus("fetch", "--json")
     found = json.loads(result.stdout)
