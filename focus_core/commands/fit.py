@@ -74,11 +74,11 @@ def fit(
     one measures what every head loses where it reads the pages whose
     summaries err by more than several thresholds, and gives each head its
     own. A backward pass says how much an error of each layer counts. In
-    blocks of 8,192 tokens, and of 32,768 where the model has as many
-    positions, pages are counted, so that longer texts keep the same share
-    of their pairs. The KL to expect is printed; focus eval measures it.
-    Where it is above 0.001, smaller pages are tried. They are closer, and
-    choosing from them takes more time.
+    blocks of 8,192 tokens, and of 16,384 and 32,768 where the model has as
+    many positions, pages are counted, so that longer texts keep the same
+    share of their pairs. The KL to expect is printed; focus eval measures
+    it. Where it is above 0.001, smaller pages are tried. They are closer,
+    and choosing from them takes more time.
 
     Example: focus fit --data texts/ --out runs/narrow
     """

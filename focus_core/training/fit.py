@@ -27,7 +27,7 @@ from focus_core.training.stream import Source, documents
 SCHEMA = "focus-fit/1"
 LENGTH = 1024
 """Tokens of a block on which groups are fitted, where the model has as many positions."""
-NEED_LENGTHS = (2048, 8192, 32768)
+NEED_LENGTHS = (2048, 8192, 16384, 32768)
 """Tokens of the blocks on which need of heads is measured, where the model has as many positions; spread on the first.
 Texts of these lengths keep about the share of their pairs that is asked for."""
 PAGE_SIZES = (16, 8)
