@@ -51,22 +51,24 @@ def resumed(
     *,
     save: Callable[[R, Path], object],
     load: Callable[[Path], R],
+    name: str = "",
 ) -> Generator[R]:
     """The result of each piece in order: read from the folder, or worked out and written there.
 
     Every result comes from its file, so an interruption changes none.
 
     Args:
-        folder: of `unfinished`, for these pieces alone.
+        folder: of `unfinished`.
         pieces: the work.
         work: gives the results of some pieces in their order.
         save: writes a result to a file that does not exist.
         load: reads it.
+        name: of these pieces, where the folder has others.
 
     Raises:
         FocusError: a file in the folder is damaged.
     """
-    files = [folder / f"{number:08}" for number in range(len(pieces))]
+    files = [folder / f"{name}{number:08}" for number in range(len(pieces))]
     missing = [number for number, file in enumerate(files) if not file.exists()]
     with closing(work([pieces[number] for number in missing])) as results:
         for file in files:

@@ -80,6 +80,8 @@ def fit(
     it. Where it is above 0.001, smaller pages are tried. They are closer,
     and choosing from them takes more time.
 
+    Stop with Ctrl-C and repeat the command to resume.
+
     Example: focus fit --data texts/ --out runs/narrow
     """
     from focus_core.progress import terminal_progress

@@ -87,3 +87,45 @@ def test_a_short_text_is_refused(tiny_llama, tmp_path):
     path.write_text("Too short.")
     with pytest.raises(FocusError, match=r"short\.txt has \d+ tokens, and groups are fitted on blocks of 512: "):
         fit_routers(path, tmp_path / "out", model=tiny_llama)
+
+
+@pytest.mark.parametrize("by_error", [True, False])
+def test_an_interrupted_fit_goes_on_and_ends_as_one_that_was_not(tiny_llama, tmp_path, monkeypatch, by_error):
+    monkeypatch.setattr("focus_core.training.fit.NEED_LENGTHS", (128, 400))
+    monkeypatch.setenv("FOCUS_RUNS", str(tmp_path / "runs"))
+    for name in ("one.txt", "two.txt"):
+        (tmp_path / name).write_text(TEXT + name)
+    texts, config = [tmp_path / "one.txt", tmp_path / "two.txt"], narrow_config(
+        num_groups=8, window=16, page_size=4, chunk=8, by_error=by_error
+    )  # fmt: skip
+
+    def fit(out, stop=None):
+        """The steps that were measured, each with the share done; interrupted at the stop-th."""
+        steps = []
+
+        def told(what, share):
+            if stop is not None and len(steps) == stop:
+                raise KeyboardInterrupt
+            steps.append((what, round(share, 3)))
+
+        fit_routers(texts, tmp_path / out, model=tiny_llama, config=config, tokens=1024, progress=told)
+        return steps
+
+    whole = fit("whole")
+    assert len(set(whole)) == len(whole) > 4
+    for stop in (1, 5, 4, 11, 8, 4) if by_error else (1, 5, 4):
+        with pytest.raises(KeyboardInterrupt):
+            fit("parts", stop)
+        assert not (tmp_path / "parts" / "training.json").exists()
+    left = fit("parts")
+    assert set(left) < set(whole) and left == whole[-len(left) :]
+    hashes = []
+    for out in ("whole", "parts"):
+        focus = FocusModel.from_pretrained(tiny_llama.model, tmp_path / out)
+        hashes.append(routers_hash(focus.routers))
+        focus.detach()
+    assert hashes[0] == hashes[1]
+    assert json.loads((tmp_path / "parts" / "training.json").read_text()).get("expected") == json.loads(
+        (tmp_path / "whole" / "training.json").read_text()
+    ).get("expected")
+    assert not list((tmp_path / "runs").glob(".unfinished/*"))

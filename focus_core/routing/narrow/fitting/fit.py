@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,7 @@ from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel, retrofit
 from focus_core.routing.narrow.fitting.layers import layer_weights, probed
+from focus_core.routing.narrow.fitting.passes import Kept
 from focus_core.routing.narrow.fitting.spread import fit_spread
 from focus_core.routing.narrow.fitting.thresholds import lower_thresholds, plan_thresholds
 from focus_core.routing.routers import ROUTERS
@@ -42,6 +44,7 @@ def fit_narrow(
     one_threshold: bool = False,
     page_sizes: Sequence[int] = (),
     seed: int = 0,
+    folder: Path | None = None,
     on_expected: Callable[[int | None, dict[float, float]], None] | None = None,
     progress: Progress = silent,
 ) -> FocusModel:
@@ -62,6 +65,7 @@ def fit_narrow(
         page_sizes: with `by_error`, pages to try in this order until no more KL than `KL_ENOUGH` is expected at
             `read_share`; the routers have the last that was tried. That of the settings alone when empty.
         seed: of k-means.
+        folder: of `focus_core.unfinished.unfinished`, for a fit that resumes: what it measured is not measured again.
         on_expected: with `by_error`, told a page size and what `plan_thresholds` returns with it: the KL to expect at
             each mean share. Called for each page size that was tried.
         progress: told the share done.
@@ -94,27 +98,36 @@ def fit_narrow(
         potentials = even_potentials(router(keys[None]).cpu()) / config.temperature
         router.potential.copy_(potentials.half())
 
-    untouched = Rule(attend_fully, hard_groups)
-    ids = torch.from_numpy(blocks).to(model.device)
-    try:
+    def groups() -> dict[str, Tensor]:
+        untouched = Rule(attend_fully, hard_groups)
         with torch.inference_mode(), focus.routing("hard", rule=untouched), focus.observe(fit):
-            focus.model.base_model(input_ids=ids, use_cache=False)
+            focus.model.base_model(input_ids=torch.from_numpy(blocks).to(model.device), use_cache=False)
+        return focus.routers.state_dict()
+
+    def weights() -> dict[str, Tensor]:
+        by_layer = layer_weights(focus, probed(need[0]), progress=progress)
+        return {str(layer): torch.tensor(weight, dtype=torch.float64) for layer, weight in by_layer.items()}
+
+    all_pages = kept = Kept(folder)
+    try:
+        focus.routers.load_state_dict(all_pages.one("groups", groups))
         by_layer: dict[int, float] | None = None
         for page_size in page_sizes or (config.page_size,):
             focus.resettle(page_size=page_size)
+            kept = Kept(folder, page_size)
             if config.count_spread:
-                fit_spread(focus, need[0], progress=progress)
+                fit_spread(focus, need[0], kept=kept, progress=progress)
             if not config.by_error:
                 break
             if by_layer is None and not one_threshold:  # hardly another with other pages, and a backward pass
-                by_layer = layer_weights(focus, probed(need[0]), progress=progress)
-            expected = plan_thresholds(focus, need[0], by_layer, progress=progress)
+                by_layer = {int(layer): float(weight) for layer, weight in all_pages.one("layers", weights).items()}
+            expected = plan_thresholds(focus, need[0], by_layer, kept=kept, progress=progress)
             if expected and on_expected is not None:
                 on_expected(page_size, expected)
             if not expected or at_share(expected, config.read_share or 0.0) <= KL_ENOUGH:
                 break
         if config.by_error:
-            lower_thresholds(focus, need[1:], progress=progress)
+            lower_thresholds(focus, need[1:], kept=kept, progress=progress)
     except BaseException:  # a fit that was stopped leaves no routers behind
         focus.detach()
         raise

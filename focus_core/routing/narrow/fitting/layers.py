@@ -18,6 +18,7 @@ from focus_core.routing.narrow.fitting.changes import (
     relative_squares,
 )
 from focus_core.routing.narrow.fitting.gradients import calls_with_gradients
+from focus_core.routing.narrow.fitting.passes import reading_layers
 from focus_core.routing.rules import AttentionCall
 
 PROBED, PROBED_BLOCKS = (0.02, 0.05, 0.13), 8
@@ -43,7 +44,7 @@ def layer_weights(
         seed: of the drawn predictions.
         progress: told the share done.
     """
-    layers = [layer for layer, window in zip(focus.layers, focus.sliding_windows) if window is None]
+    layers = reading_layers(focus)
     if not layers:
         return {}
     moved, errors = dict.fromkeys(layers, 0.0), dict.fromkeys(layers, 0.0)

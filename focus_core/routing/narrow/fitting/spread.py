@@ -6,7 +6,6 @@ says. How much more depends on how the queries of a head lie to its keys, so it 
 
 from __future__ import annotations
 
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from focus_core.attention import AttentionOutput
 from focus_core.attention.reference import attention_logits
 from focus_core.progress import Progress, silent
 from focus_core.routing.model import FocusModel
+from focus_core.routing.narrow.fitting.passes import FRESH, Kept, measured_calls
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.reads import BlockRead, blocks_read
-from focus_core.routing.rules import AttentionCall, Rule, attend_fully, hard_groups
+from focus_core.routing.rules import AttentionCall
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -32,15 +31,16 @@ EVERY = 4
 """One query of so many is taken: neighbours have much the same pages before them."""
 
 
-def fit_spread(focus: FocusModel, blocks: np.ndarray, *, progress: Progress = silent) -> None:
+def fit_spread(focus: FocusModel, blocks: np.ndarray, *, kept: Kept = FRESH, progress: Progress = silent) -> None:
     """Store in the routers the weights that bring summaries closest to what they stand for.
 
     Args:
         focus: narrow routers with `count_spread`, their groups fitted.
         blocks: (N, T) int64 token ids of broad text, longer than the window.
+        kept: what this fit measured before.
         progress: told the share done.
     """
-    for layer, slopes in slopes_of_spread(focus, blocks, progress=progress).items():
+    for layer, slopes in slopes_of_spread(focus, blocks, kept=kept, progress=progress).items():
         stored: Any = focus.router(layer).spread
         stored.copy_(least(slopes))
 
@@ -58,7 +58,7 @@ def least(slopes: Float[Tensor, "Hq S"]) -> Float[Tensor, " Hq"]:
 
 
 def slopes_of_spread(
-    focus: FocusModel, blocks: np.ndarray, *, progress: Progress = silent
+    focus: FocusModel, blocks: np.ndarray, *, kept: Kept = FRESH, progress: Progress = silent
 ) -> dict[int, Float[Tensor, "Hq S"]]:
     """Slopes of the divergence of summaries at the `TRIED` weights, by layer.
 
@@ -70,24 +70,17 @@ def slopes_of_spread(
     Args:
         focus: narrow routers.
         blocks: (N, T) int64 token ids.
+        kept: what this fit measured before.
         progress: told the share done.
     """
-    layers = [layer for layer, window in zip(focus.layers, focus.sliding_windows) if window is None]
     slopes: dict[int, Tensor] = {}
-    calls = count()
-
-    def attend(call: AttentionCall) -> AttentionOutput:
-        if call.layer in layers:
-            progress("Fitting how much spread counts", next(calls) / (len(blocks) * len(layers)))
-            slopes[call.layer] = slopes.get(call.layer, 0) + _slopes(call)
-        return attend_fully(call)
-
-    rule = Rule(attend, hard_groups)
-    ids = torch.from_numpy(blocks).to(focus.model.device)
-    alike: dict[str, Any] = {"count_spread": False, "by_error": False}
-    with torch.inference_mode(), focus.routing("hard", rule=rule, **alike):
-        for row in ids:
-            focus.model.base_model(input_ids=row[None], use_cache=False)
+    passes = measured_calls(
+        focus, blocks, lambda call, _: {"slopes": _slopes(call)}, name="spread", label="Fitting how much spread counts",
+        kept=kept, progress=progress, count_spread=False, by_error=False,
+    )  # fmt: skip
+    for found in passes:
+        for layer, own in found.items():
+            slopes[layer] = slopes.get(layer, 0) + own["slopes"]
     return slopes
 
 

@@ -29,11 +29,12 @@ from focus_core.routing.narrow.fitting.changes import (
     read_with,
     relative_squares,
 )
+from focus_core.routing.narrow.fitting.passes import FRESH, Kept, measured_calls, reading_layers
 from focus_core.routing.narrow.fitting.plan import Plan, plan_levels
 from focus_core.routing.narrow.reading import log_errors, variance
 from focus_core.routing.narrow.reads import CHUNKS_AT_ONCE, blocks_read, near_logsumexp
 from focus_core.routing.routers.narrow import EVERYTHING, MEANS, NOTHING
-from focus_core.routing.rules import AttentionCall, Rule, attend_fully, hard_groups
+from focus_core.routing.rules import AttentionCall
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -67,6 +68,7 @@ def plan_thresholds(
     blocks: np.ndarray,
     by_layer: Mapping[int, float] | None,
     *,
+    kept: Kept = FRESH,
     progress: Progress = silent,
 ) -> dict[float, float]:
     """Measure what each query head loses, and store its threshold for every mean share in the routers.
@@ -79,6 +81,7 @@ def plan_thresholds(
         focus: narrow routers with `by_error`, their groups fitted.
         blocks: (N, T) int64 token ids of broad text, longer than the window. They decide how heads differ.
         by_layer: what `layer_weights` returns. None for one threshold for all heads: nothing is measured but pairs.
+        kept: what this fit measured before.
         progress: told the share done.
     """
     stored = _stored(focus)
@@ -86,28 +89,31 @@ def plan_thresholds(
         return {}
     if by_layer is None:
         none = np.array([NOTHING if mean <= 0 else EVERYTHING if mean >= 1 else 0.0 for mean in MEANS])
-        read = errors_of_pages(focus, blocks, progress=progress)
+        read = errors_of_pages(focus, blocks, kept=kept, progress=progress)
         same = none + _shifts(read, np.repeat(none[:, None], len(read.above), 1), (-2, -1))
         for thresholds in stored:
             thresholds.copy_(torch.from_numpy(same)[:, None])
         return {}
-    plan = _planned(focus, blocks, by_layer, progress)
+    plan = _planned(focus, blocks, by_layer, kept, progress)
     for thresholds, own in zip(stored, torch.from_numpy(plan.levels).chunk(len(stored), 1)):
         thresholds.copy_(own)  # everywhere alike, as yet
     return dict(zip(MEANS, (plan.error_sums / blocks.shape[1]).tolist()))
 
 
-def lower_thresholds(focus: FocusModel, texts: Sequence[np.ndarray], *, progress: Progress = silent) -> None:
+def lower_thresholds(
+    focus: FocusModel, texts: Sequence[np.ndarray], *, kept: Kept = FRESH, progress: Progress = silent
+) -> None:
     """Lower all thresholds alike, until longer texts keep each mean share of their pairs.
 
     Args:
         focus: narrow routers after `plan_thresholds`; `FocusConfig.shares_at` has the `places_of` all lengths.
         texts: longer ones than those that were planned for, shorter ones first: (N, T) int64 token ids for each length.
+        kept: what this fit measured before.
         progress: told the share done.
     """
     stored, places = _stored(focus), focus.config.shares_at
     for last, blocks in zip(count(2, 2), texts if stored else ()):
-        read = errors_of_pages(focus, blocks, progress=progress)
+        read = errors_of_pages(focus, blocks, kept=kept, progress=progress)
         before = torch.cat([thresholds[last] for thresholds in stored], -1)
         shifts = torch.tensor(_shifts(read, before.double().cpu().numpy(), places[last - 2 : last]))
         for thresholds in stored:
@@ -127,19 +133,22 @@ def places_of(lengths: Sequence[int], window: int) -> tuple[int, ...]:
 
 def _stored(focus: FocusModel) -> list[Any]:
     """Thresholds in the routers of the layers that read pages, to be written."""
-    layers = zip(focus.layers, focus.sliding_windows)
-    return [focus.router(layer).thresholds for layer, window in layers if window is None]
+    return [focus.router(layer).thresholds for layer in reading_layers(focus)]
 
 
-def _planned(focus: FocusModel, blocks: np.ndarray, by_layer: Mapping[int, float], progress: Progress) -> Plan:
+def _planned(
+    focus: FocusModel, blocks: np.ndarray, by_layer: Mapping[int, float], kept: Kept, progress: Progress
+) -> Plan:
     """Thresholds of all heads, layer by layer, that make the sum of errors least, for each of the `MEANS`."""
-    found = head_costs(focus, blocks, progress=progress)
+    found = head_costs(focus, blocks, kept=kept, progress=progress)
     errors = np.concatenate([found[layer].errors * by_layer[layer] for layer in sorted(found)])
     pairs = np.concatenate([found[layer].pairs for layer in sorted(found)])
     return plan_levels(errors, pairs, LEVELS, np.array(MEANS) * pairs[:, -1].sum())
 
 
-def head_costs(focus: FocusModel, blocks: np.ndarray, *, progress: Progress = silent) -> dict[int, Measured]:
+def head_costs(
+    focus: FocusModel, blocks: np.ndarray, *, kept: Kept = FRESH, progress: Progress = silent
+) -> dict[int, Measured]:
     """What each query head loses and reads at the `LEVELS`, means over blocks, by layer.
 
     The error of a head is the squared difference that its reading makes to the hidden states which the layer adds to,
@@ -150,22 +159,14 @@ def head_costs(focus: FocusModel, blocks: np.ndarray, *, progress: Progress = si
     Args:
         focus: narrow routers.
         blocks: (N, T) int64 token ids.
+        kept: what this fit measured before.
         progress: told the share done.
     """
-    layers = [layer for layer, window in zip(focus.layers, focus.sliding_windows) if window is None]
-    found: dict[int, Measured] = {}
-    ids = torch.from_numpy(blocks).to(focus.model.device)
-    with torch.inference_mode(), entering_states(focus) as streams:
-        outputs = output_projections(focus, ids[:1, :8])
+    with torch.inference_mode():
+        outputs = output_projections(focus, torch.from_numpy(blocks[:1, :8]).to(focus.model.device))
+    with entering_states(focus) as streams:
 
-        def attend(call: AttentionCall) -> AttentionOutput:
-            if call.layer not in layers:
-                return attend_fully(call)
-            progress(
-                f"Measuring what each head reads in {ids.shape[1]:,} tokens", next(calls) / (len(ids) * len(layers))
-            )
-            full = attend_fully(call)
-
+        def measure(call: AttentionCall, full: AttentionOutput) -> dict[str, Tensor]:
             def cost(level: float) -> tuple[Tensor, Tensor, Tensor]:
                 """Errors, kept and all distant pairs of the heads; only one output is held at a time."""
                 read = _read_above(call, level)
@@ -175,15 +176,15 @@ def head_costs(focus: FocusModel, blocks: np.ndarray, *, progress: Progress = si
 
             errors, kept, distant = zip(*(cost(level) for level in LEVELS[:-1]))
             columns = (*errors, torch.zeros_like(errors[0])), (*kept, distant[0])
-            own = Measured(*(torch.stack(each, -1).cpu().numpy() / len(ids) for each in columns))
-            before = found.get(call.layer)
-            found[call.layer] = own if before is None else Measured(*(a + b for a, b in zip(before, own)))
-            return full
+            return dict(zip(Measured._fields, (torch.stack(each, -1) for each in columns)))
 
-        calls = count()
-        with focus.routing("hard", rule=Rule(attend, hard_groups)):
-            for row in ids:
-                focus.model.base_model(input_ids=row[None], use_cache=False)
+        label = f"Measuring what each head reads in {blocks.shape[1]:,} tokens"
+        found: dict[int, Measured] = {}
+        for text in measured_calls(focus, blocks, measure, name="heads", label=label, kept=kept, progress=progress):
+            for layer, parts in text.items():
+                own = Measured(*(parts[each].numpy() / len(blocks) for each in Measured._fields))
+                before = found.get(layer)
+                found[layer] = own if before is None else Measured(*(a + b for a, b in zip(before, own)))
     return found
 
 
@@ -208,34 +209,28 @@ class Read(NamedTuple):
     above: Float[np.ndarray, "heads U E"]
 
 
-def errors_of_pages(focus: FocusModel, blocks: np.ndarray, *, progress: Progress = silent) -> Read:
+def errors_of_pages(focus: FocusModel, blocks: np.ndarray, *, kept: Kept = FRESH, progress: Progress = silent) -> Read:
     """How many pairs are with pages above an error, under the untouched model's states.
 
     Args:
         focus: narrow routers.
         blocks: (N, T) int64 token ids.
+        kept: what this fit measured before.
         progress: told the share done.
     """
-    layers = [layer for layer, window in zip(focus.layers, focus.sliding_windows) if window is None]
-    ids, length = torch.from_numpy(blocks).to(focus.model.device), blocks.shape[1]
-    above: dict[int, Tensor] = {}
-    calls = count()
-
-    def attend(call: AttentionCall) -> AttentionOutput:
-        if call.layer in layers:
-            progress(f"Counting pages of {length:,} tokens by error", next(calls) / (len(ids) * len(layers)))
-            above[call.layer] = above.get(call.layer, 0) + _above(call) / len(ids)
-        return attend_fully(call)
-
-    with torch.inference_mode(), focus.routing("hard", rule=Rule(attend, hard_groups)):
-        for row in ids:
-            focus.model.base_model(input_ids=row[None], use_cache=False)
+    length, above = blocks.shape[1], dict.fromkeys(reading_layers(focus), 0.0)
+    passes = measured_calls(
+        focus, blocks, lambda call, _: {"above": _above(call)}, name=f"above-{length}", kept=kept,
+        label=f"Counting pages of {length:,} tokens by error", progress=progress,
+    )  # fmt: skip
+    for text in passes:
+        above = {layer: before + text[layer]["above"].numpy() / len(blocks) for layer, before in above.items()}
     reading = reading_of(focus.config, focus.config.top_k, share=0.0)
     query = torch.arange(length)
     beyond, already = (query - reading.window).clamp(min=0).double(), reading.already(query, reading.borders(query))
     pieces = beyond.split(_piece(length, reading.chunk))
-    found = torch.cat([above[layer] for layer in layers]).cpu().numpy()
-    return Read(np.array([float(piece.mean()) for piece in pieces]), float(already.sum()), float(beyond.sum()), found)
+    sizes = np.array([float(piece.mean()) for piece in pieces])
+    return Read(sizes, float(already.sum()), float(beyond.sum()), np.concatenate(list(above.values())))
 
 
 def _piece(length: int, chunk: int) -> int:
