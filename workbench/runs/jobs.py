@@ -254,11 +254,14 @@ def _apart() -> dict[str, Any]:
 
 
 def _process(folder: Path) -> psutil.Process | None:
-    """The living process of a job. Its time of birth tells it from a later one of the same number."""
+    """The living process of a job. A later one of the same number was born at another time, and for another folder.
+
+    Either tells them apart: the time of birth moves when the clock is set, and a command can be hidden.
+    """
     try:
         known = _load(folder / PROCESS)
         process = psutil.Process(int(known["pid"]))
-        same = abs(process.create_time() - float(known["born"])) < 1
+        same = abs(process.create_time() - float(known["born"])) < 1 or str(folder) in process.cmdline()
         return process if same and process.status() != psutil.STATUS_ZOMBIE else None
     except (OSError, ValueError, KeyError, TypeError, psutil.Error):
         return None
@@ -278,15 +281,18 @@ def _read(folder: Path) -> Job | None:
 
 def _state(folder: Path) -> str:
     if _process(folder) is not None:  # asked before the outcome is read: the process writes it last
-        with contextlib.suppress(OSError, ValueError):
-            if _load(folder / PROCESS).get("stopping"):
-                return STOPPING
-        return RUNNING
+        return STOPPING if _told_to_stop(folder) else RUNNING
     try:
         status = _load(folder / OUTCOME)["status"]
     except (OSError, ValueError, KeyError):
-        return LOST
+        return STOPPED if _told_to_stop(folder) else LOST  # one that was stopped while it started writes nothing
     return {0: FINISHED, _INTERRUPTED: STOPPED}.get(status, FAILED)
+
+
+def _told_to_stop(folder: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return bool(_load(folder / PROCESS).get("stopping"))
+    return False
 
 
 def _known(folder: Path) -> Job:

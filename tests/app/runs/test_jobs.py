@@ -105,6 +105,16 @@ def test_a_process_of_the_same_number_born_later_is_another(runs):
     (folder / "process.json").unlink()
 
 
+def test_a_run_goes_on_whatever_the_clock_is_set_to(runs):
+    job = sleeper("long")
+    file = job.folder / "process.json"
+    known = json.loads(file.read_text())
+    file.write_text(json.dumps(known | {"born": known["born"] - 3600}))
+    assert jobs.find("long").state == jobs.RUNNING
+    jobs.stop(job)  # while it starts, and writes no outcome yet
+    assert wait("long", lambda job: not job.is_alive).state == jobs.STOPPED
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 9}', '{"format": 1, "arguments": []}'])
 def test_damaged_folders_are_no_jobs(runs, content):
     folder = jobs.new_folder("damaged")
