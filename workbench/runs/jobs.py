@@ -31,9 +31,9 @@ from focus_core.errors import FocusError
 from focus_core.files import write_atomic
 from focus_core.resources import runs_dir
 from focus_core.routing.storage import CONFIG
-from workbench.runs.worker import JOB, OUTCOME, TEXT
+from workbench.runs.worker import JOB, OUTCOME, PROCESS, TEXT, told_to_stop
 
-PROCESS, LOG = "process.json", "log.txt"
+LOG = "log.txt"
 RUNNING, STOPPING, FINISHED, STOPPED, FAILED, LOST = "running", "stopping", "finished", "stopped", "failed", "lost"
 """States of a job. "lost" means that its process is gone and wrote no outcome: killed, or the machine restarted."""
 RUN = "run:"
@@ -228,7 +228,8 @@ def _launch(folder: Path) -> None:
                     f"{busy.name} is still running, and only one training, measurement or report runs at a time: "
                     "wait for it or stop it."
                 )
-            (folder / OUTCOME).unlink(missing_ok=True)
+            for old in (OUTCOME, PROCESS):
+                (folder / old).unlink(missing_ok=True)
             root = str(Path(__file__).resolve().parents[2])
             path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
             with (folder / LOG).open("ab") as log:
@@ -281,18 +282,12 @@ def _read(folder: Path) -> Job | None:
 
 def _state(folder: Path) -> str:
     if _process(folder) is not None:  # asked before the outcome is read: the process writes it last
-        return STOPPING if _told_to_stop(folder) else RUNNING
+        return STOPPING if told_to_stop(folder) else RUNNING
     try:
         status = _load(folder / OUTCOME)["status"]
     except (OSError, ValueError, KeyError):
-        return STOPPED if _told_to_stop(folder) else LOST  # one that was stopped while it started writes nothing
+        return STOPPED if told_to_stop(folder) else LOST  # one that was stopped while it started writes nothing
     return {0: FINISHED, _INTERRUPTED: STOPPED}.get(status, FAILED)
-
-
-def _told_to_stop(folder: Path) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        return bool(_load(folder / PROCESS).get("stopping"))
-    return False
 
 
 def _known(folder: Path) -> Job:

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from focus_core.files import write_atomic
 from focus_core.reading import read_json
+from focus_core.schema import table
 
-JOB, OUTCOME, TEXT = "job.json", "outcome.json", "text"
-"""Files of a job's folder: the task, the outcome, and the copy of the user's text while it is needed."""
+JOB, PROCESS, OUTCOME, TEXT = "job.json", "process.json", "outcome.json", "text"
+"""Files of a job's folder: the task, its process, the outcome, and the copy of the user's text while it is needed."""
 
 _FAILED, _INTERRUPTED = 1, 130
 
@@ -32,6 +33,8 @@ def main(folder: Path) -> int:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.default_int_handler)
     try:
+        if told_to_stop(folder):  # by a signal that was ignored before these lines
+            raise KeyboardInterrupt
         arguments = read_json(folder / JOB)["arguments"]
         _choose_waiting(arguments[0])
         status = _run(arguments)
@@ -42,6 +45,14 @@ def main(folder: Path) -> int:
     with contextlib.suppress(OSError):  # a full disk: the job then counts as lost
         write_atomic(folder / OUTCOME, json.dumps({"status": status}))
     return status
+
+
+def told_to_stop(folder: Path) -> bool:
+    """Whether the app asked the job to end, which it notes before it sends the signal."""
+    try:
+        return bool(read_json(folder / PROCESS, table()).get("stopping"))
+    except (OSError, ValueError):
+        return False
 
 
 def _choose_waiting(command: str) -> None:

@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import stat
+import sys
 import time
 
 import psutil
@@ -111,8 +113,20 @@ def test_a_run_goes_on_whatever_the_clock_is_set_to(runs):
     known = json.loads(file.read_text())
     file.write_text(json.dumps(known | {"born": known["born"] - 3600}))
     assert jobs.find("long").state == jobs.RUNNING
-    jobs.stop(job)  # while it starts, and writes no outcome yet
-    assert wait("long", lambda job: not job.is_alive).state == jobs.STOPPED
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to ignore")
+@pytest.mark.parametrize("ignored", [True, False])
+def test_a_run_that_is_stopped_while_it_starts_is_stopped(runs, ignored):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
+    try:
+        job = sleeper("long")  # its process ignores what this one does, until it says otherwise
+    finally:
+        signal.signal(signal.SIGINT, before)
+    jobs.stop(job)
+    job = wait("long", lambda job: not job.is_alive)
+    assert job.state == jobs.STOPPED and job.is_resumable
+    assert jobs.resume(job).state == jobs.RUNNING
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 9}', '{"format": 1, "arguments": []}'])
