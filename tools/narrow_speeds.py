@@ -35,18 +35,17 @@ def answer(kernel: dict[str, Any], model: dict[str, Any]) -> str:
 def switch(model: dict[str, Any]) -> str:
     """What the switch to full attention in short texts changes."""
     rows = routed(model, "prefill", "switched")
+    plain, switched = (
+        [row["speedup"] for task in ("prefill", "decode") for row in routed(model, task, routing)]
+        for routing in ("hard", "switched")
+    )
     longest = max(rows, key=lambda row: row["tokens"])
     return (
         f"With `full_below` the first {rows[0]['full_below']:,} tokens attend to everything here. Prefill of "
         f"{longest['tokens']:,} tokens is then {longest['speedup']:.2f} times as fast as the untouched model. The "
-        f"slowest case of the table is {min(switched(model)):.2f} times as fast, and "
-        f"{min(switched(model, 'hard')):.2f} times without `full_below`."
+        f"slowest case of the table is {min(switched):.2f} times as fast, and {min(plain):.2f} times without "
+        "`full_below`."
     )
-
-
-def switched(model: dict[str, Any], routing: str = "switched") -> list[float]:
-    """Speed-ups of prefill and decoding, with full attention in short texts, or with another routing."""
-    return [row["speedup"] for task in ("prefill", "decode") for row in routed(model, task, routing)]
 
 
 def missed(kernel: dict[str, Any], model: dict[str, Any], cache: dict[str, Any]) -> str:

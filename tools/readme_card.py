@@ -134,13 +134,12 @@ def _change(point: dict[str, Any], full: dict[str, Any]) -> str:
 
 
 def decoding(model: Record) -> str:
-    """One sentence on decoding, and one on the slowest case where short texts get full attention."""
-    speeds, switched = narrow_speeds.by_tokens(model, "decode"), narrow_speeds.switched(model)
+    """One sentence on decoding."""
+    speeds = narrow_speeds.by_tokens(model, "decode")
     longest = max(speeds)
     return (
         f"A token after {longest:,} others is decoded {speeds[longest]:.2f} times as fast as by the untouched model "
-        "([speed](docs/speed.md)). With full attention in short texts, as `focus generate` has it, the slowest of "
-        f"{len(switched)} cases is {min(switched):.2f} times as fast."
+        "([speed](docs/speed.md))."
     )
 
 

@@ -40,7 +40,7 @@ _RULES = table({"rules": table(values=table({"full_below": whole(0), **dict.from
 
 
 def crossover(focus: FocusModel, *, again: bool = False, progress: Progress = silent) -> int:
-    """The `full_below` with which no text takes longer than with full attention, on this machine and for this model.
+    """The `full_below` with which no text takes much longer than untouched, on this machine and for this model.
 
     Queries before it attend to everything. Reading a text and writing the next token both decide, and the later place
     counts. They are measured in some seconds, for attention of one layer on normal tensors, and read from

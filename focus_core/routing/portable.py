@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeVar
 
 import torch
+from transformers import PreTrainedModel
 
 from focus_core.cluster import Cluster, connected, in_order, spread, versions
 from focus_core.errors import FocusError
@@ -78,21 +79,24 @@ class PortableModel:
         return focus, loaded.tokenizer
 
 
+def model_key(model: PreTrainedModel, **asked: Any) -> str:
+    """A hash of everything that decides what passes of a model find, for resuming them.
+
+    Args:
+        model: whose weights and dtype count.
+        asked: what is asked of it, as `focus_core.results.run_key` takes it.
+    """
+    return run_key(**asked, model=model_hash(model), dtype=str(model.dtype), versions=versions())
+
+
 def pass_key(focus: FocusModel, **asked: Any) -> str:
-    """A hash of everything that decides what passes of a model with routers find, for resuming them.
+    """The `model_key` of a model with routers: these and their settings count, too.
 
     Args:
         focus: the model with routers.
-        asked: what is asked of it, as `focus_core.results.run_key` takes it.
+        asked: as there.
     """
-    return run_key(
-        **asked,
-        model=model_hash(focus.model),
-        dtype=str(focus.model.dtype),
-        routers=routers_hash(focus.routers),
-        config=focus.config,
-        versions=versions(),
-    )
+    return model_key(focus.model, **asked, routers=routers_hash(focus.routers), config=focus.config)
 
 
 class Job(Protocol):

@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedModel
 
-from focus_core.cluster import versions
 from focus_core.errors import FocusError
 from focus_core.locks import claims_folder
 from focus_core.models import LoadedModel, load_model
 from focus_core.models.positions import positions_of
 from focus_core.progress import Progress, silent
-from focus_core.results import record_run, run_key, text_records
+from focus_core.results import record_run, text_records
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.narrow.fitting.fit import fit_narrow
 from focus_core.routing.narrow.fitting.thresholds import places_of
-from focus_core.routing.storage import check_elsewhere, model_hash
+from focus_core.routing.portable import model_key
+from focus_core.routing.storage import check_elsewhere
 from focus_core.shipped import RECORD
 from focus_core.text import CORPUS_SUFFIXES, TooShortError, find_texts, token_blocks
 from focus_core.training.run import check_unlike
@@ -113,7 +112,7 @@ def fit_routers(
         expected.append({"page_size": page_size, "kl": [list(each) for each in sorted(kl.items())]})
 
     how |= {"on_expected": note, "seed": seed, "progress": progress}
-    with unfinished(fit_key(loaded.model, blocks=blocks, need=need, settings=report["settings"])) as folder:
+    with unfinished(model_key(loaded.model, blocks=blocks, need=need, settings=report["settings"])) as folder:
         focus = fit_narrow(loaded.model, blocks, config, need=need, folder=folder, **how)
     if expected:
         report["expected"] = expected
@@ -122,11 +121,6 @@ def fit_routers(
     finally:
         focus.detach()
     return record_run(out / RECORD, report)
-
-
-def fit_key(model: PreTrainedModel, **asked: Any) -> str:
-    """A hash of everything that decides what a fit measures, for resuming it."""
-    return run_key(**asked, model=model_hash(model), dtype=str(model.dtype), versions=versions())
 
 
 def _blocks(loaded: LoadedModel, path: Path, length: int, most: int) -> np.ndarray:
