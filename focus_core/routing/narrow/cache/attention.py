@@ -110,6 +110,7 @@ def _compiled(query: Tensor, pages: PageStore, near: Near, reading: Reading, sca
     arguments: tuple[Any, ...] = (
         query.detach().float().contiguous().numpy(),
         *pages.arrays(),
+        pages.size,
         as_array(near.keys),
         as_array(near.values),
         near.sinks,
@@ -168,7 +169,8 @@ def attend_masked(
     paged = shut.gather(-1, of_page)[..., None] + torch.where(in_page, 0.0, FAR).to(compute)[:, None, None]
     summaries = torch.where(reads | (parts.counts == 0), FAR, parts.counts.log() + beyond)
     bias = torch.cat([paged.flatten(-2), causal.expand(*reads.shape[:-1], -1), summaries], -1)
-    page_keys, page_values = pages.restored((slice(None), slice(pages.used)))
+    heads, numbers = (torch.arange(count, device=query.device) for count in (len(near.keys), pages.used))
+    page_keys, page_values = pages.restored(heads[:, None], numbers.expand(len(heads), -1))
     keys, values = (
         torch.cat([stored.flatten(1, 2).to(compute), each[:, window].to(compute), means], 1)
         for stored, each, means in (

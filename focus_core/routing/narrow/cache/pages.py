@@ -11,14 +11,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from focus_core.routing.narrow.compiled.machine.memory import COMPILED, as_array
-from focus_core.routing.narrow.compiled.storing import NewRows, Stored, add_keys, pages_opened
+from focus_core.routing.narrow.compiled.storing import NewRows, Stored, add_keys, opened, rows_together
 from focus_core.routing.narrow.summaries import key_spread
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-SPARE, GROWTH = 16, 64
+SPARE, GROWTH = 8, 64
 """Buffers grow by at least `SPARE` places, and by 1 / `GROWTH` of their length, so that few growths copy them."""
+
+_OF_ROWS = ("keys", "values", "key_scales", "value_scales")
+_OF_PAGES = ("counts", "key_sums", "value_sums", "key_squares", "spread", "groups", "starts")
 
 
 def zeros(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -30,18 +33,22 @@ def zeros(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor
 class PageStore:
     """Pages of narrow groups of all H key/value heads of one text, in buffers that grow.
 
-    A page holds up to `size` keys of one group in the order of their arrival, side by side. Pages are numbered in the
-    order in which they were opened, for each head on its own; so the pages in use come first, and those of one group
-    are in order.
+    A page holds up to `size` keys of one group in the order of their arrival. Pages are numbered in the order in which
+    they were opened, for each head on its own; so the pages in use come first, and those of one group are in order.
+
+    The rows of a page are taken a few at a time, `rows_together`, so a page with few keys takes little memory. Those
+    that are taken in one call lie side by side. Rows stay with a page when its keys are taken back.
 
     Attributes:
         size: P, keys of a page.
         num_groups: K.
         bits: 8 for keys and values that are rounded, see `rounded`; None for those that stay as they are.
-        keys: (H, N, P, D), N pages at most; beyond a page's count its rows have no meaning. int8 with 8 bits.
-        values: (H, N, P, Dv).
-        key_scales: (H, N, P) float32, of rounded rows; (H, N, 0) without.
-        value_scales: (H, N, P).
+        keys: (H, R, D), R rows at most; int8 with 8 bits.
+        values: (H, R, Dv).
+        key_scales: (H, R, 1) float32, of rounded rows; (H, R, 0) without.
+        value_scales: (H, R, 1).
+        starts: (H, N, S) int32, N pages at most, the first row of each of the S pieces of a page, -1 for those that
+            have none; rows without a key have no meaning.
         counts: (H, N) float, keys of each page; 0 from the first unused page on.
         key_sums: (H, N, D), at least float32; of keys before they are rounded, unless some were taken back.
         value_sums: (H, N, Dv).
@@ -66,10 +73,11 @@ class PageStore:
         self.length = self.used = 0
         self._dtype = key.dtype
         stored = key.dtype if bits is None else torch.int8
-        self.keys = zeros(key, heads, 0, size, key.shape[-1], dtype=stored)
-        self.values = zeros(value, heads, 0, size, value.shape[-1], dtype=stored)
-        self.key_scales = zeros(key, heads, 0, 0 if bits is None else size, dtype=torch.float32)
-        self.value_scales = zeros(key, heads, 0, 0 if bits is None else size, dtype=torch.float32)
+        self.keys = zeros(key, heads, 0, key.shape[-1], dtype=stored)
+        self.values = zeros(value, heads, 0, value.shape[-1], dtype=stored)
+        self.key_scales = zeros(key, heads, 0, 0 if bits is None else 1, dtype=torch.float32)
+        self.value_scales = zeros(key, heads, 0, 0 if bits is None else 1, dtype=torch.float32)
+        self.starts = zeros(key, heads, 0, -(-size // rows_together(size)), dtype=torch.int32)
         self.counts = zeros(key, heads, 0, dtype=compute)
         self.key_sums = zeros(key, heads, 0, key.shape[-1], dtype=compute)
         self.value_sums = zeros(key, heads, 0, value.shape[-1], dtype=compute)
@@ -81,6 +89,7 @@ class PageStore:
         # The newest page of each group, -1 without one.
         self._open = zeros(key, heads, num_groups, dtype=torch.long).fill_(-1)
         self._pages = zeros(key, heads, 1, dtype=torch.long)
+        self._taken = zeros(key, heads, 1, dtype=torch.long)
         self._arrays: tuple[np.ndarray, ...] | None = None
 
     def add(self, groups: Int[Tensor, "H n"], key: Float[Tensor, "H n D"], value: Float[Tensor, "H n Dv"]) -> None:
@@ -96,11 +105,13 @@ class PageStore:
         groups, key, value = (part.contiguous() for part in (groups, key, value))
         rows = NewRows(*map(as_array, self._rows(key, value)))
         new, keys, values = map(as_array, (groups, key, value))
-        members, newest, pages = self._members.numpy(), self._open.numpy(), self._pages.numpy()
-        most = int((pages[:, 0] + pages_opened(new, members, self.size)).max())
-        self._grow(most, self.length + new.shape[1])
+        state = [part.numpy() for part in (self._members, self._open, self._pages, self._taken)]
+        members, _, pages, taken = state
+        more_pages, more_rows = opened(new, members, self.size)
+        most = int((pages[:, 0] + more_pages).max()), int((taken[:, 0] + more_rows).max())
+        self._grow(*most, self.length + new.shape[1])
         buffers = self.key_squares.numpy(), self.slots.numpy()
-        add_keys(new, keys, values, rows, Stored(*self.arrays()), *buffers, self.length, members, newest, pages)
+        add_keys(new, keys, values, rows, Stored(*self.arrays()), *buffers, self.length, self.size, *state)
         self.length += new.shape[1]
 
     def _add(self, groups: Tensor, key: Tensor, value: Tensor) -> None:
@@ -123,17 +134,20 @@ class PageStore:
         self._members += arriving
         self._open.scatter_reduce_(1, groups, page, "amax")
         self._pages += opens.sum(1, keepdim=True)
-        self._grow(int(self._pages.max()), self.length + groups.shape[1])
-        slot = page * self.size + rank % self.size
-        self.slots[:, self.length : self.length + groups.shape[1]] = slot
+        in_page, together = rank % self.size, rows_together(self.size)
+        pieces = (in_page % together == 0).sum(1, keepdim=True)
+        most = int(self._pages.max()), int((self._taken + together * pieces).max())
+        self._grow(*most, self.length + groups.shape[1])
+        self.slots[:, self.length : self.length + groups.shape[1]] = page * self.size + in_page
         self.length += groups.shape[1]
-        heads = torch.arange(len(groups), device=groups.device)[:, None]
-        buffers = self.keys, self.values, self.key_scales, self.value_scales
-        for buffer, rows in zip(buffers, self._rows(key, value)):
-            if rows.shape[1]:
-                buffer.flatten(1, 2)[heads, slot] = rows
         self.groups.scatter_(1, page, groups.int())
         self.counts.scatter_add_(1, page, torch.ones_like(page, dtype=self.counts.dtype))
+        self._take_rows()
+        heads = torch.arange(len(groups), device=groups.device)[:, None]
+        row = self.starts[heads, page, in_page // together] + in_page % together
+        buffers = self.keys, self.values, self.key_scales, self.value_scales
+        for buffer, rows in zip(buffers, self._rows(key, value)):
+            buffer[heads, row] = rows
         for sums, vectors in ((self.key_sums, key), (self.value_sums, value)):
             sums.scatter_add_(1, page[..., None].expand_as(vectors), vectors.to(sums.dtype))
         self.key_squares.scatter_add_(1, page, key.to(self.key_squares.dtype).square().sum(-1))
@@ -147,7 +161,7 @@ class PageStore:
         """
         slot = self.slots[:, length : self.length].long()
         heads, page = torch.arange(len(slot), device=slot.device)[:, None], slot // self.size
-        keys, values = (part.to(self._dtype) for part in self.restored((heads, page)))
+        keys, values = (part.to(self._dtype) for part in self.restored(heads, page))
         place = torch.arange(slot.shape[1], device=slot.device), slot % self.size
         left = keys[heads, *place], values[heads, *place], self.groups.gather(1, page)
         self.counts.scatter_add_(1, page, torch.full_like(page, -1, dtype=self.counts.dtype))
@@ -175,24 +189,40 @@ class PageStore:
             self._arrays = tuple(as_array(getattr(self, name)) for name in Stored._fields)
         return self._arrays
 
-    def restored(self, pages: Any) -> tuple[Float[Tensor, "H n P D"], Float[Tensor, "H n P Dv"]]:
-        """Keys and values of some pages as numbers: float32 where they are rounded.
+    def restored(
+        self, heads: Int[Tensor, "H 1"], pages: Int[Tensor, "H n"]
+    ) -> tuple[Float[Tensor, "H n P D"], Float[Tensor, "H n P Dv"]]:
+        """Keys and values of some pages as numbers: float32 where they are rounded; any, beyond a page's count.
 
         Args:
-            pages: index of heads and pages.
+            heads: broadcastable to the pages.
+            pages: numbers below `used`.
         """
-        keys, values = self.keys[pages], self.values[pages]
+        place = torch.arange(self.size, device=self.keys.device)
+        together = rows_together(self.size)
+        starts = self.starts[heads, pages].clamp(min=0).long()
+        rows = heads[..., None], starts[..., place // together] + place % together
+        keys, values = self.keys[rows], self.values[rows]
         if self.bits is None:
             return keys, values
-        return keys * self.key_scales[pages][..., None], values * self.value_scales[pages][..., None]
+        return keys * self.key_scales[rows], values * self.value_scales[rows]
+
+    def _take_rows(self) -> None:
+        """Give rows to the pieces of pages that have a key and no row, page after page."""
+        pieces = torch.arange(self.starts.shape[2], device=self.counts.device) * rows_together(self.size)
+        new = (self.counts[..., None] > pieces) & (self.starts < 0)
+        place = new.flatten(1).cumsum(1)
+        starts = self._taken + (place - 1) * rows_together(self.size)
+        self.starts.copy_(torch.where(new, starts.view_as(new).int(), self.starts))
+        self._taken += new.sum((1, 2), keepdim=True)[:, 0] * rows_together(self.size)
 
     def _rows(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """New keys and values as they are stored, with their scales (H, n); (H, 0) without."""
+        """New keys and values as they are stored, with their scales (H, n, 1); (H, n, 0) without."""
         if self.bits is None:
-            none = self.key_scales.new_zeros(len(key), 0)
+            none = self.key_scales.new_zeros(*key.shape[:2], 0)
             return key, value, none, none
         (keys, key_scales), (values, value_scales) = rounded(key), rounded(value)
-        return keys, values, key_scales, value_scales
+        return keys, values, key_scales[..., None], value_scales[..., None]
 
     def __getstate__(self) -> dict[str, Any]:
         """Of `copy.deepcopy`, which users of a cached prompt call: arrays of a copy are those of its own buffers."""
@@ -210,15 +240,16 @@ class PageStore:
         means = self.key_sums[heads, page] / counts.clamp(min=1)[..., None]
         self.spread[heads, page] = key_spread(counts, squares, means)
 
-    def _grow(self, pages: int, length: int) -> None:
+    def _grow(self, pages: int, rows: int, length: int) -> None:
+        """Make room for so many pages, rows of pages, and keys."""
         self.used = pages
-        if pages > self.keys.shape[1]:
-            more = pages + max(SPARE, pages // GROWTH) - self.keys.shape[1]
-            self._arrays = None
-            for name in (*Stored._fields, "key_squares"):
-                setattr(self, name, _longer(getattr(self, name), more))
-        if length > self.slots.shape[1]:
-            self.slots = _longer(self.slots, length + max(SPARE, length // GROWTH) - self.slots.shape[1])
+        for names, needed in ((_OF_PAGES, pages), (_OF_ROWS, rows), (("slots",), length)):
+            more = needed - getattr(self, names[0]).shape[1]
+            if more > 0:
+                self._arrays = None
+                for name in names:
+                    free = more + max(SPARE, needed // GROWTH)
+                    setattr(self, name, _longer(getattr(self, name), free, -1 if name == "starts" else 0))
 
 
 def rounded(vectors: Float[Tensor, "H n D"]) -> tuple[Int[Tensor, "H n D"], Float[Tensor, "H n"]]:
@@ -232,7 +263,7 @@ def rounded(vectors: Float[Tensor, "H n D"]) -> tuple[Int[Tensor, "H n D"], Floa
     return codes.to(torch.int8), scales
 
 
-def _longer(buffer: Tensor, more: int) -> Tensor:
-    """(H, N, ...) to (H, N + more, ...), with zeros."""
+def _longer(buffer: Tensor, more: int, fill: int) -> Tensor:
+    """(H, N, ...) to (H, N + more, ...)."""
     with torch.inference_mode(False):  # see `zeros`
-        return F.pad(buffer, [0, 0] * (buffer.ndim - 2) + [0, more])
+        return F.pad(buffer, [0, 0] * (buffer.ndim - 2) + [0, more], value=fill)

@@ -14,6 +14,7 @@ from focus_core.routing.narrow.compiled.choice import FEW, choose_pages, erring_
 from focus_core.routing.narrow.compiled.levels import Levels, budget_of, level_of
 from focus_core.routing.narrow.compiled.machine.llvm import LANES
 from focus_core.routing.narrow.compiled.machine.widening import wide
+from focus_core.routing.narrow.compiled.storing import rows_together
 
 
 @njit(**ROWS)
@@ -137,20 +138,68 @@ def _scores(
         scores[page] = logits[page] + weight * logs[page]
 
 
-@njit(**ROWS)
-def _page_logits(query: np.ndarray, rows: np.ndarray, scales: np.ndarray, out: np.ndarray) -> None:
-    """Dot products with the keys of a page, times the scales of these rows, where they have some."""
-    _dots(query, rows, out)
-    for row in range(len(scales)):
-        out[row] *= scales[row]
+@njit(nogil=True, cache=True)
+def _stretches(chosen: np.ndarray, sizes: np.ndarray, starts: np.ndarray, together: int, found: np.ndarray) -> int:
+    """Where the keys of some pages lie, page after page: how many stretches of rows side by side.
+
+    Args:
+        chosen: numbers of these pages.
+        sizes: (R,) float32 keys of each page.
+        starts: (N, S) int32, see `PageStore`.
+        together: rows of a piece.
+        found: (2, n) int64, written: the first row of each stretch, and the number of its rows.
+    """
+    count = 0
+    for page in chosen:
+        left = int(sizes[page])
+        for piece in range(-(-left // together)):
+            start, rows = starts[page, piece], min(left, together)
+            left -= rows
+            if count and found[0, count - 1] + found[1, count - 1] == start:
+                found[1, count - 1] += rows
+            else:
+                found[0, count], found[1, count] = start, rows
+                count += 1
+    return count
 
 
-@njit(**ROWS)
-def _add_page(weights: np.ndarray, rows: np.ndarray, scales: np.ndarray, out: np.ndarray) -> None:
-    """Add the weighted values of a page to `out`; weights are multiplied by the scales of these rows, in place."""
-    for row in range(len(scales)):
-        weights[row] *= scales[row]
-    _add_rows(weights, rows, out)
+@njit(nogil=True, cache=True)
+def _stored_logits(
+    query: np.ndarray, keys: np.ndarray, scales: np.ndarray, stretches: np.ndarray, out: np.ndarray
+) -> int:
+    """Dot products of a query (D,) with stored keys, times the scales of these, where they have some; their number.
+
+    Args:
+        query: (D,) float32.
+        keys: (R, D).
+        scales: (R, 1), or (R, 0) for none.
+        stretches: (2, n), see `_stretches`.
+        out: written.
+    """
+    end = 0
+    for stretch in range(stretches.shape[1]):
+        start, rows = stretches[:, stretch]
+        _dots(query, keys[start : start + rows], out[end:])
+        if scales.shape[1]:
+            for row in range(rows):
+                out[end + row] *= scales[start + row, 0]
+        end += rows
+    return end
+
+
+@njit(nogil=True, cache=True)
+def _add_stored(
+    weights: np.ndarray, values: np.ndarray, scales: np.ndarray, stretches: np.ndarray, out: np.ndarray
+) -> None:
+    """Add weighted stored values (R, Dv) to `out`; otherwise as `_stored_logits`, which has the order of weights."""
+    end = 0
+    for stretch in range(stretches.shape[1]):
+        start, rows = stretches[:, stretch]
+        if scales.shape[1]:
+            for row in range(rows):
+                weights[end + row] *= scales[start + row, 0]
+        _add_rows(weights[end:], values[start : start + rows], out)
+        end += rows
 
 
 @njit(nogil=True, cache=True)
@@ -225,8 +274,10 @@ def attend_pages(
     value_sums: np.ndarray,
     spread: np.ndarray,
     groups: np.ndarray,
+    starts: np.ndarray,
     key_scales: np.ndarray,
     value_scales: np.ndarray,
+    size: int,
     near_keys: np.ndarray,
     near_values: np.ndarray,
     sinks: int,
@@ -252,15 +303,17 @@ def attend_pages(
         begin_row: first query head to compute; threads share the others.
         end_row: after the last one.
         query: (Hq, n, D); query heads that share a key/value head are side by side.
-        page_keys: (H, N, P, D) float32, or int16 for the bits of bfloat16, as all keys and values; or int8.
-        page_values: (H, N, P, Dv).
+        page_keys: (H, R, D) float32, or int16 for the bits of bfloat16, as all keys and values; or int8.
+        page_values: (H, R, Dv).
         counts: (H, N) float32, 0 from the first unused page on.
         key_sums: (H, N, D).
         value_sums: (H, N, Dv).
         spread: (H, N) float32, the variance of a page's keys.
         groups: (H, N) int32.
-        key_scales: (H, N, P) float32, of the rows of int8 keys; (H, N, 0) without.
-        value_scales: (H, N, P) float32.
+        starts: (H, N, S) int32, where the rows of each page begin, see `PageStore`.
+        key_scales: (H, R, 1) float32, of the rows of int8 keys; (H, R, 0) without.
+        value_scales: (H, R, 1) float32.
+        size: keys of a page.
         near_keys: (H, M, D), sinks first.
         near_values: (H, M, Dv).
         sinks: number of sinks.
@@ -281,13 +334,14 @@ def attend_pages(
         logsumexp: (Hq, n), written.
     """
     repeats, num_queries = len(query) // len(page_keys), query.shape[1]
-    most, size = page_keys.shape[1:3]
+    most, together = counts.shape[1], rows_together(size)
     levels = Levels(tables, places, steps)
     log_of = np.log(np.arange(size + 1).astype(np.float32))
     mean_logits, logs = np.empty(most, np.float32), np.empty(most, np.float32)
     # In whole tiles, for `choose_pages` and `erring_pages`.
     scores, all_sizes, variances = np.zeros((3, -(-most // LANES) * LANES), np.float32)
     order, chosen = np.empty(most, np.int64), np.empty(2 * most, np.int64)
+    stretches = np.empty((2, most * starts.shape[2]), np.int64)
     weights = np.empty(near_keys.shape[1] + most * size + most, np.float32)
     powers = np.empty(len(weights), np.int32)
     factors = powers.view(np.float32)
@@ -316,10 +370,9 @@ def attend_pages(
             else:
                 budget = budget_of(levels, row, distant, already)
                 read = choose_pages(scores, all_sizes, order, used, float(FEW * size), float(budget), chosen)
-            for page in chosen[:read]:
-                members = int(sizes[page])
-                _page_logits(scaled, page_keys[head, page, :members], key_scales[head, page, :members], weights[end:])
-                end += members
+            count = _stretches(chosen[:read], sizes, starts[head], together, stretches)
+            lying = stretches[:, :count]
+            end += _stored_logits(scaled, page_keys[head], key_scales[head], lying, weights[end:])
             for page in range(used):
                 weights[end + page] = mean_logits[page] + logs[page]
             summaries = weights[end : end + used]
@@ -330,10 +383,7 @@ def attend_pages(
             _add_rows(weights[:begin], near_values[head, :begin], found)
             _add_rows(weights[begin:], near_values[head, first:own], found)
             end = begin + max(0, own - first)
-            for page in chosen[:read]:
-                members = int(sizes[page])
-                _add_page(weights[end:], page_values[head, page, :members], value_scales[head, page, :members], found)
-                end += members
+            _add_stored(weights[end:], page_values[head], value_scales[head], lying, found)
             _add_rows(summaries, value_sums[head, :used], found)
             found /= total
             logsumexp[row, place] = largest + np.log(total)

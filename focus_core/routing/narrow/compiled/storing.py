@@ -14,18 +14,19 @@ from focus_core.routing.narrow.compiled.machine.widening import wide
 class Stored(NamedTuple):
     """The buffers of a `PageStore`, by their names there.
 
-    Keys and values are float32, int16 for bfloat16, or int8 with the scales of rows; without these P is 0 in scales.
+    Keys and values are float32, int16 for bfloat16, or int8 with the scales of rows.
 
     Attributes:
-        keys: (H, N, P, D).
-        values: (H, N, P, Dv).
+        keys: (H, R, D).
+        values: (H, R, Dv).
         counts: (H, N) float32.
         key_sums: (H, N, D) float32.
         value_sums: (H, N, Dv) float32.
         spread: (H, N) float32.
         groups: (H, N) int32.
-        key_scales: (H, N, P) float32.
-        value_scales: (H, N, P) float32.
+        starts: (H, N, S) int32.
+        key_scales: (H, R, 1) float32; (H, R, 0) without scales.
+        value_scales: (H, R, 1) float32.
     """
 
     keys: np.ndarray
@@ -35,6 +36,7 @@ class Stored(NamedTuple):
     value_sums: np.ndarray
     spread: np.ndarray
     groups: np.ndarray
+    starts: np.ndarray
     key_scales: np.ndarray
     value_scales: np.ndarray
 
@@ -45,8 +47,8 @@ class NewRows(NamedTuple):
     Attributes:
         keys: (H, n, D), of the dtype of the buffers.
         values: (H, n, Dv).
-        key_scales: (H, n) float32; (H, 0) without scales.
-        value_scales: (H, n) float32.
+        key_scales: (H, n, 1) float32; (H, n, 0) without scales.
+        value_scales: (H, n, 1) float32.
     """
 
     keys: np.ndarray
@@ -56,22 +58,34 @@ class NewRows(NamedTuple):
 
 
 @njit(nogil=True, cache=True)
-def pages_opened(groups: np.ndarray, members: np.ndarray, size: int) -> np.ndarray:
-    """(H,) int64: pages that new keys open.
+def rows_together(size: int) -> int:
+    """How many rows a page takes at once: it may have more than it fills, up to this number less one.
+
+    Args:
+        size: keys of a page.
+    """
+    return min(4, size)
+
+
+@njit(nogil=True, cache=True)
+def opened(groups: np.ndarray, members: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pages that new keys open, (H,) int64, and the rows that they take at most, likewise.
 
     Args:
         groups: (H, n) int64, of the new keys.
         members: (H, K) int64, keys of each group so far.
         size: keys of a page.
     """
-    opened = np.zeros(len(groups), np.int64)
+    together = rows_together(size)
+    pages, rows = np.zeros((2, len(groups)), np.int64)
     for head in range(len(groups)):
         number = members[head].copy()
         for group in groups[head]:
-            if number[group] % size == 0:
-                opened[head] += 1
+            row = number[group] % size
+            pages[head] += row == 0
+            rows[head] += together * (row % together == 0)
             number[group] += 1
-    return opened
+    return pages, rows
 
 
 @njit(nogil=True, cache=True)
@@ -84,9 +98,11 @@ def add_keys(
     squares: np.ndarray,
     slots: np.ndarray,
     first: int,
+    size: int,
     members: np.ndarray,
     newest: np.ndarray,
     pages: np.ndarray,
+    taken: np.ndarray,
 ) -> None:
     """Store keys and values in the open pages of their groups; the buffers have room.
 
@@ -99,11 +115,13 @@ def add_keys(
         squares: (H, N) float32, sums of the squared lengths of keys.
         slots: (H, S) int32, of all keys.
         first: place of the first new key among them.
+        size: keys of a page.
         members: (H, K) int64, keys of each group.
         newest: (H, K) int64, the open page of each group.
         pages: (H, 1) int64, pages in use.
+        taken: (H, 1) int64, rows that belong to pages.
     """
-    size = stored.keys.shape[2]
+    together = rows_together(size)
     for head in range(len(groups)):
         counts, key_sums, spread = stored.counts[head], stored.key_sums[head], stored.spread[head]
         for place in range(groups.shape[1]):
@@ -118,16 +136,37 @@ def add_keys(
             page = newest[head, group]
             members[head, group] += 1
             slots[head, first + place] = page * size + row
-            stored.keys[head, page, row] = rows.keys[head, place]
-            stored.values[head, page, row] = rows.values[head, place]
-            if rows.key_scales.shape[1]:
-                stored.key_scales[head, page, row] = rows.key_scales[head, place]
-                stored.value_scales[head, page, row] = rows.value_scales[head, place]
             counts[page] += 1
             squares[head, page] += _added(key[head, place], key_sums[page])
             _added(value[head, place], stored.value_sums[head, page])
         for group in groups[head]:
             _spread(newest[head, group], counts, squares[head], key_sums, spread)
+        taken[head, 0] = _take_rows(stored.starts[head, : pages[head, 0]], counts, together, taken[head, 0])
+        for place in range(groups.shape[1]):
+            page, row = divmod(slots[head, first + place], size)
+            row = stored.starts[head, page, row // together] + row % together
+            stored.keys[head, row] = rows.keys[head, place]
+            stored.values[head, row] = rows.values[head, place]
+            stored.key_scales[head, row] = rows.key_scales[head, place]
+            stored.value_scales[head, row] = rows.value_scales[head, place]
+
+
+@njit(nogil=True, cache=True)
+def _take_rows(starts: np.ndarray, counts: np.ndarray, together: int, taken: int) -> int:
+    """Give rows to the pieces of pages that have a key and no row, page after page; rows that are taken then.
+
+    Args:
+        starts: (pages, S) int32, written.
+        counts: (N,) float32, keys of each page.
+        together: rows of a piece.
+        taken: rows that pages have so far.
+    """
+    for page in range(len(starts)):
+        for piece in range(-(-int(counts[page]) // together)):
+            if starts[page, piece] < 0:
+                starts[page, piece] = taken
+                taken += together
+    return taken
 
 
 @njit(**ROWS)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from focus_core.routing.narrow.cache.attention import Near, attend_masked, attend_stored
-from focus_core.routing.narrow.cache.pages import PageStore, rounded
+from focus_core.routing.narrow.cache.pages import GROWTH, PageStore, rounded
 from focus_core.routing.narrow.compiled.storing import Stored
 from focus_core.routing.narrow.reading import Reading
 
@@ -29,7 +30,7 @@ def test_compiled_code_reads_the_buffers_in_use_after_growth_and_in_a_copy(dtype
             assert [array.shape for array in store.arrays()] == [tuple(tensor.shape) for tensor in stored]
             held = [pair for pair in zip(store.arrays(), stored) if pair[1].numel()]
             assert all(array.__array_interface__["data"][0] == tensor.data_ptr() for array, tensor in held)
-            assert len(held) == (7 if bits is None else 9)
+            assert len(held) == (8 if bits is None else 10)
 
 
 @st.composite
@@ -59,6 +60,36 @@ def test_compiled_pages_are_those_of_pytorch(dtype, bits, changes):
         for name, part in vars(plain).items():
             if isinstance(part, torch.Tensor):
                 torch.testing.assert_close(getattr(compiled, name), part, rtol=1e-5, atol=1e-5, msg=name)
+
+
+@settings(deadline=None)
+@given(changes=changes_of_pages())
+def test_pages_hold_the_keys_of_one_group_in_order(changes):
+    num_groups, size, pieces, seed = changes
+    random = np.random.default_rng(seed)
+    store = PageStore(torch.zeros(1, 0, 1), torch.zeros(1, 0, 1), num_groups, size)
+    came = []  # the group of each key; the keys themselves are counted from 1
+    for new, back in pieces:
+        groups = random.integers(num_groups, size=new).tolist()
+        numbers = torch.arange(len(came), len(came) + new).view(1, -1, 1) + 1.0
+        store.add(torch.tensor([groups], dtype=torch.long), numbers, -numbers)
+        came += groups
+        store.take_back(max(0, len(came) - back))
+        del came[max(0, len(came) - back) :]
+    members = {group: [1.0 + place for place, own in enumerate(came) if own == group] for group in range(num_groups)}
+    pages = [members[group][first : first + size] for group in members for first in range(0, len(members[group]), size)]
+    keys, values = store.restored(torch.tensor([[0]]), torch.arange(store.used)[None])
+    counts = store.counts[0, : store.used].int().tolist()
+    held = [page[:count, 0].tolist() for page, count in zip(keys[0], counts)]
+    assert sorted(held) == sorted(pages)
+    assert [(-page[:count, 0]).tolist() for page, count in zip(values[0], counts)] == held
+
+
+def test_a_text_of_many_pages_takes_little_more_than_its_keys():
+    key, groups = torch.zeros(1, 2000, 1), torch.randint(64, (1, 2000))
+    store = PageStore(key, key, 64, 16)
+    store.add(groups, key, key)
+    assert store.keys.shape[1] <= (2000 + 64 * 3) * (1 + 1 / GROWTH)
 
 
 @given(scale=st.floats(1e-30, 1e30), seed=st.integers(0, 99))
