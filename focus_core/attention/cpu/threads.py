@@ -42,7 +42,7 @@ def in_threads(work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Re
             results[place] = work(task)
 
     threads = min(torch.get_num_threads(), len(tasks))
-    openmp = _openmp() if threads > 1 and os.getpid() == _PROCESS else None
+    openmp = team() if threads > 1 else None
     if openmp is not None:
         _in_team(openmp, drain, threads)
     else:
@@ -67,6 +67,11 @@ def _in_team(openmp: Any, work: Callable[[], None], threads: int) -> None:
     openmp.GOMP_parallel(_PART(part), None, threads, 0)
     if errors:
         raise errors[0]
+
+
+def team() -> Any:
+    """GNU OpenMP, if the threads of PyTorch's operators are its own; None in a forked process, which has no threads."""
+    return _openmp() if os.getpid() == _PROCESS else None
 
 
 @lru_cache(maxsize=1)

@@ -104,6 +104,11 @@ class Reading:
                 changes[name] = tuple(number for start in starts for number in numbers[start : start + repeats])
         return replace(self, **changes)
 
+    @cached_property
+    def compiled(self) -> dict[int, Any]:
+        """For compiled code to keep what it takes of these settings, by the number of query heads."""
+        return {}
+
     @property
     def num_heads(self) -> int:
         """Query heads that have a threshold of their own; 1 where all read one share."""

@@ -13,9 +13,10 @@ from focus_core.attention.cpu.kernel import FAR, folded
 from focus_core.attention.cpu.threads import in_threads
 from focus_core.attention.reference import attention_logits
 from focus_core.routing.narrow.cache.pages import PageStore
-from focus_core.routing.narrow.compiled.decode import attend_pages
+from focus_core.routing.narrow.compiled.decode import attend_in_team, attend_pages
 from focus_core.routing.narrow.compiled.levels import levels_between
 from focus_core.routing.narrow.compiled.machine.memory import COMPILED, as_array
+from focus_core.routing.narrow.compiled.machine.team import has_team
 from focus_core.routing.narrow.reading import Reading, variance
 from focus_core.routing.narrow.summaries import key_spread
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
 
-_ALONE = 2048
+ALONE = 2048
 """Keys times queries for which one thread takes less time than sharing the work."""
 
 
@@ -37,6 +38,7 @@ class Near(NamedTuple):
         length: tokens of the text so far, the new ones included.
         border: first key of the window.
         sinks: number of sinks.
+        arrays: keys and values for compiled code, by `as_array`; None where they are not at hand.
     """
 
     keys: Tensor
@@ -45,6 +47,7 @@ class Near(NamedTuple):
     length: int
     border: int
     sinks: int
+    arrays: tuple[np.ndarray, np.ndarray] | None = None
 
 
 class _Parts(NamedTuple):
@@ -108,11 +111,11 @@ def _compiled(query: Tensor, pages: PageStore, near: Near, reading: Reading, sca
     logsumexp = torch.empty(query.shape[:2])
     token = near.length - query.shape[1]
     arguments: tuple[Any, ...] = (
+        np.zeros(1, np.int64),
         query.detach().float().contiguous().numpy(),
         *pages.arrays(),
         pages.size,
-        as_array(near.keys),
-        as_array(near.values),
+        *(near.arrays or (as_array(near.keys), as_array(near.values))),
         near.sinks,
         near.first,
         near.first + near.length - near.border,
@@ -120,23 +123,30 @@ def _compiled(query: Tensor, pages: PageStore, near: Near, reading: Reading, sca
         reading.window,
         reading.border(token),
         pages.length,
-        reading.levels(len(query)).numpy(),
-        *levels_between(reading.shares_at),
-        reading.spread_weights(len(query)).numpy(),
-        np.float32(reading.count_weight),
-        reading.thresholds is not None,
+        *_of_reading(reading, len(query)),
         np.float32(scale),
         output.numpy(),
         logsumexp.numpy(),
     )
-    heads, threads = len(query), torch.get_num_threads()
-    if threads == 1 or near.length * query.shape[1] < _ALONE:
-        attend_pages(0, heads, *arguments)
+    threads = min(torch.get_num_threads(), len(query)) if near.length * query.shape[1] >= ALONE else 1
+    if threads > 1 and has_team():
+        attend_in_team(threads, *arguments)
     else:
-        share = -(-heads // threads)
-        parts = [(begin, min(begin + share, heads)) for begin in range(0, heads, share)]
-        in_threads(lambda part: attend_pages(*part, *arguments), parts)
+        in_threads(lambda _: attend_pages(*arguments), range(threads))
     return AttentionOutput(output.to(query.dtype), logsumexp)
+
+
+def _of_reading(reading: Reading, rows: int) -> tuple[Any, ...]:
+    """What `attend_pages` takes of a reading, for so many query heads.
+
+    Remembered by the reading, since every decoded token asks in every layer.
+    """
+    known: dict[int, tuple[Any, ...]] = reading.compiled
+    if rows not in known:
+        levels = reading.levels(rows).numpy(), *levels_between(reading.shares_at)
+        weights = reading.spread_weights(rows).numpy(), np.float32(reading.count_weight)
+        known[rows] = *levels, *weights, reading.thresholds is not None
+    return known[rows]
 
 
 def attend_masked(

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from focus_core.attention import AttentionOutput
 from focus_core.routing.narrow.cache.attention import Near, attend_stored
 from focus_core.routing.narrow.cache.pages import PageStore, zeros
+from focus_core.routing.narrow.compiled.machine.memory import COMPILED, as_array
 from focus_core.routing.narrow.reading import Reading
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ class CachedText:
         self.near_keys, self.near_values = (zeros(part, len(part), 0, part.shape[-1]) for part in (key, value))
         # Short texts never have a page.
         self._new_pages = partial(PageStore, self.near_keys, self.near_values, num_groups, page_size, bits)
+        self._arrays: tuple[np.ndarray, np.ndarray] | None = None
         # Groups that are known of the first keys from the border on; the other keys have their rotations.
         self._known = torch.zeros(len(key), 0, dtype=torch.long, device=key.device)
         self._rotations: list[tuple[Tensor, Tensor]] = []
@@ -106,12 +109,15 @@ class CachedText:
         start, total = 0, key.shape[1]
         while start < total:
             stop = min(total, start + self._with_one_border(reading))
-            new = slice(start, stop)
             self._move_border(max(self.sinks, reading.border(self.length)), assign)
-            whole = new == slice(0, total)
-            self._append(key[:, new], value[:, new], rotation if whole or rotation is None else _part(rotation, new))
-            near = Near(self.near_keys, self.near_values, self.first, self.length, self.border, self.sinks)
-            found.append(attend_stored(query[:, new], self.pages, near, reading, scale, softcap))
+            # All at once nothing is cut, since every operator counts in the time of a single token.
+            new = None if stop - start == total else slice(start, stop)
+            asking, *added = (part if new is None else part[:, new] for part in (query, key, value))
+            turned = rotation if new is None or rotation is None else _part(rotation, new)
+            self._append(added[0], added[1], turned)
+            places = self.first, self.length, self.border, self.sinks
+            near = Near(self.near_keys, self.near_values, *places, self._near_arrays())
+            found.append(attend_stored(asking, self.pages, near, reading, scale, softcap))
             start = stop
         if len(found) == 1:
             return found[0]
@@ -157,7 +163,7 @@ class CachedText:
         vars(other).update(vars(self), pages=self.pages.copy())
         with torch.inference_mode(False):  # see `zeros`
             other.near_keys, other.near_values = self.near_keys.clone(), self.near_values.clone()
-        other._rotations = list(self._rotations)
+        other._rotations, other._arrays = list(self._rotations), None
         return other
 
     def __deepcopy__(self, memo: dict[int, object]) -> CachedText:
@@ -182,9 +188,19 @@ class CachedText:
         if self._last + key.shape[1] > self.near_keys.shape[1]:
             window = slice(self.first, self._last)
             self._new_buffer(self.near_keys[:, window], self.near_values[:, window], key.shape[1])
-        self.near_keys[:, self._last : self._last + key.shape[1]] = key
-        self.near_values[:, self._last : self._last + key.shape[1]] = value
+        new = slice(self._last, self._last + key.shape[1])
+        arrays = self._near_arrays()
+        if arrays is None:
+            self.near_keys[:, new], self.near_values[:, new] = key, value
+        else:
+            arrays[0][:, new], arrays[1][:, new] = as_array(key), as_array(value)
         self.length += key.shape[1]
+
+    def _near_arrays(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Near keys and values for compiled code, until there is a new buffer; None where nothing is compiled."""
+        if self._arrays is None and self.near_keys.device.type == "cpu" and self.near_keys.dtype in COMPILED:
+            self._arrays = as_array(self.near_keys), as_array(self.near_values)
+        return self._arrays
 
     def _new_buffer(self, key: Tensor, value: Tensor, room: int) -> None:
         """Sinks as they are, then the window, then room for more keys."""
@@ -195,7 +211,7 @@ class CachedText:
             sinks = old[:, : self.sinks]
             buffer[:, : sinks.shape[1]], buffer[:, self.sinks : end] = sinks, window
             setattr(self, name, buffer)
-        self.first = self.sinks
+        self.first, self._arrays = self.sinks, None
 
     def _move_border(self, border: int, assign: Assign) -> None:
         """Move keys of the window into pages, or back."""

@@ -6,6 +6,8 @@ Loops run along rows, which Numba turns into vector instructions; exponentials a
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
@@ -13,47 +15,17 @@ from focus_core.attention.cpu.rows import ROWS, exponential_parts
 from focus_core.routing.narrow.compiled.choice import FEW, choose_pages, erring_pages
 from focus_core.routing.narrow.compiled.levels import Levels, budget_of, level_of
 from focus_core.routing.narrow.compiled.machine.llvm import LANES
-from focus_core.routing.narrow.compiled.machine.widening import wide
+from focus_core.routing.narrow.compiled.machine.team import in_team, take
+from focus_core.routing.narrow.compiled.rows import (
+    add_near,
+    add_rows,
+    add_stored,
+    dots,
+    find_stretches,
+    near_logits,
+    stored_logits,
+)
 from focus_core.routing.narrow.compiled.storing import rows_together
-
-
-@njit(**ROWS)
-def _dots(query: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
-    """Dot products of a query (D,) with rows (n, D), four at a time."""
-    count, width = rows.shape
-    place = 0
-    while place + 4 <= count:
-        row0, row1, row2, row3 = rows[place], rows[place + 1], rows[place + 2], rows[place + 3]
-        sum0 = sum1 = sum2 = sum3 = np.float32(0)
-        for x in range(width):
-            sum0 += query[x] * wide(row0[x])
-            sum1 += query[x] * wide(row1[x])
-            sum2 += query[x] * wide(row2[x])
-            sum3 += query[x] * wide(row3[x])
-        out[place], out[place + 1], out[place + 2], out[place + 3] = sum0, sum1, sum2, sum3
-        place += 4
-    for last in range(place, count):
-        row, total = rows[last], np.float32(0)
-        for x in range(width):
-            total += query[x] * wide(row[x])
-        out[last] = total
-
-
-@njit(**ROWS)
-def _add_rows(weights: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
-    """Add weighted rows (n, Dv) to `out` (Dv,), four at a time."""
-    count, width = rows.shape
-    place = 0
-    while place + 4 <= count:
-        row0, row1, row2, row3 = rows[place], rows[place + 1], rows[place + 2], rows[place + 3]
-        w0, w1, w2, w3 = weights[place], weights[place + 1], weights[place + 2], weights[place + 3]
-        for x in range(width):
-            out[x] += w0 * wide(row0[x]) + w1 * wide(row1[x]) + w2 * wide(row2[x]) + w3 * wide(row3[x])
-        place += 4
-    for last in range(place, count):
-        row, weight = rows[last], weights[last]
-        for x in range(width):
-            out[x] += weight * wide(row[x])
 
 
 @njit(**ROWS)
@@ -139,70 +111,6 @@ def _scores(
 
 
 @njit(nogil=True, cache=True)
-def _stretches(chosen: np.ndarray, sizes: np.ndarray, starts: np.ndarray, together: int, found: np.ndarray) -> int:
-    """Where the keys of some pages lie, page after page: how many stretches of rows side by side.
-
-    Args:
-        chosen: numbers of these pages.
-        sizes: (R,) float32 keys of each page.
-        starts: (N, S) int32, see `PageStore`.
-        together: rows of a piece.
-        found: (2, n) int64, written: the first row of each stretch, and the number of its rows.
-    """
-    count = 0
-    for page in chosen:
-        left = int(sizes[page])
-        for piece in range(-(-left // together)):
-            start, rows = starts[page, piece], min(left, together)
-            left -= rows
-            if count and found[0, count - 1] + found[1, count - 1] == start:
-                found[1, count - 1] += rows
-            else:
-                found[0, count], found[1, count] = start, rows
-                count += 1
-    return count
-
-
-@njit(nogil=True, cache=True)
-def _stored_logits(
-    query: np.ndarray, keys: np.ndarray, scales: np.ndarray, stretches: np.ndarray, out: np.ndarray
-) -> int:
-    """Dot products of a query (D,) with stored keys, times the scales of these, where they have some; their number.
-
-    Args:
-        query: (D,) float32.
-        keys: (R, D).
-        scales: (R, 1), or (R, 0) for none.
-        stretches: (2, n), see `_stretches`.
-        out: written.
-    """
-    end = 0
-    for stretch in range(stretches.shape[1]):
-        start, rows = stretches[:, stretch]
-        _dots(query, keys[start : start + rows], out[end:])
-        if scales.shape[1]:
-            for row in range(rows):
-                out[end + row] *= scales[start + row, 0]
-        end += rows
-    return end
-
-
-@njit(nogil=True, cache=True)
-def _add_stored(
-    weights: np.ndarray, values: np.ndarray, scales: np.ndarray, stretches: np.ndarray, out: np.ndarray
-) -> None:
-    """Add weighted stored values (R, Dv) to `out`; otherwise as `_stored_logits`, which has the order of weights."""
-    end = 0
-    for stretch in range(stretches.shape[1]):
-        start, rows = stretches[:, stretch]
-        if scales.shape[1]:
-            for row in range(rows):
-                weights[end + row] *= scales[start + row, 0]
-        _add_rows(weights[end:], values[start : start + rows], out)
-        end += rows
-
-
-@njit(nogil=True, cache=True)
 def _used(counts: np.ndarray) -> int:
     """Pages in use, which come first."""
     used = len(counts)
@@ -264,8 +172,7 @@ def _softmax(
 
 @njit(nogil=True, cache=True)
 def attend_pages(
-    begin_row: int,
-    end_row: int,
+    taken: np.ndarray,
     query: np.ndarray,
     page_keys: np.ndarray,
     page_values: np.ndarray,
@@ -300,8 +207,7 @@ def attend_pages(
     """Attention of n queries with one border: `attend_stored` with a budget in pairs, and pages as parts.
 
     Args:
-        begin_row: first query head to compute; threads share the others.
-        end_row: after the last one.
+        taken: (1,) int64, query heads that threads have begun to compute; each takes the next one until none is left.
         query: (Hq, n, D); query heads that share a key/value head are side by side.
         page_keys: (H, R, D) float32, or int16 for the bits of bfloat16, as all keys and values; or int8.
         page_values: (H, R, Dv).
@@ -346,44 +252,49 @@ def attend_pages(
     powers = np.empty(len(weights), np.int32)
     factors = powers.view(np.float32)
     scaled = np.empty(query.shape[2], np.float32)
-    for row in range(begin_row, end_row):
+    described = -1
+    while True:
+        row = int(take(taken.ctypes.data))
+        if row >= len(query):
+            break
         head = row // repeats
         used = _used(counts[head])
         sizes, sums = counts[head, :used], key_sums[head, :used]
-        if row == begin_row or row % repeats == 0:
+        if head != described:
+            described = head
             _describe(sizes, groups[head], spread[head], log_of, all_sizes, logs, variances, order)
         for place in range(num_queries):
             scaled[:] = query[row, place] * scale
-            _dots(scaled, sums, mean_logits)
+            dots(scaled, sums, mean_logits)
             square = _square(scaled)
             _scores(mean_logits, sizes, logs, spread[head], count_weight, spread_weights[row] * square, scores)
             already = min(border, sinks) + max(0, token + place - window - border)
             own = stop - num_queries + place + 1
             # Logits: sinks, window, pages that are read, summaries.
-            begin = min(sinks, own)
-            end = begin + max(0, own - first)
-            _dots(scaled, near_keys[head, :begin], weights)
-            _dots(scaled, near_keys[head, first:own], weights[begin:])
+            near = near_logits(scaled, near_keys[head, :own], sinks, first, weights)
             if by_error:
                 threshold = level_of(levels, row, np.float32(distant + already))
-                read = _erring(scores, variances, used, threshold, square, weights[:end], chosen)
+                read = _erring(scores, variances, used, threshold, square, weights[:near], chosen)
             else:
                 budget = budget_of(levels, row, distant, already)
                 read = choose_pages(scores, all_sizes, order, used, float(FEW * size), float(budget), chosen)
-            count = _stretches(chosen[:read], sizes, starts[head], together, stretches)
+            count = find_stretches(chosen[:read], sizes, starts[head], together, stretches)
             lying = stretches[:, :count]
-            end += _stored_logits(scaled, page_keys[head], key_scales[head], lying, weights[end:])
-            for page in range(used):
-                weights[end + page] = mean_logits[page] + logs[page]
+            end = near + stored_logits(scaled, page_keys[head], key_scales[head], lying, weights[near:])
             summaries = weights[end : end + used]
+            summaries[:] = mean_logits[:used] + logs[:used]
             largest, total = _softmax(weights[: end + used], summaries, chosen[:read], sizes, powers, factors)
 
             found = output[row, place]
             found[:] = np.float32(0)
-            _add_rows(weights[:begin], near_values[head, :begin], found)
-            _add_rows(weights[begin:], near_values[head, first:own], found)
-            end = begin + max(0, own - first)
-            _add_stored(weights[end:], page_values[head], value_scales[head], lying, found)
-            _add_rows(summaries, value_sums[head, :used], found)
+            add_near(weights, near_values[head, :own], sinks, first, found)
+            add_stored(weights[near:], page_values[head], value_scales[head], lying, found)
+            add_rows(summaries, value_sums[head, :used], found)
             found /= total
             logsumexp[row, place] = largest + np.log(total)
+
+
+@njit(nogil=True, cache=True)
+def attend_in_team(threads: int, *arguments: Any) -> None:
+    """`attend_pages` in so many threads."""
+    in_team(attend_pages, threads, arguments)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from typing import Any
 
 import pytest
 import torch
 
+from focus_core.attention.cpu import threads
+from focus_core.routing.narrow.cache import attention
 from focus_core.routing.narrow.cache.attention import Near, attend_masked, attend_stored
 from focus_core.routing.narrow.cache.text import CachedText
+from focus_core.routing.narrow.compiled.machine.team import has_team
 from focus_core.routing.narrow.reading import Reading
 
 
@@ -49,18 +55,48 @@ def test_the_step_equals_that_under_a_mask(length, share, page_size, shares_at):
     assert torch.allclose(found.logsumexp, expected.logsumexp, atol=1e-5)
 
 
-@pytest.mark.parametrize("threads", [2, 4, 7])
-def test_threads_share_the_query_heads(threads):
-    reading = Reading(window=13, sink_tokens=3, chunk=4, share=0.2, page_size=8)
-    pages, near = stored(3000, reading)
-    alone = attend_stored(queries(3), pages, near, reading, 0.3, None)
+@pytest.fixture(params=["PyTorch's threads", "Python's threads"])
+def way(request, monkeypatch):
+    monkeypatch.setattr(attention, "ALONE", 0)
+    if request.param == "Python's threads":
+        monkeypatch.setattr(threads, "_openmp", lambda: None)
+    elif not has_team():
+        pytest.skip("PyTorch does not run on GNU OpenMP here.")
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        shared = attend_stored(queries(3), pages, near, reading, 0.3, None)
-    finally:
-        torch.set_num_threads(before)
-    assert torch.equal(alone.output, shared.output) and torch.equal(alone.logsumexp, shared.logsumexp)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("length", [1, 30, 700])
+@pytest.mark.parametrize("number", [1, 2, 4, 7])
+def test_threads_share_the_query_heads(way, number, length):
+    reading = Reading(window=13, sink_tokens=3, chunk=4, share=0.2, page_size=8)
+    pages, near = stored(length, reading)
+    expected = attend_masked(queries(1), pages, near, reading, 0.3, None)
+    torch.set_num_threads(number)
+    for _ in range(3):
+        found = attend_stored(queries(1), pages, near, reading, 0.3, None)
+        assert torch.allclose(found.output, expected.output, atol=1e-5)
+        assert torch.allclose(found.logsumexp, expected.logsumexp, atol=1e-5)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Processes are not forked there.")
+def test_a_forked_process_attends_too(way):
+    reading = Reading(window=13, sink_tokens=3, chunk=4, share=0.2, page_size=8)
+    pages, near = stored(700, reading)
+    torch.set_num_threads(2)
+    expected = attend_stored(queries(1), pages, near, reading, 0.3, None).output
+    child = os.fork()
+    if child == 0:
+        found = attend_stored(queries(1), pages, near, reading, 0.3, None).output
+        os._exit(0 if torch.equal(found, expected) else 1)
+    deadline = time.monotonic() + 60
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if ended[0] == 0:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert ended == (child, 0)
 
 
 def test_bfloat16_is_read_as_it_is_stored():
