@@ -11,7 +11,6 @@ from transformers import DynamicCache
 from focus_core.progress import Progress, silent
 from focus_core.routing.cache import cache_argument
 from focus_core.routing.model import FocusModel
-from focus_core.routing.narrow.cache.attention import ALONE
 from focus_core.routing.routers import ROUTERS
 
 
@@ -40,8 +39,7 @@ def compile_ahead(focus: FocusModel, *, progress: Progress = silent) -> None:
         return
     progress("Preparing sparse attention, which is compiled once on each machine", 0)
     chunk = current.config.chunk
-    # Enough for the step to be shared by threads, which is compiled as well.
-    tokens = max(current.config.sink_tokens + current.config.window + 3 * chunk, -(-ALONE // chunk))
+    tokens = current.config.sink_tokens + current.config.window + 3 * chunk
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or tokens + chunk + 1
     tokens = max(1, min(tokens, positions - chunk - 1))
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
 
-ALONE = 2048
-"""Keys times queries for which one thread takes less time than sharing the work."""
+_ALONE = 2048
+"""Keys times queries below which one thread takes less time than several that run Python."""
 
 
 class Near(NamedTuple):
@@ -128,10 +128,11 @@ def _compiled(query: Tensor, pages: PageStore, near: Near, reading: Reading, sca
         output.numpy(),
         logsumexp.numpy(),
     )
-    threads = min(torch.get_num_threads(), len(query)) if near.length * query.shape[1] >= ALONE else 1
+    threads = min(torch.get_num_threads(), len(query))
     if threads > 1 and has_team():
         attend_in_team(threads, *arguments)
     else:
+        threads = threads if near.length * query.shape[1] >= _ALONE else 1
         in_threads(lambda _: attend_pages(*arguments), range(threads))
     return AttentionOutput(output.to(query.dtype), logsumexp)
 

@@ -57,7 +57,7 @@ def test_the_step_equals_that_under_a_mask(length, share, page_size, shares_at):
 
 @pytest.fixture(params=["PyTorch's threads", "Python's threads"])
 def way(request, monkeypatch):
-    monkeypatch.setattr(attention, "ALONE", 0)
+    monkeypatch.setattr(attention, "_ALONE", 0)
     if request.param == "Python's threads":
         monkeypatch.setattr(threads, "_openmp", lambda: None)
     elif not has_team():
