@@ -31,7 +31,7 @@ SPARE = 16
 _TOGETHER = 256
 """Tokens that attend to everything in one call; its bias has a row for each."""
 
-GROWTH = 8
+GROWTH = 32
 """A longer buffer has one free place for this many keys."""
 
 
