@@ -36,7 +36,6 @@ def qwen_card() -> str:
 - The weights are those of a GGUF file, rounded to four to eight bits. On the hub's
   `Qwen/Qwen2.5-Coder-0.5B-Instruct`, and on other models of this architecture, they were not measured.
 - The thresholds for texts of 32,768 tokens are from one text.
-- Texts of 16,384 tokens keep more than the share: from 10,080 tokens on, the thresholds are those of the longest.
 - Speeds are on [docs/speed.md](../../../docs/speed.md). Decode gains little, because most of the bytes that a token
   reads are weights.""",
     )
