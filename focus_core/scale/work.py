@@ -14,6 +14,7 @@ import numpy as np
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.narrow.cache.pages import GROWTH, SPARE
 from focus_core.routing.narrow.cache.text import SPARE as SPARE_NEAR
+from focus_core.routing.narrow.compiled.storing import rows_together
 from focus_core.scale.shapes import ModelShape
 
 
@@ -130,11 +131,12 @@ def weight_bytes(shape: ModelShape, size: int) -> int:
 def cache_bytes(shape: ModelShape, tokens: int, size: int, config: FocusConfig | None) -> float:
     """Bytes of the keys and values of one text.
 
-    Full attention keeps 2 Hkv D T L numbers. Narrow groups keep as many for sinks and window, and for every page, whose
-    free places are stored too. For each page they keep 2 D sums and 4 numbers, all of 4 bytes, and for each distant key
-    4 bytes with its place. In 8 bits a key and its value take 2 D bytes and two scales of 4 bytes in a page.
+    Full attention keeps 2 Hkv D T L numbers. Narrow groups keep as many for sinks and window, and for the rows of every
+    page; each of K even groups leaves half of those that a page takes at once free. For each page they keep 2 D sums
+    and 4 numbers, all of 4 bytes, and where its rows begin; for each distant key 4 bytes with its place. In 8 bits a
+    key and its value take 2 D bytes and two scales of 4 bytes in a page.
 
-    Buffers of the narrow cache have 1/64 more room than they use, and at least 16 pages of it.
+    Buffers of the narrow cache have 1/64 more room than they use, and at least 8 places.
 
     Args:
         shape: of the model.
@@ -148,10 +150,14 @@ def cache_bytes(shape: ModelShape, tokens: int, size: int, config: FocusConfig |
         return heads * tokens * pair
     found = attended(tokens, tokens + 1, config)
     stored = pair if config.cache_bits is None else 2 * shape.head_dim + 8
-    page = (config.page_size or 1) * stored + 4 * (2 * shape.head_dim + 4)
+    page_size, together = config.page_size or 1, rows_together(config.page_size or 1)
+    page = 4 * (2 * shape.head_dim + 4 + -(-page_size // together))
     near = tokens - found.distant
-    held = found.pages_held + max(SPARE, found.pages_held / GROWTH) * (found.pages_held > 0)
-    return heads * ((near + config.chunk + SPARE_NEAR) * pair + held * page + (1 + 1 / GROWTH) * 4 * found.distant)
+    rows = min(together * found.distant, found.distant + config.num_groups * (together - 1) / 2)
+    pages, rows, places = (
+        used + max(SPARE, used / GROWTH) * (used > 0) for used in (found.pages_held, rows, found.distant)
+    )
+    return heads * ((near + config.chunk + SPARE_NEAR) * pair + rows * stored + pages * page + 4 * places)
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def test_bytes_of_the_cache_are_those_of_the_real_one(bits, dtype, tokens):
     layers = narrow.layers
     assert all(isinstance(layer, NarrowLayer) for layer in layers)
     held = sum(_bytes(text) + _bytes(text.pages) for layer in layers for text in layer.texts)
-    assert cache_bytes(shape, tokens, size, NARROW.replace(cache_bits=bits)) == pytest.approx(held, rel=0.25)
+    assert cache_bytes(shape, tokens, size, NARROW.replace(cache_bits=bits)) == pytest.approx(held, rel=0.1)
 
 
 def _bytes(part) -> int:
