@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 PHONE = {"width": 390, "height": 844}
@@ -31,6 +32,19 @@ def press(button: Any, then: Any) -> None:
             then.wait_for(timeout=30_000)
             return
     then.wait_for()
+
+
+def downloaded(page: Any, button: Any) -> Path:
+    """The file that a button brings; clicked once more if none comes for half a minute, as in `press`."""
+    from playwright.sync_api import TimeoutError
+
+    with suppress(TimeoutError):
+        with page.expect_download(timeout=30_000) as download:
+            button.click()
+        return Path(download.value.path())
+    with page.expect_download() as download:
+        button.click()
+    return Path(download.value.path())
 
 
 OUTSIDE = """() => {

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
-from hands import press
+from hands import downloaded, press
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -35,7 +34,5 @@ def test_a_json_lines_file_is_reported_in_the_background(open_page, tmp_path):
     page.get_by_text("1 that cannot be used").wait_for()
     report = page.frame_locator("iframe").first
     report.get_by_role("heading", name="group 0").first.wait_for()
-    with page.expect_download() as download:
-        page.get_by_role("button", name="report.html", exact=True).click()
-    text = Path(download.value.path()).read_text(encoding="utf-8")
+    text = downloaded(page, page.get_by_role("button", name="report.html", exact=True)).read_text(encoding="utf-8")
     assert "letters.jsonl:1" in text and "Layer 29, group 7" in text and str(tmp_path) not in text

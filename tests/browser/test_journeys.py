@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
-from pathlib import Path
 
 import pytest
+from hands import downloaded
 
 from focus_core import FocusConfig, analyze, load_model, retrofit
 
@@ -134,9 +134,8 @@ def test_the_download_holds_every_token_and_no_formula(open_page):
     page = open_page("source=paste&view=table")
     text = "=1+1 is a sum.\n@home +49 -7"
     show_groups(page, text)
-    with page.expect_download() as download:
-        page.get_by_role("button", name="CSV", exact=True).click()
-    with Path(download.value.path()).open(encoding="utf-8-sig", newline="") as file:
+    exported = downloaded(page, page.get_by_role("button", name="CSV", exact=True))
+    with exported.open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
     assert "".join(row["text"].removeprefix("'") for row in rows) == text
     assert all(f"layer_{layer}_groups" in rows[0] for layer in range(30))
@@ -166,9 +165,8 @@ def test_the_strip_is_tinted_by_what_routing_costs_and_back(open_page):
     assert 10 < tinted.count() <= len(shown)
     tinted.first.hover()
     assert "nats untouched" in page.locator(".tip").inner_text()
-    with page.expect_download() as download:
-        page.get_by_role("button", name="CSV", exact=True).first.click()
-    with Path(download.value.path()).open(encoding="utf-8-sig", newline="") as file:
+    exported = downloaded(page, page.get_by_role("button", name="CSV", exact=True).first)
+    with exported.open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
     cost = sum(float(row["change"]) for row in rows[1:]) / len(rows[1:])
     assert f"{cost:+.4f}" in page.get_by_test_id("stMain").inner_text()

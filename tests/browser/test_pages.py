@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
-from pathlib import Path
 
 import pytest
+from hands import downloaded
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -141,9 +141,8 @@ def test_a_chart_is_exported_with_where_it_comes_from(open_page):
     sentence.wait_for()
     page.get_by_text("Table and downloads").click()
     page.locator("[data-test-script-state=notRunning]").wait_for(state="attached")  # or the click may be lost
-    with page.expect_download() as download:
-        page.get_by_role("button", name="CSV", exact=True).click()
-    with Path(download.value.path()).open(encoding="utf-8-sig", newline="") as file:
+    exported = downloaded(page, page.get_by_role("button", name="CSV", exact=True))
+    with exported.open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["layer"]) for row in rows] == list(range(30))
     kept = re.search(r"([\d.]+)% of the causal", sentence.inner_text())[1]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from pathlib import Path
 
 import pandas as pd
 import pytest
+from hands import downloaded
 from typer.testing import CliRunner
 
 from focus_core import cli
@@ -106,9 +106,7 @@ def preview(page):
 
 
 def exported_file(page, label: str) -> bytes:
-    with page.expect_download() as download:
-        page.get_by_role("button", name=label).click()
-    return Path(download.value.path()).read_bytes()
+    return downloaded(page, page.get_by_role("button", name=label)).read_bytes()
 
 
 def test_export_and_reimport_bring_the_session_back(open_page, tmp_path):
