@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,6 +36,29 @@ def pytest_collection_finish() -> None:
     """Leave what is imported out of every collection of garbage, which training asks for again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def holds_in_a_fork() -> Callable[[Callable[[], bool]], bool]:
+    """Whether something is true in a forked process, which has to say so within a minute."""
+
+    def ask(question: Callable[[], bool]) -> bool:
+        child = os.fork()
+        if child == 0:
+            answer = False
+            try:
+                answer = question()
+            finally:
+                os._exit(0 if answer else 1)
+        deadline = time.monotonic() + 60
+        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if ended[0] == 0:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        return ended == (child, 0)
+
+    return ask
 
 
 @pytest.fixture(scope="session", autouse=True)
