@@ -16,6 +16,7 @@ from focus_core.routing.narrow.compiled.choice import FEW, choose_pages, erring_
 from focus_core.routing.narrow.compiled.levels import Levels, budget_of, level_of
 from focus_core.routing.narrow.compiled.machine.llvm import LANES
 from focus_core.routing.narrow.compiled.machine.team import in_team, take
+from focus_core.routing.narrow.compiled.machine.widening import square as square_of
 from focus_core.routing.narrow.compiled.rows import (
     add_near,
     add_rows,
@@ -75,15 +76,6 @@ def _erring(
     """`erring_pages` beside the logits of near keys."""
     largest = _largest(near)
     return erring_pages(scores, spread, count, threshold, square, largest, _exponential_sum(near, largest), chosen)
-
-
-@njit(**ROWS)
-def _square(vector: np.ndarray) -> np.float32:
-    """Squared length of a vector (D,)."""
-    total = np.float32(0)
-    for x in range(len(vector)):
-        total += vector[x] * vector[x]
-    return total
 
 
 @njit(nogil=True, cache=True, fastmath=True)
@@ -266,7 +258,7 @@ def attend_pages(
         for place in range(num_queries):
             scaled[:] = query[row, place] * scale
             dots(scaled, sums, mean_logits)
-            square = _square(scaled)
+            square = square_of(scaled)
             _scores(mean_logits, sizes, logs, spread[head], count_weight, spread_weights[row] * square, scores)
             already = min(border, sinks) + max(0, token + place - window - border)
             own = stop - num_queries + place + 1

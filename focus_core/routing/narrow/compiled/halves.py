@@ -35,7 +35,8 @@ def attend_tiles(
     first_row, last_row, stride = (first - begin) * group, (last - begin) * group, half.near.shape[1]
     logits, weights = rows.near.ctypes.data, half.near.ctypes.data
     query, output = rows.query.ctypes.data, rows.output.ctypes.data
-    keys, values = head.key_tiles[tile].ctypes.data, head.value_tiles[tile].ctypes.data
+    keys = head.key_tiles.ctypes.data + 2 * LANES * width * tile
+    values = head.value_tiles.ctypes.data + 2 * LANES * value_width * tile
     largest, totals = rows.largest.ctypes.data, rows.totals.ctypes.data
     grows, factor = seen > first, head.factor
     for block in range(first_row, last_row, BLOCK):
@@ -82,7 +83,7 @@ def add_means(first_row: int, last_row: int, pages: int, rows: Span, half: Half,
 
 
 @njit(nogil=True, cache=True)
-def read_page(head: Head, page: int, rows: Span, half: Half, choice: Choice) -> None:
+def read_page(head: Head, page: int, number: int, rows: Span, half: Half, choice: Choice) -> None:
     """As `single.read_page`."""
     width, value_width = rows.query.shape[1], rows.output.shape[1]
     query, output, totals, largest = (
@@ -97,8 +98,8 @@ def read_page(head: Head, page: int, rows: Span, half: Half, choice: Choice) -> 
         half.far.ctypes.data,
         half.sums.ctypes.data,
     )
-    keys, values = head.key_pages[page].ctypes.data, head.value_pages[page].ctypes.data
-    readers, number = choice.readers[page], choice.counts[page]
+    keys = head.key_pages.ctypes.data + 2 * LANES * width * page
+    values, readers = head.value_pages.ctypes.data + 2 * LANES * value_width * page, choice.readers
     for first in range(0, number, BATCH):
         count = min(BATCH, number - first)
         for place in range(count):

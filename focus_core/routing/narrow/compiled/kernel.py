@@ -12,17 +12,11 @@ from focus_core.routing.narrow.compiled.choice import EVERYTHING, choose_pages
 from focus_core.routing.narrow.compiled.layout import Head
 from focus_core.routing.narrow.compiled.levels import Levels, budget_of, level_at
 from focus_core.routing.narrow.compiled.machine.llvm import FEW, LANES
-from focus_core.routing.narrow.compiled.machine.ranking import (
-    erring,
-    exponentials,
-    lowest,
-    part_pages,
-    score_pages,
-    sum_at,
-)
-from focus_core.routing.narrow.compiled.machine.tiles import configure, part_halves, restore
+from focus_core.routing.narrow.compiled.machine.parting import mark_erring, part_halves, part_pages, rank, readers_of
+from focus_core.routing.narrow.compiled.machine.ranking import score_pages, sum_at
+from focus_core.routing.narrow.compiled.machine.tiles import configure, copy, restore
 from focus_core.routing.narrow.compiled.machine.vectors import MARGIN
-from focus_core.routing.narrow.compiled.machine.widening import narrow, square
+from focus_core.routing.narrow.compiled.machine.widening import narrow, square_of_row
 from focus_core.routing.narrow.compiled.state import CHOOSING, NEAR_TILES, SEEN_BITS, Choice, Half, Span
 from focus_core.routing.narrow.compiled.sums import Sums, forget, sum_up
 
@@ -98,7 +92,7 @@ def attend(
     for begin in range(start, stop, span):
         end = min(begin + span, stop)
         _begin(head, begin, end, rows, half)
-        choice.counts[:] = 0
+        choice.marks[:] = 0
         for first in range(begin, end, chunk):
             last = min(first + chunk, end)
             border = max(0, first - settings.window) // chunk * chunk
@@ -109,16 +103,17 @@ def attend(
                     halves.halve_means(head, summed, border, pages, sums, half)
                 summed = border
             if pages > 0:
+                choice.seen[(first - begin) // chunk, :pages] = sums.sizes[:pages]
                 _summarise(
                     head, settings, levels, spread_weights, begin, first, last, border, pages, rows, sums, half, choice
                 )
         for page in range(pages):
-            if choice.counts[page] > 0:
+            number = _find_readers(page, end - begin, chunk, rows.group, choice)
+            if number > 0:
                 if half is None:
-                    single.read_page(head, page, settings.page_size <= FEW, rows, choice)
+                    single.read_page(head, page, number, settings.page_size <= FEW, rows, choice)
                 else:
-                    halves.read_page(head, page, rows, half, choice)
-                choice.counts[page] = 0
+                    halves.read_page(head, page, number, rows, half, choice)
         _finish(head.first, begin, end, rows, output, logsumexp)
     if half is not None:
         restore(half.shapes.ctypes.data)
@@ -129,18 +124,34 @@ def attend(
 def _begin(head: Head, begin: int, end: int, rows: Span, half: Half | None) -> None:
     """Take the queries of a span, with nothing attended yet."""
     given, first, scale, group = head.query, head.first, head.scale, rows.group
-    query, squares, square_of_factor = rows.query, rows.squares, head.factor * head.factor
+    query, squares, square_of_factor, width = rows.query, rows.squares, head.factor * head.factor, head.query.shape[2]
+    given_at, query_at = given.ctypes.data, query.ctypes.data
     for token in range(begin, end):
         for member in range(group):
             row = (token - begin) * group + member
             if half is None:
-                for column in range(query.shape[1]):
+                for column in range(width):
                     query[row, column] = given[token, first + member, column] * scale
             else:
-                query[row] = given[token, first + member]
-            squares[row] = square(query[row]) * square_of_factor
+                start = given_at + 2 * width * (token * given.shape[1] + first + member)
+                copy(start, query_at + 2 * width * row, 2 * width)
+    for row in range((end - begin) * group):
+        squares[row] = square_of_row(query, row) * square_of_factor
     rows.output[:] = 0
     rows.largest[:], rows.totals[:] = FAR, 0
+
+
+@njit(nogil=True, cache=True)
+def _find_readers(page: int, tokens: int, chunk: int, group: int, choice: Choice) -> int:
+    """Write which rows of the tokens of a span read a page, and how many of its keys they see; the number of these."""
+    marks, readers, seen = choice.marks, choice.readers, choice.seen
+    at, out, number = marks.ctypes.data + 2 * marks.shape[1] * (page // LANES), readers.ctypes.data, 0
+    for first in range(0, tokens, chunk):
+        size = seen[first // chunk, page]
+        for row in range(first * group, min(first + chunk, tokens) * group, LANES):
+            reader = row << SEEN_BITS | size
+            number += readers_of(at + 2 * row, page % LANES, reader, 1 << SEEN_BITS, out + 4 * number)
+    return number
 
 
 @njit(nogil=True, cache=True)
@@ -255,58 +266,72 @@ def _choose_by_error(
 ) -> None:
     """Have the rows of a chunk read the pages that err above their thresholds, and weigh the other summaries."""
     # Fields are taken out of loops: taking one counts a reference to it, which is slow.
-    begin, group, tiles, stride = seen.begin, rows.group, -(-seen.pages // LANES), choice.logits.shape[1]
+    group, pages, tiles, stride = rows.group, seen.pages, -(-seen.pages // LANES), choice.logits.shape[1]
     squares, largest, totals, tables = rows.squares, rows.largest, rows.totals, levels.tables
-    readers, counts, sizes, keys_read, weights = (
-        choice.readers,
-        choice.counts,
-        sums.sizes,
-        choice.keys_read,
-        choice.logits,
-    )
+    marks, sizes, keys_read, weights = choice.marks, sums.sizes, choice.keys_read, choice.logits
     logits, scores, sums_at = weights.ctypes.data, choice.page_scores.ctypes.data, totals.ctypes.data
-    spread, logs, powers = sums.spread.ctypes.data, sums.log_sizes.ctypes.data, sums.powers.ctypes.data
-    places, steps, halves_at = levels.places, levels.steps, logits
+    spread, logs, powers, sizes_at = (
+        sums.spread.ctypes.data,
+        sums.log_sizes.ctypes.data,
+        sums.powers.ctypes.data,
+        sizes.ctypes.data,
+    )
+    places, steps, marks_at, num_rows, halves_at = (
+        levels.places,
+        levels.steps,
+        marks.ctypes.data,
+        marks.shape[1],
+        logits,
+    )
     if half is not None:
         halves_at = half.means.ctypes.data
+    token, member = seen.begin + seen.first_row // group, seen.first_row % group
     for row in range(seen.first_row, seen.last_row):
-        member, square, place = row % group, squares[row], row - seen.first_row
-        own, most = logits + 4 * place * stride, largest[row]
-        score_pages(own, scores, spread, logs, tiles, factor, spread_weights[member] * square, count_weight)
-        already = seen.sinks + max(0, begin + row // group - seen.near_end)
+        square, place, most, total_at = squares[row], row - seen.first_row, largest[row], sums_at + 4 * LANES * row
+        own, weight, mark = logits + 4 * place * stride, spread_weights[member] * square, marks_at + 2 * row
+        already = seen.sinks + max(0, token - seen.near_end)
         threshold = level_at(tables, places, steps, member, np.float32(seen.distant + already))
-        total = sum_at(sums_at + 4 * LANES * row)
-        shift, together = exponentials(scores, seen.pages, tiles, most)
-        level = np.float32((together + total * np.exp(most - shift)) * np.exp(threshold))
+        shift, together = rank(own, scores, spread, logs, pages, factor, weight, count_weight, most)
+        level = np.float32((together + sum_at(total_at) * np.exp(most - shift)) * np.exp(threshold))
         # The exponentials become weights, unless a score is so large that these would lose what others say.
         everything, soon = threshold <= EVERYTHING, shift <= most + np.float32(MARGIN)
-        share = np.exp(shift - most) if soon else np.float32(0)
-        for tile in range(tiles):
-            here = 4 * LANES * tile
-            at, beside, power, total_at = scores + here, spread + here, powers + here, sums_at + 4 * LANES * row
-            if everything:
-                bits = (1 << min(LANES, seen.pages - tile * LANES)) - 1
-            elif not soon:
-                bits = erring(at, beside, square, level)
-            elif half is None:
-                bits = part_pages(at, beside, power, square, level, share, total_at, own + here)
-            else:
-                out = halves_at + 2 * (place * stride + tile * LANES)
-                bits = part_halves(at, beside, power, square, level, share, total_at, out)
-            while bits != 0:
-                page = tile * LANES + lowest(bits)
-                size, count = int(sizes[page]), counts[page]
-                readers[page, count] = row << SEEN_BITS | size
-                counts[page] = count + 1
-                keys_read[member] += size
-                bits &= bits - 1
-                if everything or not soon:
-                    weights[place, page] = FAR
-        if everything or not soon:
+        if soon and not everything:
+            share = np.exp(shift - most)
             if half is None:
-                single.weigh_means(seen.first_row, row, seen.pages, rows, choice)
+                keys = part_pages(
+                    scores, spread, powers, sizes_at, tiles, square, level, share, total_at, own, mark, num_rows
+                )
             else:
-                halves.weigh_means(seen.first_row, row, seen.pages, rows, half, choice)
+                out = halves_at + 2 * place * stride
+                keys = part_halves(
+                    scores, spread, powers, sizes_at, tiles, square, level, share, total_at, out, mark, num_rows
+                )
+        else:
+            keys = mark_erring(scores, spread, sizes_at, tiles, square, level, mark, num_rows)
+            if everything:
+                keys = _mark_all(row, pages, sizes, marks)
+            score_pages(own, scores, spread, logs, tiles, factor, weight, count_weight)
+            for page in range(pages):
+                if marks[page // LANES, row] >> page % LANES & 1:
+                    weights[place, page] = FAR
+            if half is None:
+                single.weigh_means(seen.first_row, row, pages, rows, choice)
+            else:
+                halves.weigh_means(seen.first_row, row, pages, rows, half, choice)
+        keys_read[member] += int(keys)
+        member += 1
+        if member == group:
+            token, member = token + 1, 0
+
+
+@njit(nogil=True, cache=True)
+def _mark_all(row: int, pages: int, sizes: np.ndarray, marks: np.ndarray) -> np.float32:
+    """Mark all pages for a row; their keys."""
+    keys = np.float32(0)
+    for page in range(pages):
+        marks[page // LANES, row] |= np.int16(1) << np.int16(page % LANES)
+        keys += sizes[page]
+    return keys
 
 
 @njit(nogil=True, cache=True)
@@ -324,9 +349,8 @@ def _choose_by_share(
 ) -> None:
     """Have the rows of a chunk read the best pages within their budgets, and weigh the other summaries."""
     begin, group, tiles, stride = seen.begin, rows.group, -(-seen.pages // LANES), choice.logits.shape[1]
-    readers, counts, sizes, keys_read, weights, chosen, squares, page_scores, order, factor = (
-        choice.readers,
-        choice.counts,
+    marks, sizes, keys_read, weights, chosen, squares, page_scores, order, factor = (
+        choice.marks,
         sums.sizes,
         choice.keys_read,
         choice.logits,
@@ -346,10 +370,8 @@ def _choose_by_share(
         budget = budget_of(levels, member, seen.distant, already)
         for read in range(choose_pages(page_scores, sizes, order, seen.pages, few, budget, chosen)):
             page = chosen[read]
-            size, count = int(sizes[page]), counts[page]
-            readers[page, count] = row << SEEN_BITS | size
-            counts[page] = count + 1
-            keys_read[member] += size
+            marks[page // LANES, row] |= np.int16(1) << np.int16(page % LANES)
+            keys_read[member] += int(sizes[page])
             weights[place, page] = FAR
         if half is None:
             single.weigh_means(seen.first_row, row, seen.pages, rows, choice)

@@ -126,7 +126,8 @@ def prefill(
     ]
     laid = in_threads(lay_out, range(total))
     most = max(len(head.key_pages) for head in laid)
-    rooms = [_room(laid[0], group, most, span * group, half) for _ in range(torch.get_num_threads())]
+    chunks = span // reading.chunk
+    rooms = [_room(laid[0], group, most, span * group, chunks, half) for _ in range(torch.get_num_threads())]
     # The last parts have the most keys before them, so they come first.
     starts = range(begin, length, part)
     tasks = [(at, min(at + part, length), n) for at in reversed(starts) for n in range(total)]
@@ -139,9 +140,11 @@ def prefill(
     )
 
 
-def _room(head: Head, group: int, most: int, num_rows: int, half: bool) -> tuple[Span, Sums, Choice, Half | None]:
+def _room(
+    head: Head, group: int, most: int, num_rows: int, chunks: int, half: bool
+) -> tuple[Span, Sums, Choice, Half | None]:
     """Room for what `attend` keeps."""
-    return *scratch(head, group, most, num_rows), half_scratch(head, most) if half else None
+    return *scratch(head, group, most, num_rows, chunks), half_scratch(head, most) if half else None
 
 
 def _in_half(*parts: Tensor) -> bool:

@@ -44,25 +44,26 @@ def attend_tiles(
         rows.near.ctypes.data,
         rows.near.shape[1],
     )
+    keys, values = head.key_tiles.ctypes.data, head.value_tiles.ctypes.data
+    largest, totals = rows.largest.ctypes.data, rows.totals.ctypes.data
     first_row, last_row, tiles = (first - begin) * group, (last - begin) * group, end_tile - tile
     for number in range(tiles):
         for row in range(first_row, last_row, ROWS):
             r1, r2, r3 = min(row + 1, spare), min(row + 2, spare), min(row + 3, spare)
             out = logits + 4 * ((row - first_row) * stride + number * LANES)
-            dots(row, r1, r2, r3, query, width, head.key_tiles[tile + number].ctypes.data, out, stride)
+            dots(row, r1, r2, r3, query, width, keys + 4 * LANES * width * (tile + number), out, stride)
     grows = seen > first
     for token in range(first, last):
         count = min((seen + token - first if grows else seen) - tile * LANES, tiles * LANES)
         for row in range((token - begin) * group, (token - begin + 1) * group):
             own = logits + 4 * (row - first_row) * stride
-            largest, totals = rows.largest.ctypes.data, rows.totals.ctypes.data
             softmax_row(own, row, largest, totals, output, value_width, count, tiles)
     for number in range(tiles):
         for row in range(first_row, last_row, ROWS):
             r1, r2, r3 = min(row + 1, spare), min(row + 2, spare), min(row + 3, spare)
             weights = logits + 4 * ((row - first_row) * stride + number * LANES)
-            values = head.value_tiles[tile + number].ctypes.data
-            add_values(row, r1, r2, r3, weights, stride, values, output, value_width)
+            at = values + 4 * LANES * value_width * (tile + number)
+            add_values(row, r1, r2, r3, weights, stride, at, output, value_width)
 
 
 @njit(nogil=True, cache=True)
@@ -70,12 +71,13 @@ def score_means(first_row: int, last_row: int, pages: int, rows: Span, sums: Sum
     """Write the products of queries and mean keys for the rows of a chunk."""
     width, stride = rows.query.shape[1], choice.logits.shape[1]
     query, logits, spare = rows.query.ctypes.data, choice.logits.ctypes.data, len(rows.query) - BLOCK
+    keys = sums.mean_keys.ctypes.data
     # Tile by tile for all rows, so that a tile stays in the first cache.
     for tile in range(-(-pages // LANES)):
         for row in range(first_row, last_row, ROWS):
             r1, r2, r3 = min(row + 1, spare), min(row + 2, spare), min(row + 3, spare)
             out = logits + 4 * ((row - first_row) * stride + tile * LANES)
-            dots(row, r1, r2, r3, query, width, sums.mean_keys[tile].ctypes.data, out, stride)
+            dots(row, r1, r2, r3, query, width, keys + 4 * LANES * width * tile, out, stride)
 
 
 @njit(nogil=True, inline="always")
@@ -91,21 +93,23 @@ def add_means(first_row: int, last_row: int, pages: int, rows: Span, sums: Sums,
     """Add the summaries of pages that are not read, for the rows of a chunk."""
     value_width, stride, tiles = rows.output.shape[1], choice.logits.shape[1], -(-pages // LANES)
     output, logits, spare = rows.output.ctypes.data, choice.logits.ctypes.data, len(rows.query) - BLOCK
+    values = sums.mean_values.ctypes.data
     for tile in range(tiles):
         for row in range(first_row, last_row, ROWS):
             r1, r2, r3 = min(row + 1, spare), min(row + 2, spare), min(row + 3, spare)
             weights = logits + 4 * ((row - first_row) * stride + tile * LANES)
-            add_values(row, r1, r2, r3, weights, stride, sums.mean_values[tile].ctypes.data, output, value_width)
+            at = values + 4 * LANES * value_width * tile
+            add_values(row, r1, r2, r3, weights, stride, at, output, value_width)
 
 
 @njit(nogil=True, cache=True)
-def read_page(head: Head, page: int, few: bool, rows: Span, choice: Choice) -> None:
-    """Attend exactly to the keys of a page that were there, `FEW` at most or more, for all rows that chose it."""
+def read_page(head: Head, page: int, number: int, few: bool, rows: Span, choice: Choice) -> None:
+    """Attend exactly to the keys of a page that were there, `FEW` at most or more, for its `number` readers."""
     width, value_width, spare = rows.query.shape[1], rows.output.shape[1], len(rows.query) - BLOCK
     query, output, weights = rows.query.ctypes.data, rows.output.ctypes.data, rows.far.ctypes.data
     largest, totals = rows.largest.ctypes.data, rows.totals.ctypes.data
-    keys, values = head.key_pages[page].ctypes.data, head.value_pages[page].ctypes.data
-    readers, number = choice.readers[page], choice.counts[page]
+    keys = head.key_pages.ctypes.data + 4 * LANES * width * page
+    values, readers = head.value_pages.ctypes.data + 4 * LANES * value_width * page, choice.readers
     for last in range(number, -(-number // ROWS) * ROWS):
         readers[last] = spare << SEEN_BITS  # fills up fours
     # Step by step for many rows, because a row alone waits for each step.

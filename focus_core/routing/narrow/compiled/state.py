@@ -76,23 +76,25 @@ class Choice(NamedTuple):
 
     Attributes:
         logits: (`CHOOSING` + 16, M) float32, of the summaries, for rows that choose.
-        scores: (M,) float32, scratch.
+        page_scores: (M,) float32, scratch.
         chosen: (2 M,) int64, scratch.
-        readers: (M, R) uint16, or int32 if R is large: rows that read a page, see `SEEN_BITS`.
-        counts: (M,) int64, how many.
+        marks: (M / 16, R) int16, a bit for each of 16 pages: whether a row reads it; the lowest is of the first page.
+        seen: (S, M) int32, keys of each page that the rows of a chunk see, for the chunks of a span.
+        readers: (R + 16,) int32, of one page, see `SEEN_BITS`; scratch.
         keys_read: (G,) int64, summed over the queries of a head.
     """
 
     logits: np.ndarray
     page_scores: np.ndarray
     chosen: np.ndarray
+    marks: np.ndarray
+    seen: np.ndarray
     readers: np.ndarray
-    counts: np.ndarray
     keys_read: np.ndarray
 
 
-def scratch(head: Head, group: int, most: int, num_rows: int) -> tuple[Span, Sums, Choice]:
-    """Room for a span of R rows of a head that G query heads read, with at most M pages."""
+def scratch(head: Head, group: int, most: int, num_rows: int, chunks: int) -> tuple[Span, Sums, Choice]:
+    """Room for a span of R rows, in S chunks, of a head that G query heads read, with at most M pages."""
     width, value_width, every, places = head.key.shape[1], head.value.shape[1], num_rows + BLOCK, _places(most)
     rows = Span(
         zeros((every, width), head.query.dtype),
@@ -108,8 +110,9 @@ def scratch(head: Head, group: int, most: int, num_rows: int) -> tuple[Span, Sum
         empty((CHOOSING + BLOCK, places)),
         empty(places),
         empty(2 * most, np.int64),
-        empty((most, -(-num_rows // BLOCK) * BLOCK), np.uint16 if num_rows < 1 << 16 - SEEN_BITS else np.int32),
-        empty(most, np.int64),
+        empty((places // LANES, -(-num_rows // LANES) * LANES), np.int16),
+        empty((chunks, most), np.int32),
+        empty(every, np.int32),
         zeros(group, np.int64),
     )
     return rows, no_sums(most, width, value_width), choice

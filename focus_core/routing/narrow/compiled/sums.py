@@ -10,7 +10,7 @@ from numba import njit
 from focus_core.routing.narrow.compiled.layout import Head
 from focus_core.routing.narrow.compiled.machine.llvm import LANES
 from focus_core.routing.narrow.compiled.machine.memory import zeros
-from focus_core.routing.narrow.compiled.machine.widening import square, wide
+from focus_core.routing.narrow.compiled.machine.widening import square_of_row, wide
 
 
 class Sums(NamedTuple):
@@ -69,7 +69,7 @@ def sum_up(head: Head, summed: int, border: int, pages: int, count_weight: float
     _add_rows(head.value[summed:border], new, sums.values)
     for token, page in enumerate(new):
         sums.sizes[page] += 1
-        sums.squares[page] += square(head.key[summed + token])
+        sums.squares[page] += square_of_row(head.key, summed + token)
         pages = max(pages, page + 1)
     if len(new) > pages:
         # Where many keys come at once, it is cheaper to go through all pages.
@@ -82,7 +82,7 @@ def sum_up(head: Head, summed: int, border: int, pages: int, count_weight: float
             sums.mean_keys[tile, column, lane] = sums.keys[page, column] * factor
         for column in range(sums.values.shape[1]):
             sums.mean_values[tile, lane, column] = sums.values[page, column] * factor
-        variance = sums.squares[page] * factor - square(sums.keys[page]) * factor * factor
+        variance = sums.squares[page] * factor - square_of_row(sums.keys, page) * factor * factor
         sums.spread[page] = max(variance, np.float32(0)) / np.float32(sums.keys.shape[1])
     return pages
 

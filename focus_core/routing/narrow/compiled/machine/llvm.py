@@ -27,10 +27,9 @@ VECTOR = ir.VectorType(F32, LANES)
 INTS = ir.VectorType(I32, LANES)
 BITS = ir.IntType(LANES)
 
-_LOG2E = 1.0 / math.log(2.0)
-# ln 2 in two parts, the first one with trailing zeros, so that its multiples are exact.
-_LN2_HIGH = 0.693359375
-_LN2_LOW = math.log(2.0) - _LN2_HIGH
+_LOG2E, _LN2 = 1.0 / math.log(2.0), math.log(2.0)
+_TO_WHOLE = 1.5 * 2**23
+"""Added to a float32 below 2^22, it leaves the nearest whole number, in the lowest bits as well."""
 # exp(x) for |x| <= ln 2 / 2, with the least relative error of degree 5 that is 1 at 0: 1e-7, with rounding 2e-7.
 _EXP = (0.00829027034342289, 0.04189816117286682, 0.1666763871908188, 0.4999914765357971, 0.9999997019767761, 1.0)
 _LEAST = -87.0
@@ -117,24 +116,42 @@ def larger(builder: Builder, a: Any, b: Any) -> Any:
 def exp(builder: Builder, x: Any) -> Any:
     """exp of 16 numbers that are at most 0, or a little above."""
     tiny = builder.fcmp_ordered("<", x, constant(_LEAST))
-    x = builder.select(tiny, constant(_LEAST), x)
-    power = call_llvm(builder, "rint", VECTOR, [builder.fmul(x, constant(_LOG2E))])
-    x = fma(builder, power, constant(-_LN2_HIGH), x)
-    x = fma(builder, power, constant(-_LN2_LOW), x)
+    moved = fma(builder, x, constant(_LOG2E), constant(_TO_WHOLE))
+    power = builder.fsub(moved, constant(_TO_WHOLE))
+    # One product is enough: ln 2 as a float32 is off by 2e-9, and the power is 126 at most.
+    x = fma(builder, power, constant(-_LN2), x)
     found = constant(_EXP[0])
     for coefficient in _EXP[1:]:
         found = fma(builder, found, x, constant(coefficient))
-    exponent = builder.add(builder.fptosi(power, INTS), ir.Constant(INTS, [127] * LANES))
-    scaled = builder.bitcast(builder.shl(exponent, ir.Constant(INTS, [23] * LANES)), VECTOR)
-    return builder.select(tiny, constant(0.0), builder.fmul(found, scaled))
+    exponent = builder.shl(builder.bitcast(moved, INTS), ir.Constant(INTS, [23] * LANES))
+    scaled = builder.bitcast(builder.add(builder.bitcast(found, INTS), exponent), VECTOR)
+    return builder.select(tiny, constant(0.0), scaled)
+
+
+def select_first(builder: Builder, count: Any, values: Any, other: float) -> Any:
+    """The first `count` of 16 numbers, and another number in place of the rest."""
+    kept = builder.icmp_signed("<", ir.Constant(INTS, list(range(LANES))), splat(builder, builder.trunc(count, I32)))
+    return builder.select(kept, values, constant(other))
 
 
 def kept_tile(builder: Builder, logits: Any, tile: Any, count: Any, factor: Any = None) -> Any:
     """A tile of logits, times a factor in all lanes if there is one, `MASKED` from place `count` on."""
-    left = builder.trunc(builder.sub(count, builder.mul(tile, whole(LANES))), I32)
-    kept = builder.icmp_signed("<", ir.Constant(INTS, list(range(LANES))), splat(builder, left))
     found = load(builder, row_at(builder, logits, tile, whole(LANES)))
-    return builder.select(kept, found if factor is None else builder.fmul(found, factor), constant(MASKED))
+    left = builder.sub(count, builder.mul(tile, whole(LANES)))
+    return select_first(builder, left, found if factor is None else builder.fmul(found, factor), MASKED)
+
+
+def rounded(builder: Builder, numbers: Any) -> Any:
+    """The bits of the nearest numbers of bfloat16, in the upper halves of 16 integers."""
+    bits = builder.add(builder.bitcast(numbers, INTS), ir.Constant(INTS, [1 << 15] * LANES))
+    return builder.and_(bits, ir.Constant(INTS, [-1 << 16] * LANES))
+
+
+def store_half(builder: Builder, positive: Any, address: Any) -> None:
+    """Round 16 positive float32 to bfloat16, and write them to an address."""
+    kind = ir.VectorType(ir.IntType(16), LANES)
+    halves = builder.trunc(builder.lshr(rounded(builder, positive), ir.Constant(INTS, [16] * LANES)), kind)
+    builder.store(halves, pointer(builder, address, kind), align=2)
 
 
 def sum_of(builder: Builder, vector: Any) -> Any:

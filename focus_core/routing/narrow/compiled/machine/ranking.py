@@ -107,15 +107,16 @@ def exponentials(typing: Any, scores: Any, count: Any, tiles: Any, least: Any):
     return types.UniTuple(types.float32, 2)(*[types.int64] * 3, types.float32), _exponentials
 
 
-def _errs(builder: Builder, weight: Any, spread: Any, square: Any, least: Any) -> Any:
+def errs(builder: Builder, weight: Any, spread: Any, square: Any, least: Any) -> Any:
     """Which of 16 weights, times one more than their variances, are above `least`; see `erring`."""
-    doubt = fma(builder, splat(builder, square), load(builder, spread), constant(1.0))
+    doubt = fma(builder, splat(builder, square), spread, constant(1.0))
     return builder.fcmp_ordered(">", builder.fmul(weight, doubt), splat(builder, least))
 
 
 def _erring(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
-    weights, *others = args
-    return builder.zext(builder.bitcast(_errs(builder, load(builder, weights), *others), BITS), I64)
+    weights, spread, *others = args
+    err = errs(builder, load(builder, weights), load(builder, spread), *others)
+    return builder.zext(builder.bitcast(err, BITS), I64)
 
 
 @in_llvm
@@ -129,50 +130,6 @@ def erring(typing: Any, weights: Any, spread: Any, square: Any, least: Any):
         least: float32.
     """
     return types.int64(*[types.int64] * 2, *[types.float32] * 2), _erring
-
-
-def summary_weights(builder: Builder, args: Sequence[Any]) -> tuple[Any, Any]:
-    """Weights of 16 summaries, 0 for those that err too much, added to the sums of weights; and which err, as bits.
-
-    Args:
-        builder: of the function.
-        args: see `part_pages`, without the last.
-    """
-    weights, spread, powers, square, least, factor, totals = args
-    weight = load(builder, weights)
-    err = _errs(builder, weight, spread, square, least)
-    kept = builder.fmul(builder.fmul(weight, load(builder, powers)), splat(builder, factor))
-    kept = builder.select(err, constant(0.0), kept)
-    store(builder, builder.fadd(load(builder, totals), kept), totals)
-    return kept, builder.zext(builder.bitcast(err, BITS), I64)
-
-
-def _part_pages(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
-    kept, bits = summary_weights(builder, args[:-1])
-    store(builder, kept, args[-1])
-    return bits
-
-
-PART_PAGES = types.int64(*[types.int64] * 3, *[types.float32] * 3, *[types.int64] * 2)
-
-
-@in_llvm
-def part_pages(
-    typing: Any, weights: Any, spread: Any, powers: Any, square: Any, least: Any, factor: Any, totals: Any, out: Any
-):
-    """`erring` of 16 pages, and the weights of the summaries of the others.
-
-    Args:
-        weights: address of the `exponentials` of scores.
-        spread: as for `erring`.
-        powers: address of what turns the exponential of a score into that of the logit of its summary.
-        square: as for `erring`.
-        least: likewise.
-        factor: float32, of all weights.
-        totals: address of the row's 16 sums of weights, which grow.
-        out: address of the weights, 0 for pages that err.
-    """
-    return PART_PAGES, _part_pages
 
 
 def _moments(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:

@@ -23,12 +23,13 @@ from focus_core.routing.narrow.compiled.machine.llvm import (
     in_llvm,
     load,
     pointer,
+    rounded,
     splat,
     store,
+    store_half,
     whole,
 )
 from focus_core.routing.narrow.compiled.machine.memory import zeros
-from focus_core.routing.narrow.compiled.machine.ranking import PART_PAGES, summary_weights
 from focus_core.routing.narrow.compiled.machine.vectors import running_softmax
 
 BLOCK = 16
@@ -39,7 +40,6 @@ COLUMNS = 64
 """Columns of values that are summed at once, in four registers."""
 
 _I8 = ir.IntType(8)
-_HALVES = ir.VectorType(ir.IntType(16), LANES)
 # Numbers of registers: four sums, then queries, keys, weights of one tile of keys, and their values.
 _SUMS, _ROWS, _KEYS, _WEIGHTS, _VALUES = (0, 1, 2, 3), 4, 5, 6, 7
 
@@ -236,12 +236,6 @@ def add_row(typing: Any, start: Any, end: Any, size: Any):
     return types.void(*[types.int64] * 3), _add_row
 
 
-def _rounded(builder: Builder, numbers: Any) -> Any:
-    """The bits of the nearest numbers of bfloat16, in the upper halves of 16 integers."""
-    bits = builder.add(builder.bitcast(numbers, INTS), ir.Constant(INTS, [1 << 15] * LANES))
-    return builder.and_(bits, ir.Constant(INTS, [-1 << 16] * LANES))
-
-
 def _halve(builder: Builder, args: Sequence[Any], rest: bool) -> None:
     """Rows in bfloat16, two and two, or what the rounding left."""
     start, count, size, out = args
@@ -251,9 +245,9 @@ def _halve(builder: Builder, args: Sequence[Any], rest: bool) -> None:
             halves = []
             for each in (first, builder.add(first, size)):
                 numbers = load(builder, builder.add(each, place))
-                bits = _rounded(builder, numbers)
+                bits = rounded(builder, numbers)
                 if rest:
-                    bits = _rounded(builder, builder.fsub(numbers, builder.bitcast(bits, VECTOR)))
+                    bits = rounded(builder, builder.fsub(numbers, builder.bitcast(bits, VECTOR)))
                 halves.append(bits)
             even = builder.lshr(halves[0], ir.Constant(INTS, [16] * LANES))
             at = builder.add(_after(builder, out, builder.lshr(row, whole(1)), size), place)
@@ -289,31 +283,11 @@ def halve_rest(typing: Any, start: Any, count: Any, size: Any, out: Any):
     return types.void(*[types.int64] * 4), _halve_lower
 
 
-def _store_half(builder: Builder, positive: Any, address: Any) -> None:
-    """Round 16 positive float32 to bfloat16."""
-    halves = builder.trunc(builder.lshr(_rounded(builder, positive), ir.Constant(INTS, [16] * LANES)), _HALVES)
-    builder.store(halves, pointer(builder, address, _HALVES), align=2)
-
-
-def _part_halves(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
-    kept, bits = summary_weights(builder, args[:-1])
-    _store_half(builder, kept, args[-1])
-    return bits
-
-
-@in_llvm
-def part_halves(
-    typing: Any, weights: Any, spread: Any, powers: Any, square: Any, least: Any, factor: Any, totals: Any, out: Any
-):
-    """`part_pages`, with the weights in bfloat16."""
-    return PART_PAGES, _part_halves
-
-
 def _weigh(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
     logits, factor, *others, weights = args
 
     def write(found: Any, tile: Any) -> None:
-        _store_half(builder, found, _after(builder, weights, tile, whole(2 * LANES)))
+        store_half(builder, found, _after(builder, weights, tile, whole(2 * LANES)))
 
     running_softmax(builder, [logits, *others], write, splat(builder, factor))
     return context.get_dummy_value()
