@@ -88,13 +88,14 @@ def filled(head: Head, groups: np.ndarray, num_groups: int, page_size: int, sink
         page_size: as in `unfilled`.
         sink_tokens: first keys, which fill no page.
     """
-    key, pages, in_time = head.key, head.key_pages, head.key_tiles
-    if key.dtype == np.int16:
-        # Two dimensions of a key are copied at once.
-        key = key.view(np.int32)
-        pages, in_time = (part.reshape(*part.shape[:2], -1).view(np.int32) for part in (pages, in_time))
+    key, value, laid_out = head.key, head.value, (head.key_pages, head.key_tiles, head.value_pages, head.value_tiles)
+    half = key.dtype == np.int16
+    if half:
+        # Two dimensions of a key are copied at once, and two values are written.
+        key, value = key.view(np.int32), value.view(np.uint16)
+        laid_out = tuple(part.view(np.uint32)[..., 0] for part in laid_out)
     settings = num_groups, page_size, sink_tokens, head.page, head.order
-    count = _fill(key, head.value, groups, *settings, pages, in_time, head.value_pages, head.value_tiles)
+    count = _fill(key, value, groups, *settings, *laid_out)
     return head._replace(
         order=head.order[:count], key_pages=head.key_pages[:count], value_pages=head.value_pages[:count]
     )
@@ -122,7 +123,7 @@ def _fill(
     _gather_keys(key, in_time, key_tiles)
     for of, values in ((members[:count], value_pages), (in_time, value_tiles)):
         # Known while this is compiled: one of the two is.
-        if value_pages.ndim == 4:
+        if value.itemsize == 2:
             _gather_value_pairs(value, of, values)
         else:
             _gather_values(value, of, values)
@@ -189,13 +190,16 @@ def _gather_values(value: np.ndarray, members: np.ndarray, values: np.ndarray) -
 
 @njit(nogil=True, cache=True)
 def _gather_value_pairs(value: np.ndarray, members: np.ndarray, values: np.ndarray) -> None:
-    """Write 16 values in twos, the numbers of both beside each other, block by block."""
-    none = np.zeros(value.shape[1], value.dtype)
+    """Write 16 values in twos, the numbers of both beside each other, as one of 32 bits; block by block."""
     for block in range(len(members)):
         for pair in range(LANES // 2):
             first, second = members[block, 2 * pair], members[block, 2 * pair + 1]
-            one = value[first] if first >= 0 else none
-            other = value[second] if second >= 0 else none
-            for column in range(value.shape[1]):
-                values[block, pair, column, 0] = one[column]
-                values[block, pair, column, 1] = other[column]
+            if second >= 0:
+                for column in range(value.shape[1]):
+                    upper = np.uint32(value[second, column]) << np.uint32(16)
+                    values[block, pair, column] = upper | np.uint32(value[first, column])
+            elif first >= 0:
+                for column in range(value.shape[1]):
+                    values[block, pair, column] = value[first, column]
+            else:
+                values[block, pair] = 0

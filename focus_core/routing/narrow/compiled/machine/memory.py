@@ -5,6 +5,8 @@ Vectors that lie across two cache lines are read at half the speed.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,7 +20,7 @@ COMPILED = (torch.float32, torch.bfloat16)
 def empty(shape: tuple[int, ...] | int, kind: np.typing.DTypeLike = np.float32) -> np.ndarray:
     """An array at a multiple of `LINE` bytes, with any numbers in it."""
     kind = np.dtype(kind)
-    size = int(np.prod(shape)) * kind.itemsize
+    size = (shape if isinstance(shape, int) else math.prod(shape)) * kind.itemsize
     memory = np.empty(size + LINE, np.uint8)
     start = -memory.ctypes.data % LINE
     return memory[start : start + size].view(kind).reshape(shape)
