@@ -11,18 +11,18 @@ from numba import njit
 
 from focus_core.routing.narrow.compiled.layout import Head
 from focus_core.routing.narrow.compiled.machine.llvm import LANES
+from focus_core.routing.narrow.compiled.machine.readers import gather, scatter, weigh_readers
 from focus_core.routing.narrow.compiled.machine.tiles import (
     BLOCK,
     add_products,
-    add_row,
-    copy,
     halve,
     halve_rest,
     products,
+    products_of_two,
     weigh,
     write_products,
 )
-from focus_core.routing.narrow.compiled.state import BATCH, Choice, Half, Span, row_of, seen_by
+from focus_core.routing.narrow.compiled.state import BATCH, SEEN_BITS, Choice, Half, Span
 from focus_core.routing.narrow.compiled.sums import Sums
 
 
@@ -86,12 +86,8 @@ def add_means(first_row: int, last_row: int, pages: int, rows: Span, half: Half,
 def read_page(head: Head, page: int, number: int, rows: Span, half: Half, choice: Choice) -> None:
     """As `single.read_page`."""
     width, value_width = rows.query.shape[1], rows.output.shape[1]
-    query, output, totals, largest = (
-        rows.query.ctypes.data,
-        rows.output.ctypes.data,
-        rows.totals.ctypes.data,
-        rows.largest.ctypes.data,
-    )
+    query, output = rows.query.ctypes.data, rows.output.ctypes.data
+    largest, totals = rows.largest.ctypes.data, rows.totals.ctypes.data
     gathered, logits, weights, added = (
         half.query.ctypes.data,
         rows.far.ctypes.data,
@@ -99,24 +95,19 @@ def read_page(head: Head, page: int, number: int, rows: Span, half: Half, choice
         half.sums.ctypes.data,
     )
     keys = head.key_pages.ctypes.data + 2 * LANES * width * page
-    values, readers = head.value_pages.ctypes.data + 2 * LANES * value_width * page, choice.readers
+    values, readers = head.value_pages.ctypes.data + 2 * LANES * value_width * page, choice.readers.ctypes.data
     for first in range(0, number, BATCH):
-        count = min(BATCH, number - first)
-        for place in range(count):
-            copy(query + 2 * width * row_of(readers[first + place]), gathered + 2 * width * place, 2 * width)
-        for place in range(0, count, BLOCK):
-            at, out = gathered + 2 * width * place, logits + 4 * LANES * place
-            products(at, 2 * width, width, keys, 1, 1, out, 4 * LANES)
-        for place in range(count):
-            row, seen = row_of(readers[first + place]), seen_by(readers[first + place])
-            own, to = logits + 4 * LANES * place, weights + 2 * LANES * place
-            weigh(own, head.factor, row, largest, totals, output, value_width, seen, 1, to)
+        count, some = min(BATCH, number - first), readers + 4 * first
+        gather(some, count, SEEN_BITS, query, 2 * width, gathered)
+        if count > BLOCK:
+            products_of_two(gathered, 2 * width, width, keys, logits, 4 * LANES)
+        else:
+            products(gathered, 2 * width, width, keys, 1, 1, logits, 4 * LANES)
+        weigh_readers(some, count, SEEN_BITS, logits, head.factor, largest, totals, output, value_width, weights)
         for place in range(0, count, BLOCK):
             own, out = weights + 2 * LANES * place, added + 4 * value_width * place
             write_products(own, 2 * LANES, 1, values, out, 4 * value_width, value_width)
-        for place in range(count):
-            to = output + 4 * value_width * row_of(readers[first + place])
-            add_row(added + 4 * value_width * place, to, 4 * value_width)
+        scatter(some, count, SEEN_BITS, added, output, 4 * value_width)
 
 
 @njit(nogil=True, cache=True)

@@ -16,7 +16,7 @@ from focus_core.routing.narrow.compiled.sums import Sums, no_sums
 NEAR_TILES = 16
 """Tiles of neighbours whose softmax is taken at once."""
 BATCH = 32
-"""Readers of a page whose softmax is taken at once, a multiple of `BLOCK`."""
+"""Readers of a page whose softmax is taken at once, twice `BLOCK`."""
 CHOOSING = 32
 """Rows that choose at once, a multiple of `BLOCK`."""
 SEEN_BITS = 5

@@ -124,8 +124,8 @@ def exp(builder: Builder, x: Any) -> Any:
     for coefficient in _EXP[1:]:
         found = fma(builder, found, x, constant(coefficient))
     exponent = builder.shl(builder.bitcast(moved, INTS), ir.Constant(INTS, [23] * LANES))
-    scaled = builder.bitcast(builder.add(builder.bitcast(found, INTS), exponent), VECTOR)
-    return builder.select(tiny, constant(0.0), scaled)
+    scaled = builder.add(builder.bitcast(found, INTS), exponent)
+    return builder.bitcast(builder.select(tiny, ir.Constant(INTS, [0] * LANES), scaled), VECTOR)
 
 
 def select_first(builder: Builder, count: Any, values: Any, other: float) -> Any:

@@ -145,6 +145,28 @@ def products(
     return types.void(*[types.int64] * 8), _products
 
 
+def _products_of_two(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
+    query, stride, width, keys, out, out_stride = args
+    others, other_out = (builder.add(at, builder.shl(each, whole(4))) for at, each in ((query, stride), (out, out_stride)))
+    for total in _SUMS[:2]:
+        _zero(builder, total)
+    with cgutils.for_range_slice(builder, whole(0), width, whole(PAIR)) as (place, _):
+        at = builder.shl(place, whole(1))
+        _read(builder, _KEYS, _after(builder, keys, place, whole(2 * LANES)), whole(4 * LANES))
+        for total, rows, start in ((_SUMS[0], _ROWS, query), (_SUMS[1], _SUMS[2], others)):
+            _read(builder, rows, builder.add(start, at), stride)
+            _multiply(builder, total, rows, _KEYS)
+    _write(builder, _SUMS[0], out, out_stride)
+    _write(builder, _SUMS[1], other_out, out_stride)
+    return context.get_dummy_value()
+
+
+@in_llvm
+def products_of_two(typing: Any, query: Any, stride: Any, width: Any, keys: Any, out: Any, out_stride: Any):
+    """`products` of 32 queries with one tile of keys, whose two halves need not wait for each other."""
+    return types.void(*[types.int64] * 6), _products_of_two
+
+
 def _sum_values(builder: Builder, args: Sequence[Any], fresh: bool) -> None:
     """Weighted values, added to what the output holds, or written to it."""
     weights, stride, tiles, values, output, out_stride, width = args
@@ -220,20 +242,6 @@ def _gather(context: Any, builder: Builder, signature: Any, args: Sequence[Any])
 def copy(typing: Any, start: Any, end: Any, size: Any):
     """Copy `size` bytes, a multiple of 64, from one address to another."""
     return types.void(*[types.int64] * 3), _gather
-
-
-def _add_row(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
-    start, end, size = args
-    with cgutils.for_range_slice(builder, whole(0), size, whole(4 * LANES)) as (place, _):
-        to = builder.add(end, place)
-        store(builder, builder.fadd(load(builder, to), load(builder, builder.add(start, place))), to)
-    return context.get_dummy_value()
-
-
-@in_llvm
-def add_row(typing: Any, start: Any, end: Any, size: Any):
-    """Add the float32 in `size` bytes, a multiple of 64, to those at another address."""
-    return types.void(*[types.int64] * 3), _add_row
 
 
 def _halve(builder: Builder, args: Sequence[Any], rest: bool) -> None:

@@ -30,6 +30,7 @@ from focus_core.routing.narrow.compiled.machine.llvm import (
     load,
     pointer,
     row_at,
+    select_first,
     splat,
     splat_at,
     store,
@@ -152,12 +153,17 @@ def running_softmax(
     with cgutils.for_range(builder, tiles) as loop:
         found = kept_tile(builder, logits, loop.index, count, factor)
         builder.store(larger(builder, builder.load(best), found), best)
-    shift = _shifted(builder, builder.load(best), row, largest, totals, output, width)
+    best = builder.load(best)
+    shift = variable(builder)
+    builder.store(splat_at(builder, row_at(builder, largest, row, whole(1))), shift)
+    with far_above(builder, builder.fsub(best, builder.load(shift))):
+        builder.store(raise_shift(builder, best, row, largest, totals, output, width), shift)
     total_at = row_at(builder, totals, row, whole(LANES))
     total = variable(builder)
     builder.store(load(builder, total_at), total)
     with cgutils.for_range(builder, tiles) as loop:
-        weights = exp(builder, builder.fsub(kept_tile(builder, logits, loop.index, count, factor), shift))
+        kept = kept_tile(builder, logits, loop.index, count, factor)
+        weights = exp(builder, builder.fsub(kept, builder.load(shift)))
         write(weights, loop.index)
         builder.store(builder.fadd(builder.load(total), weights), total)
     store(builder, builder.load(total), total_at)
@@ -173,33 +179,67 @@ def _softmax(context: Any, builder: Builder, signature: Any, args: Sequence[Any]
 
 def _softmax_tile(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
     logits, row, largest, totals, output, width, count = args
-    kept = kept_tile(builder, logits, whole(0), count)
-    shift = _shifted(builder, kept, row, largest, totals, output, width)
-    weights = exp(builder, builder.fsub(kept, shift))
+    weights = tile_weights(builder, load(builder, logits), None, count, row, largest, totals, output, width)
     store(builder, weights, logits)
-    total_at = row_at(builder, totals, row, whole(LANES))
-    store(builder, builder.fadd(load(builder, total_at), weights), total_at)
     return context.get_dummy_value()
 
 
-def _shifted(builder: Builder, best: Any, row: Any, largest: Any, totals: Any, output: Any, width: Any) -> Any:
-    """The logit whose weight is 1, in all lanes, raised where one of `best` is far above it."""
+def tile_weights(
+    builder: Builder, logits: Any, factor: Any, count: Any, row: Any, largest: Any, totals: Any, output: Any, width: Any
+) -> Any:
+    """The running softmax of a row over one tile; see `softmax_tile`.
+
+    Args:
+        builder: of the function.
+        logits: 16 of them.
+        factor: of the logits, in all lanes; None for 1.
+        count: logits that are there.
+        row: as for `softmax_tile`, and so are the others.
+        largest: likewise.
+        totals: likewise.
+        output: likewise.
+        width: likewise.
+
+    Returns:
+        16 weights.
+    """
+    above = variable(builder)
+
+    def keep(shift: Any) -> None:
+        """Take logits less a shift; most tiles are full."""
+        down = builder.fneg(shift)
+        builder.store(builder.fadd(logits, down) if factor is None else fma(builder, logits, factor, down), above)
+        builder.store(select_first(builder, count, builder.load(above), MASKED), above)
+
+    shift = splat_at(builder, row_at(builder, largest, row, whole(1)))
+    keep(shift)
+    with far_above(builder, builder.load(above)):
+        best = builder.fadd(builder.load(above), shift)
+        keep(raise_shift(builder, best, row, largest, totals, output, width))
+    weights = exp(builder, builder.load(above))
+    total_at = row_at(builder, totals, row, whole(LANES))
+    store(builder, builder.fadd(load(builder, total_at), weights), total_at)
+    return weights
+
+
+def far_above(builder: Builder, above: Any) -> Any:
+    """A block that runs where one of 16 logits is farther above the one of weight 1 than `MARGIN`."""
+    far = builder.bitcast(builder.fcmp_ordered(">", above, constant(MARGIN)), BITS)
+    return builder.if_then(builder.icmp_unsigned("!=", far, ir.Constant(BITS, 0)), likely=False)
+
+
+def raise_shift(builder: Builder, best: Any, row: Any, largest: Any, totals: Any, output: Any, width: Any) -> Any:
+    """Make the largest of `best` the logit whose weight is 1; in all lanes. What was added so far shrinks with it."""
     place = row_at(builder, largest, row, whole(1))
-    shift = variable(builder)
-    builder.store(splat_at(builder, place), shift)
-    far = builder.fcmp_ordered(">", best, builder.fadd(builder.load(shift), constant(MARGIN)))
-    with builder.if_then(builder.icmp_unsigned("!=", builder.bitcast(far, BITS), ir.Constant(BITS, 0)), likely=False):
-        # What was added so far is in units of the old one.
-        found = call_llvm(builder, "vector.reduce.fmax", F32, [best], fast=True)
-        shrink = exp(builder, builder.fsub(builder.load(shift), splat(builder, found)))
-        builder.store(found, pointer(builder, place, F32))
-        builder.store(splat(builder, found), shift)
-        total_at = row_at(builder, totals, row, whole(LANES))
-        store(builder, builder.fmul(load(builder, total_at), shrink), total_at)
-        with cgutils.for_range_slice(builder, whole(0), width, whole(LANES)) as (column, _):
-            address = row_at(builder, row_at(builder, output, row, width), column, whole(1))
-            store(builder, builder.fmul(load(builder, address), shrink), address)
-    return builder.load(shift)
+    found = call_llvm(builder, "vector.reduce.fmax", F32, [best], fast=True)
+    shrink = exp(builder, builder.fsub(splat_at(builder, place), splat(builder, found)))
+    builder.store(found, pointer(builder, place, F32))
+    total_at = row_at(builder, totals, row, whole(LANES))
+    store(builder, builder.fmul(load(builder, total_at), shrink), total_at)
+    with cgutils.for_range_slice(builder, whole(0), width, whole(LANES)) as (column, _):
+        address = row_at(builder, row_at(builder, output, row, width), column, whole(1))
+        store(builder, builder.fmul(load(builder, address), shrink), address)
+    return splat(builder, found)
 
 
 @in_llvm
