@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from focus_core.routing.narrow.compiled.layout import Head
 from focus_core.routing.narrow.compiled.machine.llvm import LANES
 from focus_core.routing.narrow.compiled.machine.readers import gather, scatter, weigh_readers
 from focus_core.routing.narrow.compiled.machine.tiles import (
@@ -22,100 +21,87 @@ from focus_core.routing.narrow.compiled.machine.tiles import (
     weigh,
     write_products,
 )
-from focus_core.routing.narrow.compiled.state import BATCH, SEEN_BITS, Choice, Half, Span
+from focus_core.routing.narrow.compiled.state import BATCH, SEEN_BITS, Half, HalfPlaces, Places
 from focus_core.routing.narrow.compiled.sums import Sums
 
 
 @njit(nogil=True, cache=True)
 def attend_tiles(
-    head: Head, begin: int, first: int, last: int, tile: int, end_tile: int, seen: int, rows: Span, half: Half
+    at: Places, units: HalfPlaces, begin: int, first: int, last: int, tile: int, end_tile: int, seen: int
 ) -> None:
     """As `single.attend_tiles`."""
-    width, value_width, group, tiles = rows.query.shape[1], rows.output.shape[1], rows.group, end_tile - tile
-    first_row, last_row, stride = (first - begin) * group, (last - begin) * group, half.near.shape[1]
-    logits, weights = rows.near.ctypes.data, half.near.ctypes.data
-    query, output = rows.query.ctypes.data, rows.output.ctypes.data
-    keys = head.key_tiles.ctypes.data + 2 * LANES * width * tile
-    values = head.value_tiles.ctypes.data + 2 * LANES * value_width * tile
-    largest, totals = rows.largest.ctypes.data, rows.totals.ctypes.data
-    grows, factor = seen > first, head.factor
+    width, value_width, group, tiles, stride = at.width, at.value_width, at.group, end_tile - tile, units.near_stride
+    first_row, last_row = (first - begin) * group, (last - begin) * group
+    keys = at.key_tiles + 2 * LANES * width * tile
+    values = at.value_tiles + 2 * LANES * value_width * tile
+    grows = seen > first
     for block in range(first_row, last_row, BLOCK):
-        products(query + 2 * width * block, 2 * width, width, keys, 1, tiles, logits, 4 * stride)
+        products(at.query + 2 * width * block, 2 * width, width, keys, 1, tiles, at.near, 4 * stride)
         end = min(block + BLOCK, last_row)
         for row in range(block, end):
             later = row // group + begin - first if grows else 0
             count = min(seen + later - tile * LANES, tiles * LANES)
-            own, to = logits + 4 * (row - block) * stride, weights + 2 * (row - block) * stride
-            weigh(own, factor, row, largest, totals, output, value_width, count, tiles, to)
-        if end - block < BLOCK:
-            half.near[end - block :] = 0
-        add_products(weights, 2 * stride, tiles, values, output + 4 * value_width * block, 4 * value_width, value_width)
+            own, to = at.near + 4 * (row - block) * stride, units.near + 2 * (row - block) * stride
+            weigh(own, at.factor, row, at.largest, at.totals, at.output, value_width, count, tiles, to)
+        # Rows behind the last one are spare ones, or not begun: they hold what is never looked at.
+        out = at.output + 4 * value_width * block
+        add_products(units.near, 2 * stride, tiles, values, out, 4 * value_width, value_width)
 
 
 @njit(nogil=True, cache=True)
-def score_means(first_row: int, last_row: int, pages: int, rows: Span, half: Half, choice: Choice) -> None:
+def score_means(at: Places, units: HalfPlaces, first_row: int, last_row: int, pages: int) -> None:
     """As `single.score_means`."""
-    width, stride, tiles = rows.query.shape[1], choice.logits.shape[1], -(-pages // LANES)
-    query, logits, keys = rows.query.ctypes.data, choice.logits.ctypes.data, half.mean_keys.ctypes.data
+    width, stride, tiles = at.width, at.logits_stride, -(-pages // LANES)
     for row in range(first_row, last_row, BLOCK):
-        out = logits + 4 * (row - first_row) * stride
-        products(query + 2 * width * row, 2 * width, width, keys, 2, tiles, out, 4 * stride)
+        query, out = at.query + 2 * width * row, at.logits + 4 * (row - first_row) * stride
+        products(query, 2 * width, width, units.mean_keys, 2, tiles, out, 4 * stride)
 
 
 @njit(nogil=True, inline="always")
-def weigh_means(first_row: int, row: int, pages: int, rows: Span, half: Half, choice: Choice) -> None:
+def weigh_means(at: Places, units: HalfPlaces, first_row: int, row: int, pages: int) -> None:
     """As `single.weigh_means`."""
-    at = (row - first_row) * choice.logits.shape[1]
-    own, to = choice.logits.ctypes.data + 4 * at, half.means.ctypes.data + 2 * at
-    output, largest, totals = rows.output.ctypes.data, rows.largest.ctypes.data, rows.totals.ctypes.data
-    weigh(own, np.float32(1), row, largest, totals, output, rows.output.shape[1], pages, -(-pages // LANES), to)
+    place, tiles = (row - first_row) * at.logits_stride, -(-pages // LANES)
+    own, to = at.logits + 4 * place, units.means + 2 * place
+    weigh(own, np.float32(1), row, at.largest, at.totals, at.output, at.value_width, pages, tiles, to)
 
 
 @njit(nogil=True, cache=True)
-def add_means(first_row: int, last_row: int, pages: int, rows: Span, half: Half, choice: Choice) -> None:
+def add_means(at: Places, units: HalfPlaces, first_row: int, last_row: int, pages: int) -> None:
     """As `single.add_means`."""
-    value_width, stride, tiles = rows.output.shape[1], choice.logits.shape[1], -(-pages // LANES)
-    output, weights, values = rows.output.ctypes.data, half.means.ctypes.data, half.mean_values.ctypes.data
-    half.means[last_row - first_row : -(-(last_row - first_row) // BLOCK) * BLOCK] = 0
+    value_width, stride, tiles = at.value_width, at.logits_stride, -(-pages // LANES)
     for row in range(first_row, last_row, BLOCK):
-        own, out = weights + 2 * (row - first_row) * stride, output + 4 * value_width * row
-        add_products(own, 2 * stride, tiles, values, out, 4 * value_width, value_width)
+        own, out = units.means + 2 * (row - first_row) * stride, at.output + 4 * value_width * row
+        add_products(own, 2 * stride, tiles, units.mean_values, out, 4 * value_width, value_width)
 
 
 @njit(nogil=True, cache=True)
-def read_page(head: Head, page: int, number: int, rows: Span, half: Half, choice: Choice) -> None:
+def read_page(at: Places, units: HalfPlaces, page: int, number: int) -> None:
     """As `single.read_page`."""
-    width, value_width = rows.query.shape[1], rows.output.shape[1]
-    query, output = rows.query.ctypes.data, rows.output.ctypes.data
-    largest, totals = rows.largest.ctypes.data, rows.totals.ctypes.data
-    gathered, logits, weights, added = (
-        half.query.ctypes.data,
-        rows.far.ctypes.data,
-        half.far.ctypes.data,
-        half.sums.ctypes.data,
-    )
-    keys = head.key_pages.ctypes.data + 2 * LANES * width * page
-    values, readers = head.value_pages.ctypes.data + 2 * LANES * value_width * page, choice.readers.ctypes.data
+    width, value_width = at.width, at.value_width
+    keys = at.key_pages + 2 * LANES * width * page
+    values = at.value_pages + 2 * LANES * value_width * page
     for first in range(0, number, BATCH):
-        count, some = min(BATCH, number - first), readers + 4 * first
-        gather(some, count, SEEN_BITS, query, 2 * width, gathered)
+        count, some = min(BATCH, number - first), at.readers + 4 * first
+        gather(some, count, SEEN_BITS, at.query, 2 * width, units.query)
         if count > BLOCK:
-            products_of_two(gathered, 2 * width, width, keys, logits, 4 * LANES)
+            products_of_two(units.query, 2 * width, width, keys, at.far, 4 * LANES)
         else:
-            products(gathered, 2 * width, width, keys, 1, 1, logits, 4 * LANES)
-        weigh_readers(some, count, SEEN_BITS, logits, head.factor, largest, totals, output, value_width, weights)
+            products(units.query, 2 * width, width, keys, 1, 1, at.far, 4 * LANES)
+        weigh_readers(
+            some, count, SEEN_BITS, at.far, at.factor, at.largest, at.totals, at.output, value_width, units.far
+        )
         for place in range(0, count, BLOCK):
-            own, out = weights + 2 * LANES * place, added + 4 * value_width * place
+            own, out = units.far + 2 * LANES * place, units.sums + 4 * value_width * place
             write_products(own, 2 * LANES, 1, values, out, 4 * value_width, value_width)
-        scatter(some, count, SEEN_BITS, added, output, 4 * value_width)
+        scatter(some, count, SEEN_BITS, units.sums, at.output, 4 * value_width)
 
 
 @njit(nogil=True, cache=True)
-def halve_means(head: Head, summed: int, border: int, pages: int, sums: Sums, half: Half) -> None:
+def halve_means(page_of: np.ndarray, summed: int, border: int, pages: int, sums: Sums, half: Half) -> None:
     """Write the means of the pages that the keys from `summed` to the border changed in bfloat16, in whole tiles."""
     tiles = -(-pages // LANES)
     changed = np.zeros(tiles, np.bool_)
-    for page in head.page[summed:border]:
+    for page in page_of[summed:border]:
         changed[page // LANES] = True
     for tile in range(tiles):
         if changed[tile]:

@@ -12,12 +12,30 @@ from focus_core.routing.narrow.compiled.choice import EVERYTHING, choose_pages
 from focus_core.routing.narrow.compiled.layout import Head
 from focus_core.routing.narrow.compiled.levels import Levels, budget_of, level_at
 from focus_core.routing.narrow.compiled.machine.llvm import FEW, LANES
-from focus_core.routing.narrow.compiled.machine.parting import mark_erring, part_halves, part_pages, rank, readers_of
-from focus_core.routing.narrow.compiled.machine.ranking import score_pages, sum_at
+from focus_core.routing.narrow.compiled.machine.parting import (
+    hide,
+    mark_erring,
+    part_halves,
+    part_pages,
+    rank,
+    readers_of,
+)
+from focus_core.routing.narrow.compiled.machine.ranking import number_at, score_pages, sum_at
 from focus_core.routing.narrow.compiled.machine.tiles import configure, copy, restore
 from focus_core.routing.narrow.compiled.machine.vectors import MARGIN
 from focus_core.routing.narrow.compiled.machine.widening import narrow, square_of_row
-from focus_core.routing.narrow.compiled.state import CHOOSING, NEAR_TILES, SEEN_BITS, Choice, Half, Span
+from focus_core.routing.narrow.compiled.state import (
+    CHOOSING,
+    NEAR_TILES,
+    SEEN_BITS,
+    Choice,
+    Half,
+    HalfPlaces,
+    Places,
+    Span,
+    half_places_of,
+    places_of,
+)
 from focus_core.routing.narrow.compiled.sums import Sums, forget, sum_up
 
 FAR = np.float32(-1e30)
@@ -83,8 +101,9 @@ def attend(
     Returns:
         (G,) int64: pairs with keys of pages that are read.
     """
-    chunk = settings.chunk
+    chunk, at, units = settings.chunk, places_of(head, rows, sums, choice), None
     if half is not None:
+        units = half_places_of(half)
         configure(half.shapes.ctypes.data)
     forget(sums)
     choice.keys_read[:] = 0
@@ -96,24 +115,20 @@ def attend(
         for first in range(begin, end, chunk):
             last = min(first + chunk, end)
             border = max(0, first - settings.window) // chunk * chunk
-            _attend_near(head, settings, begin, first, last, border, rows, half)
+            _attend_near(at, units, settings, begin, first, last, border)
             if border > summed:
-                pages = sum_up(head, summed, border, pages, settings.count_weight, sums)
+                pages = sum_up(head.key, head.value, head.page, summed, border, pages, settings.count_weight, sums)
                 if half is not None:
-                    halves.halve_means(head, summed, border, pages, sums, half)
+                    halves.halve_means(head.page, summed, border, pages, sums, half)
                 summed = border
             if pages > 0:
                 choice.seen[(first - begin) // chunk, :pages] = sums.sizes[:pages]
-                _summarise(
-                    head, settings, levels, spread_weights, begin, first, last, border, pages, rows, sums, half, choice
-                )
-        for page in range(pages):
-            number = _find_readers(page, end - begin, chunk, rows.group, choice)
-            if number > 0:
-                if half is None:
-                    single.read_page(head, page, number, settings.page_size <= FEW, rows, choice)
+                seen = _Seen(begin, first, last, border, pages)
+                if settings.by_error:
+                    _summarise(at, units, settings, seen, levels, spread_weights, choice.keys_read)
                 else:
-                    halves.read_page(head, page, number, rows, half, choice)
+                    _summarise_by_share(at, units, settings, seen, levels, spread_weights, head.order, sums, choice)
+        _read_pages(at, units, pages, end - begin, chunk, settings.page_size <= FEW, choice.seen)
         _finish(head.first, begin, end, rows, output, logsumexp)
     if half is not None:
         restore(half.shapes.ctypes.data)
@@ -142,16 +157,22 @@ def _begin(head: Head, begin: int, end: int, rows: Span, half: Half | None) -> N
 
 
 @njit(nogil=True, cache=True)
-def _find_readers(page: int, tokens: int, chunk: int, group: int, choice: Choice) -> int:
-    """Write which rows of the tokens of a span read a page, and how many of its keys they see; the number of these."""
-    marks, readers, seen = choice.marks, choice.readers, choice.seen
-    at, out, number = marks.ctypes.data + 2 * marks.shape[1] * (page // LANES), readers.ctypes.data, 0
-    for first in range(0, tokens, chunk):
-        size = seen[first // chunk, page]
-        for row in range(first * group, min(first + chunk, tokens) * group, LANES):
-            reader = row << SEEN_BITS | size
-            number += readers_of(at + 2 * row, page % LANES, reader, 1 << SEEN_BITS, out + 4 * number)
-    return number
+def _read_pages(
+    at: Places, units: HalfPlaces | None, pages: int, tokens: int, chunk: int, few: bool, seen: np.ndarray
+) -> None:
+    """Have the rows of the tokens of a span read the pages that they chose; `seen` is that of `Choice`."""
+    for page in range(pages):
+        marks, number = at.marks + 2 * at.num_rows * (page // LANES), 0
+        for first in range(0, tokens, chunk):
+            size = seen[first // chunk, page]
+            for row in range(first * at.group, min(first + chunk, tokens) * at.group, LANES):
+                reader, out = row << SEEN_BITS | size, at.readers + 4 * number
+                number += readers_of(marks + 2 * row, page % LANES, reader, 1 << SEEN_BITS, out)
+        if number > 0:
+            if units is None:
+                single.read_page(at, page, number, few)
+            else:
+                halves.read_page(at, units, page, number)
 
 
 @njit(nogil=True, cache=True)
@@ -172,208 +193,178 @@ def _finish(first: int, begin: int, end: int, rows: Span, output: np.ndarray, lo
 
 @njit(nogil=True, cache=True)
 def _attend_near(
-    head: Head, settings: Settings, begin: int, first: int, last: int, border: int, rows: Span, half: Half | None
+    at: Places, units: HalfPlaces | None, settings: Settings, begin: int, first: int, last: int, border: int
 ) -> None:
     """Window, extended to the border, and sinks, for the tokens of a chunk."""
     for token in range(first, last, LANES):
         stop, own = min(token + LANES, last), token // LANES + 1
         for tile in range(border // LANES, own, NEAR_TILES):
-            tiles = min(tile + NEAR_TILES, own)
-            if half is None:
-                single.attend_tiles(head, begin, token, stop, tile, tiles, token + 1, rows)
-            else:
-                halves.attend_tiles(head, begin, token, stop, tile, tiles, token + 1, rows, half)
+            _attend_tiles(at, units, begin, token, stop, tile, min(tile + NEAR_TILES, own), token + 1)
         sinks = min(settings.sink_tokens, border)
         for tile in range(0, -(-sinks // LANES), NEAR_TILES):
-            tiles = min(tile + NEAR_TILES, -(-sinks // LANES))
-            if half is None:
-                single.attend_tiles(head, begin, token, stop, tile, tiles, sinks, rows)
-            else:
-                halves.attend_tiles(head, begin, token, stop, tile, tiles, sinks, rows, half)
+            _attend_tiles(at, units, begin, token, stop, tile, min(tile + NEAR_TILES, -(-sinks // LANES)), sinks)
 
 
-@njit(nogil=True, cache=True)
-def _summarise(
-    head: Head,
-    settings: Settings,
-    levels: Levels,
-    spread_weights: np.ndarray,
-    begin: int,
-    first: int,
-    last: int,
-    border: int,
-    pages: int,
-    rows: Span,
-    sums: Sums,
-    half: Half | None,
-    choice: Choice,
+@njit(nogil=True, inline="always")
+def _attend_tiles(
+    at: Places, units: HalfPlaces | None, begin: int, token: int, stop: int, tile: int, end_tile: int, seen: int
 ) -> None:
-    """Choose the pages that the tokens of a chunk read, and add the summaries of the others."""
-    sinks, count_weight = min(border, settings.sink_tokens), np.float32(settings.count_weight)
-    distant, few = max(0, border - settings.sink_tokens), FEW_PAGES * settings.page_size
-    end = (last - begin) * rows.group
-    # Few rows at a time, so that their logits stay in the cache.
-    for first_row in range((first - begin) * rows.group, end, CHOOSING):
-        last_row = min(first_row + CHOOSING, end)
-        seen = _Seen(begin, first_row, last_row, sinks, distant, border + settings.window, pages)
-        if half is None:
-            single.score_means(first_row, last_row, pages, rows, sums, choice)
-        else:
-            halves.score_means(first_row, last_row, pages, rows, half, choice)
-        if settings.by_error:
-            _choose_by_error(seen, count_weight, head.factor, levels, spread_weights, rows, sums, half, choice)
-        else:
-            _choose_by_share(seen, count_weight, head, few, levels, spread_weights, rows, sums, half, choice)
-        if half is None:
-            single.add_means(first_row, last_row, pages, rows, sums, choice)
-        else:
-            halves.add_means(first_row, last_row, pages, rows, half, choice)
+    if units is None:
+        single.attend_tiles(at, begin, token, stop, tile, end_tile, seen)
+    else:
+        halves.attend_tiles(at, units, begin, token, stop, tile, end_tile, seen)
 
 
 class _Seen(NamedTuple):
-    """What the rows of a chunk have before them.
+    """The tokens of a chunk, and what they have before them.
 
     Attributes:
         begin: first token of the span.
-        first_row: of the chunk.
-        last_row: behind its last one.
-        sinks: keys that all attend to whatever they read.
-        distant: keys in pages.
-        near_end: token from which on keys between the window and the border are beyond the window.
+        first: of the chunk.
+        last: behind its last one.
+        border: keys beyond it are distant from all of them, if they are no sinks.
         pages: that have begun.
     """
 
     begin: int
-    first_row: int
-    last_row: int
-    sinks: int
-    distant: int
-    near_end: int
+    first: int
+    last: int
+    border: int
     pages: int
 
 
 @njit(nogil=True, cache=True)
-def _choose_by_error(
+def _summarise(
+    at: Places,
+    units: HalfPlaces | None,
+    settings: Settings,
     seen: _Seen,
-    count_weight: np.float32,
-    factor: np.float32,
     levels: Levels,
     spread_weights: np.ndarray,
-    rows: Span,
-    sums: Sums,
-    half: Half | None,
-    choice: Choice,
+    keys_read: np.ndarray,
 ) -> None:
-    """Have the rows of a chunk read the pages that err above their thresholds, and weigh the other summaries."""
+    """Have the tokens of a chunk read the pages that err above thresholds, and add the summaries of the others."""
+    pages, tiles, group, stride = seen.pages, -(-seen.pages // LANES), at.group, at.logits_stride
+    sinks, factor, count_weight = min(seen.border, settings.sink_tokens), at.factor, np.float32(settings.count_weight)
+    distant, near_end = max(0, seen.border - settings.sink_tokens), seen.border + settings.window
     # Fields are taken out of loops: taking one counts a reference to it, which is slow.
-    group, pages, tiles, stride = rows.group, seen.pages, -(-seen.pages // LANES), choice.logits.shape[1]
-    squares, largest, totals, tables = rows.squares, rows.largest, rows.totals, levels.tables
-    marks, sizes, keys_read, weights = choice.marks, sums.sizes, choice.keys_read, choice.logits
-    logits, scores, sums_at = weights.ctypes.data, choice.page_scores.ctypes.data, totals.ctypes.data
-    spread, logs, powers, sizes_at = (
-        sums.spread.ctypes.data,
-        sums.log_sizes.ctypes.data,
-        sums.powers.ctypes.data,
-        sizes.ctypes.data,
-    )
-    places, steps, marks_at, num_rows, halves_at = (
-        levels.places,
-        levels.steps,
-        marks.ctypes.data,
-        marks.shape[1],
-        logits,
-    )
-    if half is not None:
-        halves_at = half.means.ctypes.data
-    token, member = seen.begin + seen.first_row // group, seen.first_row % group
-    for row in range(seen.first_row, seen.last_row):
-        square, place, most, total_at = squares[row], row - seen.first_row, largest[row], sums_at + 4 * LANES * row
-        own, weight, mark = logits + 4 * place * stride, spread_weights[member] * square, marks_at + 2 * row
-        already = seen.sinks + max(0, token - seen.near_end)
-        threshold = level_at(tables, places, steps, member, np.float32(seen.distant + already))
-        shift, together = rank(own, scores, spread, logs, pages, factor, weight, count_weight, most)
-        level = np.float32((together + sum_at(total_at) * np.exp(most - shift)) * np.exp(threshold))
-        # The exponentials become weights, unless a score is so large that these would lose what others say.
-        everything, soon = threshold <= EVERYTHING, shift <= most + np.float32(MARGIN)
-        if soon and not everything:
-            share = np.exp(shift - most)
-            if half is None:
-                keys = part_pages(
-                    scores, spread, powers, sizes_at, tiles, square, level, share, total_at, own, mark, num_rows
-                )
+    tables, places, steps = levels.tables, levels.places, levels.steps
+    row, end = (seen.first - seen.begin) * group, (seen.last - seen.begin) * group
+    token, member = seen.first, 0
+    # Few rows at a time, so that their logits stay in the cache.
+    for first_row in range(row, end, CHOOSING):
+        last_row = min(first_row + CHOOSING, end)
+        _score_means(at, units, first_row, last_row, pages)
+        for row in range(first_row, last_row):
+            square, most, totals = number_at(at.squares, row), number_at(at.largest, row), at.totals + 4 * LANES * row
+            place = (row - first_row) * stride
+            own, mark, weight = at.logits + 4 * place, at.marks + 2 * row, spread_weights[member] * square
+            already = sinks + max(0, token - near_end)
+            threshold = level_at(tables, places, steps, member, np.float32(distant + already))
+            shift, together = rank(
+                own, at.page_scores, at.spread, at.log_sizes, pages, factor, weight, count_weight, most
+            )
+            level = np.float32((together + sum_at(totals) * np.exp(most - shift)) * np.exp(threshold))
+            # The exponentials become weights, unless a score is so large that these would lose what others say.
+            everything, soon = threshold <= EVERYTHING, shift <= most + np.float32(MARGIN)
+            if soon and not everything:
+                keys = _part_pages(at, units, tiles, square, level, np.exp(shift - most), totals, place, mark)
             else:
-                out = halves_at + 2 * place * stride
-                keys = part_halves(
-                    scores, spread, powers, sizes_at, tiles, square, level, share, total_at, out, mark, num_rows
-                )
-        else:
-            keys = mark_erring(scores, spread, sizes_at, tiles, square, level, mark, num_rows)
-            if everything:
-                keys = _mark_all(row, pages, sizes, marks)
-            score_pages(own, scores, spread, logs, tiles, factor, weight, count_weight)
-            for page in range(pages):
-                if marks[page // LANES, row] >> page % LANES & 1:
-                    weights[place, page] = FAR
-            if half is None:
-                single.weigh_means(seen.first_row, row, pages, rows, choice)
-            else:
-                halves.weigh_means(seen.first_row, row, pages, rows, half, choice)
-        keys_read[member] += int(keys)
-        member += 1
-        if member == group:
-            token, member = token + 1, 0
+                least = np.float32(-1) if everything else level
+                keys = mark_erring(at.page_scores, at.spread, at.sizes, pages, square, least, mark, at.num_rows)
+                score_pages(own, at.page_scores, at.spread, at.log_sizes, tiles, factor, weight, count_weight)
+                hide(own, tiles, mark, at.num_rows)
+                _weigh_means(at, units, first_row, row, pages)
+            keys_read[member] += int(keys)
+            member += 1
+            if member == group:
+                token, member = token + 1, 0
+        _add_means(at, units, first_row, last_row, pages)
+
+
+@njit(nogil=True, inline="always")
+def _part_pages(
+    at: Places,
+    units: HalfPlaces | None,
+    tiles: int,
+    square: np.float32,
+    level: np.float32,
+    share: np.float32,
+    totals: int,
+    place: int,
+    mark: int,
+) -> np.float32:
+    scores, spread, powers, sizes, num_rows = at.page_scores, at.spread, at.powers, at.sizes, at.num_rows
+    if units is None:
+        out = at.logits + 4 * place
+        return part_pages(scores, spread, powers, sizes, tiles, square, level, share, totals, out, mark, num_rows)
+    else:
+        out = units.means + 2 * place
+        return part_halves(scores, spread, powers, sizes, tiles, square, level, share, totals, out, mark, num_rows)
 
 
 @njit(nogil=True, cache=True)
-def _mark_all(row: int, pages: int, sizes: np.ndarray, marks: np.ndarray) -> np.float32:
-    """Mark all pages for a row; their keys."""
-    keys = np.float32(0)
-    for page in range(pages):
-        marks[page // LANES, row] |= np.int16(1) << np.int16(page % LANES)
-        keys += sizes[page]
-    return keys
-
-
-@njit(nogil=True, cache=True)
-def _choose_by_share(
+def _summarise_by_share(
+    at: Places,
+    units: HalfPlaces | None,
+    settings: Settings,
     seen: _Seen,
-    count_weight: np.float32,
-    head: Head,
-    few: float,
     levels: Levels,
     spread_weights: np.ndarray,
-    rows: Span,
+    order: np.ndarray,
     sums: Sums,
-    half: Half | None,
     choice: Choice,
 ) -> None:
-    """Have the rows of a chunk read the best pages within their budgets, and weigh the other summaries."""
-    begin, group, tiles, stride = seen.begin, rows.group, -(-seen.pages // LANES), choice.logits.shape[1]
-    marks, sizes, keys_read, weights, chosen, squares, page_scores, order, factor = (
+    """Have the tokens of a chunk read the best pages within their budgets, and add the summaries of the others."""
+    pages, tiles, group = seen.pages, -(-seen.pages // LANES), at.group
+    sinks, count_weight = min(seen.border, settings.sink_tokens), np.float32(settings.count_weight)
+    distant, near_end = max(0, seen.border - settings.sink_tokens), seen.border + settings.window
+    few, end = FEW_PAGES * settings.page_size, (seen.last - seen.begin) * group
+    marks, sizes, keys_read, weights, chosen, page_scores = (
         choice.marks,
         sums.sizes,
         choice.keys_read,
         choice.logits,
         choice.chosen,
-        rows.squares,
         choice.page_scores,
-        head.order,
-        head.factor,
     )
-    logits, scores = weights.ctypes.data, page_scores.ctypes.data
-    spread, logs = sums.spread.ctypes.data, sums.log_sizes.ctypes.data
-    for row in range(seen.first_row, seen.last_row):
-        member, place = row % group, row - seen.first_row
-        weight = spread_weights[member] * squares[row]
-        score_pages(logits + 4 * place * stride, scores, spread, logs, tiles, factor, weight, count_weight)
-        already = seen.sinks + max(0, begin + row // group - seen.near_end)
-        budget = budget_of(levels, member, seen.distant, already)
-        for read in range(choose_pages(page_scores, sizes, order, seen.pages, few, budget, chosen)):
-            page = chosen[read]
-            marks[page // LANES, row] |= np.int16(1) << np.int16(page % LANES)
-            keys_read[member] += int(sizes[page])
-            weights[place, page] = FAR
-        if half is None:
-            single.weigh_means(seen.first_row, row, seen.pages, rows, choice)
-        else:
-            halves.weigh_means(seen.first_row, row, seen.pages, rows, half, choice)
+    for first_row in range((seen.first - seen.begin) * group, end, CHOOSING):
+        last_row = min(first_row + CHOOSING, end)
+        _score_means(at, units, first_row, last_row, pages)
+        for row in range(first_row, last_row):
+            member, place = row % group, row - first_row
+            own, weight = at.logits + 4 * place * at.logits_stride, spread_weights[member] * number_at(at.squares, row)
+            score_pages(own, at.page_scores, at.spread, at.log_sizes, tiles, at.factor, weight, count_weight)
+            already = sinks + max(0, seen.begin + row // group - near_end)
+            budget = budget_of(levels, member, distant, already)
+            for read in range(choose_pages(page_scores, sizes, order, pages, few, budget, chosen)):
+                page = chosen[read]
+                marks[page // LANES, row] |= np.int16(1) << np.int16(page % LANES)
+                keys_read[member] += int(sizes[page])
+                weights[place, page] = FAR
+            _weigh_means(at, units, first_row, row, pages)
+        _add_means(at, units, first_row, last_row, pages)
+
+
+@njit(nogil=True, inline="always")
+def _score_means(at: Places, units: HalfPlaces | None, first_row: int, last_row: int, pages: int) -> None:
+    if units is None:
+        single.score_means(at, first_row, last_row, pages)
+    else:
+        halves.score_means(at, units, first_row, last_row, pages)
+
+
+@njit(nogil=True, inline="always")
+def _weigh_means(at: Places, units: HalfPlaces | None, first_row: int, row: int, pages: int) -> None:
+    if units is None:
+        single.weigh_means(at, first_row, row, pages)
+    else:
+        halves.weigh_means(at, units, first_row, row, pages)
+
+
+@njit(nogil=True, inline="always")
+def _add_means(at: Places, units: HalfPlaces | None, first_row: int, last_row: int, pages: int) -> None:
+    if units is None:
+        single.add_means(at, first_row, last_row, pages)
+    else:
+        halves.add_means(at, units, first_row, last_row, pages)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
-from focus_core.routing.narrow.compiled.layout import Head
 from focus_core.routing.narrow.compiled.machine.llvm import LANES
-from focus_core.routing.narrow.compiled.machine.tiles import BLOCK
+from focus_core.routing.narrow.compiled.machine.ranking import int_at
 from focus_core.routing.narrow.compiled.machine.vectors import (
     ROWS,
     add_few_values,
@@ -17,124 +15,112 @@ from focus_core.routing.narrow.compiled.machine.vectors import (
     softmax_row,
     softmax_tile,
 )
-from focus_core.routing.narrow.compiled.state import BATCH, SEEN_BITS, Choice, Span, row_of, seen_by
-from focus_core.routing.narrow.compiled.sums import Sums
+from focus_core.routing.narrow.compiled.state import BATCH, SEEN_BITS, Places
 
 
 @njit(nogil=True, cache=True)
-def attend_tiles(
-    head: Head, begin: int, first: int, last: int, tile: int, end_tile: int, seen: int, rows: Span
-) -> None:
+def attend_tiles(at: Places, begin: int, first: int, last: int, tile: int, end_tile: int, seen: int) -> None:
     """Add tiles of keys in order of time to the running softmax of some tokens.
 
     Args:
-        head: keys and values.
+        at: keys, values, and rows of the span.
         begin: first token of the span.
         first: of the tokens, 16 at most.
         last: behind the last one.
         tile: the first one.
         end_tile: behind the last one, `NEAR_TILES` at most.
         seen: keys of the text that the first token sees. If that is all up to itself, each later one sees one more.
-        rows: of the span.
     """
-    width, value_width, group, spare = rows.query.shape[1], rows.output.shape[1], rows.group, len(rows.query) - BLOCK
-    query, output, logits, stride = (
-        rows.query.ctypes.data,
-        rows.output.ctypes.data,
-        rows.near.ctypes.data,
-        rows.near.shape[1],
-    )
-    keys, values = head.key_tiles.ctypes.data, head.value_tiles.ctypes.data
-    largest, totals = rows.largest.ctypes.data, rows.totals.ctypes.data
-    first_row, last_row, tiles = (first - begin) * group, (last - begin) * group, end_tile - tile
+    width, value_width, stride, spare = at.width, at.value_width, at.near_stride, at.spare
+    first_row, last_row, tiles = (first - begin) * at.group, (last - begin) * at.group, end_tile - tile
     for number in range(tiles):
+        keys = at.key_tiles + 4 * LANES * width * (tile + number)
         for row in range(first_row, last_row, ROWS):
             r1, r2, r3 = min(row + 1, spare), min(row + 2, spare), min(row + 3, spare)
-            out = logits + 4 * ((row - first_row) * stride + number * LANES)
-            dots(row, r1, r2, r3, query, width, keys + 4 * LANES * width * (tile + number), out, stride)
+            out = at.near + 4 * ((row - first_row) * stride + number * LANES)
+            dots(row, r1, r2, r3, at.query, width, keys, out, stride)
     grows = seen > first
     for token in range(first, last):
         count = min((seen + token - first if grows else seen) - tile * LANES, tiles * LANES)
-        for row in range((token - begin) * group, (token - begin + 1) * group):
-            own = logits + 4 * (row - first_row) * stride
-            softmax_row(own, row, largest, totals, output, value_width, count, tiles)
+        for row in range((token - begin) * at.group, (token - begin + 1) * at.group):
+            own = at.near + 4 * (row - first_row) * stride
+            softmax_row(own, row, at.largest, at.totals, at.output, value_width, count, tiles)
     for number in range(tiles):
+        values = at.value_tiles + 4 * LANES * value_width * (tile + number)
         for row in range(first_row, last_row, ROWS):
             r1, r2, r3 = min(row + 1, spare), min(row + 2, spare), min(row + 3, spare)
-            weights = logits + 4 * ((row - first_row) * stride + number * LANES)
-            at = values + 4 * LANES * value_width * (tile + number)
-            add_values(row, r1, r2, r3, weights, stride, at, output, value_width)
+            weights = at.near + 4 * ((row - first_row) * stride + number * LANES)
+            add_values(row, r1, r2, r3, weights, stride, values, at.output, value_width)
 
 
 @njit(nogil=True, cache=True)
-def score_means(first_row: int, last_row: int, pages: int, rows: Span, sums: Sums, choice: Choice) -> None:
+def score_means(at: Places, first_row: int, last_row: int, pages: int) -> None:
     """Write the products of queries and mean keys for the rows of a chunk."""
-    width, stride = rows.query.shape[1], choice.logits.shape[1]
-    query, logits, spare = rows.query.ctypes.data, choice.logits.ctypes.data, len(rows.query) - BLOCK
-    keys = sums.mean_keys.ctypes.data
+    width, stride, spare = at.width, at.logits_stride, at.spare
     # Tile by tile for all rows, so that a tile stays in the first cache.
     for tile in range(-(-pages // LANES)):
+        keys = at.mean_keys + 4 * LANES * width * tile
         for row in range(first_row, last_row, ROWS):
             r1, r2, r3 = min(row + 1, spare), min(row + 2, spare), min(row + 3, spare)
-            out = logits + 4 * ((row - first_row) * stride + tile * LANES)
-            dots(row, r1, r2, r3, query, width, keys + 4 * LANES * width * tile, out, stride)
+            out = at.logits + 4 * ((row - first_row) * stride + tile * LANES)
+            dots(row, r1, r2, r3, at.query, width, keys, out, stride)
 
 
 @njit(nogil=True, inline="always")
-def weigh_means(first_row: int, row: int, pages: int, rows: Span, choice: Choice) -> None:
+def weigh_means(at: Places, first_row: int, row: int, pages: int) -> None:
     """Turn a row's logits of summaries into weights."""
-    own = choice.logits.ctypes.data + 4 * (row - first_row) * choice.logits.shape[1]
-    output, largest, totals = rows.output.ctypes.data, rows.largest.ctypes.data, rows.totals.ctypes.data
-    softmax_row(own, row, largest, totals, output, rows.output.shape[1], pages, -(-pages // LANES))
+    own = at.logits + 4 * (row - first_row) * at.logits_stride
+    softmax_row(own, row, at.largest, at.totals, at.output, at.value_width, pages, -(-pages // LANES))
 
 
 @njit(nogil=True, cache=True)
-def add_means(first_row: int, last_row: int, pages: int, rows: Span, sums: Sums, choice: Choice) -> None:
+def add_means(at: Places, first_row: int, last_row: int, pages: int) -> None:
     """Add the summaries of pages that are not read, for the rows of a chunk."""
-    value_width, stride, tiles = rows.output.shape[1], choice.logits.shape[1], -(-pages // LANES)
-    output, logits, spare = rows.output.ctypes.data, choice.logits.ctypes.data, len(rows.query) - BLOCK
-    values = sums.mean_values.ctypes.data
-    for tile in range(tiles):
+    value_width, stride, spare = at.value_width, at.logits_stride, at.spare
+    for tile in range(-(-pages // LANES)):
+        values = at.mean_values + 4 * LANES * value_width * tile
         for row in range(first_row, last_row, ROWS):
             r1, r2, r3 = min(row + 1, spare), min(row + 2, spare), min(row + 3, spare)
-            weights = logits + 4 * ((row - first_row) * stride + tile * LANES)
-            at = values + 4 * LANES * value_width * tile
-            add_values(row, r1, r2, r3, weights, stride, at, output, value_width)
+            weights = at.logits + 4 * ((row - first_row) * stride + tile * LANES)
+            add_values(row, r1, r2, r3, weights, stride, values, at.output, value_width)
 
 
 @njit(nogil=True, cache=True)
-def read_page(head: Head, page: int, number: int, few: bool, rows: Span, choice: Choice) -> None:
+def read_page(at: Places, page: int, number: int, few: bool) -> None:
     """Attend exactly to the keys of a page that were there, `FEW` at most or more, for its `number` readers."""
-    width, value_width, spare = rows.query.shape[1], rows.output.shape[1], len(rows.query) - BLOCK
-    query, output, weights = rows.query.ctypes.data, rows.output.ctypes.data, rows.far.ctypes.data
-    largest, totals = rows.largest.ctypes.data, rows.totals.ctypes.data
-    keys = head.key_pages.ctypes.data + 4 * LANES * width * page
-    values, readers = head.value_pages.ctypes.data + 4 * LANES * value_width * page, choice.readers
-    for last in range(number, -(-number // ROWS) * ROWS):
-        readers[last] = spare << SEEN_BITS  # fills up fours
+    width, value_width, spare, weights = at.width, at.value_width, at.spare, at.far
+    keys = at.key_pages + 4 * LANES * width * page
+    values = at.value_pages + 4 * LANES * value_width * page
     # Step by step for many rows, because a row alone waits for each step.
     for first in range(0, number, BATCH):
-        end = min(first + BATCH, -(-number // ROWS) * ROWS)
+        end = min(first + BATCH, number)
         for place in range(first, end, ROWS):
-            r0, r1, r2, r3 = _rows_at(readers, place)
-            at = weights + 4 * LANES * (place - first)
+            r0, r1, r2, r3 = _rows_at(at.readers, place, number, spare)
+            to = weights + 4 * LANES * (place - first)
             if few:
-                few_dots(r0, r1, r2, r3, query, width, keys, at, LANES)
+                few_dots(r0, r1, r2, r3, at.query, width, keys, to, LANES)
             else:
-                dots(r0, r1, r2, r3, query, width, keys, at, LANES)
-        for place in range(first, min(end, number)):
-            row, seen = row_of(readers[place]), seen_by(readers[place])
-            softmax_tile(weights + 4 * LANES * (place - first), row, largest, totals, output, value_width, seen)
+                dots(r0, r1, r2, r3, at.query, width, keys, to, LANES)
+        for place in range(first, end):
+            reader = int_at(at.readers, place)
+            row, seen = reader >> SEEN_BITS, reader & ((1 << SEEN_BITS) - 1)
+            own = weights + 4 * LANES * (place - first)
+            softmax_tile(own, row, at.largest, at.totals, at.output, value_width, seen)
         for place in range(first, end, ROWS):
-            r0, r1, r2, r3 = _rows_at(readers, place)
-            at = weights + 4 * LANES * (place - first)
+            r0, r1, r2, r3 = _rows_at(at.readers, place, number, spare)
+            own = weights + 4 * LANES * (place - first)
             if few:
-                add_few_values(r0, r1, r2, r3, at, LANES, values, output, value_width)
+                add_few_values(r0, r1, r2, r3, own, LANES, values, at.output, value_width)
             else:
-                add_values(r0, r1, r2, r3, at, LANES, values, output, value_width)
+                add_values(r0, r1, r2, r3, own, LANES, values, at.output, value_width)
 
 
-@njit(nogil=True, cache=True)
-def _rows_at(readers: np.ndarray, place: int) -> tuple[np.int64, np.int64, np.int64, np.int64]:
-    """Rows of four readers."""
-    return row_of(readers[place]), row_of(readers[place + 1]), row_of(readers[place + 2]), row_of(readers[place + 3])
+@njit(nogil=True, inline="always")
+def _rows_at(readers: int, place: int, number: int, spare: int) -> tuple[int, int, int, int]:
+    """Rows of four readers; the spare row fills up the last ones."""
+    return (
+        int_at(readers, place) >> SEEN_BITS,
+        int_at(readers, place + 1) >> SEEN_BITS if place + 1 < number else spare,
+        int_at(readers, place + 2) >> SEEN_BITS if place + 2 < number else spare,
+        int_at(readers, place + 3) >> SEEN_BITS if place + 3 < number else spare,
+    )

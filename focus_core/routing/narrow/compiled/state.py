@@ -17,7 +17,7 @@ NEAR_TILES = 16
 """Tiles of neighbours whose softmax is taken at once."""
 BATCH = 32
 """Readers of a page whose softmax is taken at once, twice `BLOCK`."""
-CHOOSING = 32
+CHOOSING = 48
 """Rows that choose at once, a multiple of `BLOCK`."""
 SEEN_BITS = 5
 """Lowest bits of a reader, which say how many keys of the page it sees, 16 at most; the others are its row."""
@@ -93,6 +93,108 @@ class Choice(NamedTuple):
     keys_read: np.ndarray
 
 
+class Places(NamedTuple):
+    """Where the steps of prefill find arrays: addresses in bytes, and their widths in numbers.
+
+    A call that is given arrays counts references to each of them, in locked instructions that other threads wait for;
+    these are plain numbers. Names are those of `Head`, `Span`, `Sums` and `Choice`.
+    """
+
+    group: int
+    spare: int
+    width: int
+    value_width: int
+    factor: np.float32
+    query: int
+    squares: int
+    output: int
+    largest: int
+    totals: int
+    near: int
+    near_stride: int
+    far: int
+    key_tiles: int
+    value_tiles: int
+    key_pages: int
+    value_pages: int
+    mean_keys: int
+    mean_values: int
+    spread: int
+    log_sizes: int
+    powers: int
+    sizes: int
+    logits: int
+    logits_stride: int
+    page_scores: int
+    marks: int
+    num_rows: int
+    readers: int
+
+
+class HalfPlaces(NamedTuple):
+    """`Places` of the arrays of `Half`."""
+
+    near: int
+    near_stride: int
+    means: int
+    far: int
+    query: int
+    sums: int
+    mean_keys: int
+    mean_values: int
+
+
+@njit(nogil=True, cache=True)
+def places_of(head: Head, rows: Span, sums: Sums, choice: Choice) -> Places:
+    """Addresses, which hold while the caller has these arrays."""
+    return Places(
+        rows.group,
+        len(rows.query) - BLOCK,
+        rows.query.shape[1],
+        rows.output.shape[1],
+        head.factor,
+        rows.query.ctypes.data,
+        rows.squares.ctypes.data,
+        rows.output.ctypes.data,
+        rows.largest.ctypes.data,
+        rows.totals.ctypes.data,
+        rows.near.ctypes.data,
+        rows.near.shape[1],
+        rows.far.ctypes.data,
+        head.key_tiles.ctypes.data,
+        head.value_tiles.ctypes.data,
+        head.key_pages.ctypes.data,
+        head.value_pages.ctypes.data,
+        sums.mean_keys.ctypes.data,
+        sums.mean_values.ctypes.data,
+        sums.spread.ctypes.data,
+        sums.log_sizes.ctypes.data,
+        sums.powers.ctypes.data,
+        sums.sizes.ctypes.data,
+        choice.logits.ctypes.data,
+        choice.logits.shape[1],
+        choice.page_scores.ctypes.data,
+        choice.marks.ctypes.data,
+        choice.marks.shape[1],
+        choice.readers.ctypes.data,
+    )
+
+
+@njit(nogil=True, cache=True)
+def half_places_of(half: Half) -> HalfPlaces:
+    """Addresses, which hold while the caller has these arrays."""
+    return HalfPlaces(
+        half.near.ctypes.data,
+        half.near.shape[1],
+        half.means.ctypes.data,
+        half.far.ctypes.data,
+        half.query.ctypes.data,
+        half.sums.ctypes.data,
+        half.mean_keys.ctypes.data,
+        half.mean_values.ctypes.data,
+    )
+
+
 def scratch(head: Head, group: int, most: int, num_rows: int, chunks: int) -> tuple[Span, Sums, Choice]:
     """Room for a span of R rows, in S chunks, of a head that G query heads read, with at most M pages."""
     width, value_width, every, places = head.key.shape[1], head.value.shape[1], num_rows + BLOCK, _places(most)
@@ -136,15 +238,3 @@ def half_scratch(head: Head, most: int) -> Half:
 def _places(most: int) -> int:
     """Room for all pages in whole tiles, an even number, so that rows of weights in 2 bytes fill cache lines."""
     return -(-most // (2 * LANES)) * 2 * LANES
-
-
-@njit(nogil=True, inline="always")
-def row_of(reader: int) -> np.int64:
-    """Row of a reader."""
-    return np.int64(reader >> SEEN_BITS)
-
-
-@njit(nogil=True, inline="always")
-def seen_by(reader: int) -> np.int64:
-    """Keys of the page that a reader sees."""
-    return np.int64(reader & ((1 << SEEN_BITS) - 1))

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from focus_core.routing.narrow.compiled.layout import Head
 from focus_core.routing.narrow.compiled.machine.llvm import LANES
 from focus_core.routing.narrow.compiled.machine.memory import zeros
 from focus_core.routing.narrow.compiled.machine.widening import square_of_row, wide
@@ -62,14 +61,23 @@ def forget(sums: Sums) -> None:
 
 
 @njit(nogil=True, cache=True)
-def sum_up(head: Head, summed: int, border: int, pages: int, count_weight: float, sums: Sums) -> int:
+def sum_up(
+    key: np.ndarray,
+    value: np.ndarray,
+    page_of: np.ndarray,
+    summed: int,
+    border: int,
+    pages: int,
+    count_weight: float,
+    sums: Sums,
+) -> int:
     """Add the keys from `summed` to the border; the number of pages that have begun."""
-    new = head.page[summed:border]
-    _add_rows(head.key[summed:border], new, sums.keys)
-    _add_rows(head.value[summed:border], new, sums.values)
+    new = page_of[summed:border]
+    _add_rows(key[summed:border], new, sums.keys)
+    _add_rows(value[summed:border], new, sums.values)
     for token, page in enumerate(new):
         sums.sizes[page] += 1
-        sums.squares[page] += square_of_row(head.key, summed + token)
+        sums.squares[page] += square_of_row(key, summed + token)
         pages = max(pages, page + 1)
     if len(new) > pages:
         # Where many keys come at once, it is cheaper to go through all pages.
@@ -82,7 +90,7 @@ def sum_up(head: Head, summed: int, border: int, pages: int, count_weight: float
             sums.mean_keys[tile, column, lane] = sums.keys[page, column] * factor
         for column in range(sums.values.shape[1]):
             sums.mean_values[tile, lane, column] = sums.values[page, column] * factor
-        variance = sums.squares[page] * factor - square_of_row(sums.keys, page) * factor * factor
+        variance = sums.squares[page] * factor - square_of_row(sums.keys, int(page)) * factor * factor
         sums.spread[page] = max(variance, np.float32(0)) / np.float32(sums.keys.shape[1])
     return pages
 

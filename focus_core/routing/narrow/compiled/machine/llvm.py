@@ -128,10 +128,14 @@ def exp(builder: Builder, x: Any) -> Any:
     return builder.bitcast(builder.select(tiny, ir.Constant(INTS, [0] * LANES), scaled), VECTOR)
 
 
+def first(builder: Builder, count: Any) -> Any:
+    """Which of 16 lanes are the first `count`."""
+    return builder.icmp_signed("<", ir.Constant(INTS, list(range(LANES))), splat(builder, builder.trunc(count, I32)))
+
+
 def select_first(builder: Builder, count: Any, values: Any, other: float) -> Any:
     """The first `count` of 16 numbers, and another number in place of the rest."""
-    kept = builder.icmp_signed("<", ir.Constant(INTS, list(range(LANES))), splat(builder, builder.trunc(count, I32)))
-    return builder.select(kept, values, constant(other))
+    return builder.select(first(builder, count), values, constant(other))
 
 
 def kept_tile(builder: Builder, logits: Any, tile: Any, count: Any, factor: Any = None) -> Any:

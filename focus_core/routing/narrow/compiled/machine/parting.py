@@ -25,6 +25,7 @@ from focus_core.routing.narrow.compiled.machine.llvm import (
     call_llvm,
     constant,
     exp,
+    first,
     fma,
     in_llvm,
     larger,
@@ -104,10 +105,13 @@ def rank(
     return types.UniTuple(types.float32, 2)(*[types.int64] * 5, *[types.float32] * 4), _rank
 
 
+def _mark_at(builder: Builder, marks: Any, tile: Any, stride: Any) -> Any:
+    """Address of the 16 bits of a tile."""
+    return builder.add(marks, builder.shl(builder.mul(tile, stride), whole(1)))
+
+
 def _mark(builder: Builder, bits: Any, marks: Any, tile: Any, stride: Any) -> None:
-    """Write 16 bits to the row's place of a tile."""
-    address = builder.add(marks, builder.mul(builder.mul(tile, stride), whole(2)))
-    builder.store(bits, pointer(builder, address, BITS), align=2)
+    builder.store(bits, pointer(builder, _mark_at(builder, marks, tile, stride), BITS), align=2)
 
 
 def _part(context: Any, builder: Builder, signature: Any, args: Sequence[Any], half: bool) -> Any:
@@ -189,13 +193,14 @@ def part_halves(
 
 
 def _mark_erring(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
-    weights, spread, sizes, tiles, square, least, marks, stride = args
+    weights, spread, sizes, count, square, least, marks, stride = args
     keys = variable(builder)
-    with cgutils.for_range(builder, tiles) as loop:
+    with cgutils.for_range(builder, builder.lshr(builder.add(count, whole(LANES - 1)), whole(4))) as loop:
         at, beside, size = (
             load(builder, row_at(builder, each, loop.index, whole(LANES))) for each in (weights, spread, sizes)
         )
-        err = errs(builder, at, beside, square, least)
+        there = first(builder, builder.sub(count, builder.mul(loop.index, whole(LANES))))
+        err = builder.and_(errs(builder, at, beside, square, least), there)
         builder.store(builder.fadd(builder.load(keys), builder.select(err, size, constant(0.0))), keys)
         _mark(builder, builder.bitcast(err, BITS), marks, loop.index, stride)
     return sum_of(builder, builder.load(keys))
@@ -203,20 +208,36 @@ def _mark_erring(context: Any, builder: Builder, signature: Any, args: Sequence[
 
 @in_llvm
 def mark_erring(
-    typing: Any, weights: Any, spread: Any, sizes: Any, tiles: Any, square: Any, least: Any, marks: Any, stride: Any
+    typing: Any, weights: Any, spread: Any, sizes: Any, count: Any, square: Any, least: Any, marks: Any, stride: Any
 ):
-    """Mark the pages that err; arguments and result as of `part_pages`."""
+    """Mark the pages that err; those of `count` that are there, all of them with `least` below 0. See `part_pages`."""
     return types.float32(*[types.int64] * 4, *[types.float32] * 2, *[types.int64] * 2), _mark_erring
 
 
+def _hide(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
+    logits, tiles, marks, stride = args
+    with cgutils.for_range(builder, tiles) as loop:
+        at = row_at(builder, logits, loop.index, whole(LANES))
+        bits = builder.load(pointer(builder, _mark_at(builder, marks, loop.index, stride), BITS), align=2)
+        marked = builder.bitcast(bits, ir.VectorType(ir.IntType(1), LANES))
+        store(builder, builder.select(marked, constant(MASKED), load(builder, at)), at)
+    return context.get_dummy_value()
+
+
+@in_llvm
+def hide(typing: Any, logits: Any, tiles: Any, marks: Any, stride: Any):
+    """Make the logits of marked pages `MASKED`; arguments as of `part_pages`."""
+    return types.void(*[types.int64] * 4), _hide
+
+
 def _readers(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
-    marks, page, first, step, out = args
+    marks, page, begin, step, out = args
     shorts = ir.VectorType(BITS, LANES)
     found = builder.load(pointer(builder, marks, shorts), align=2)
     bit = builder.shl(ir.Constant(BITS, 1), builder.trunc(page, BITS))
     there = builder.icmp_unsigned("!=", builder.and_(found, splat(builder, bit)), ir.Constant(shorts, [0] * LANES))
     steps = builder.mul(ir.Constant(INTS, list(range(LANES))), splat(builder, builder.trunc(step, I32)))
-    readers = builder.add(splat(builder, builder.trunc(first, I32)), steps)
+    readers = builder.add(splat(builder, builder.trunc(begin, I32)), steps)
     kind = ir.FunctionType(INTS, [INTS, there.type, INTS])
     compress = cgutils.get_or_insert_function(builder.module, kind, "llvm.experimental.vector.compress.v16i32")
     packed = builder.call(compress, [readers, there, ir.Constant(INTS, ir.Undefined)])

@@ -6,6 +6,7 @@ All take addresses (`array.ctypes.data`); nothing is checked. See `llvm`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -29,6 +30,7 @@ from focus_core.routing.narrow.compiled.machine.llvm import (
     kept_tile,
     larger,
     load,
+    pointer,
     row_at,
     splat,
     store,
@@ -199,6 +201,27 @@ def _sum_at(context: Any, builder: Builder, signature: Any, args: Sequence[Any])
 def sum_at(typing: Any, numbers: Any):
     """Sum of 16 float32 at an address."""
     return types.float32(types.int64), _sum_at
+
+
+def _number_at(context: Any, builder: Builder, signature: Any, args: Sequence[Any], kind: ir.Type) -> Any:
+    start, place = args
+    return builder.load(pointer(builder, builder.add(start, builder.shl(place, whole(2))), kind), align=4)
+
+
+@in_llvm
+def number_at(typing: Any, start: Any, place: Any):
+    """The float32 at a place behind an address."""
+    return types.float32(*[types.int64] * 2), partial(_number_at, kind=F32)
+
+
+def _int_at(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
+    return builder.sext(_number_at(context, builder, signature, args, I32), I64)
+
+
+@in_llvm
+def int_at(typing: Any, start: Any, place: Any):
+    """The int32 at a place behind an address."""
+    return types.int64(*[types.int64] * 2), _int_at
 
 
 def _lowest(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:

@@ -147,7 +147,9 @@ def products(
 
 def _products_of_two(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
     query, stride, width, keys, out, out_stride = args
-    others, other_out = (builder.add(at, builder.shl(each, whole(4))) for at, each in ((query, stride), (out, out_stride)))
+    others, other_out = (
+        builder.add(at, builder.shl(each, whole(4))) for at, each in ((query, stride), (out, out_stride))
+    )
     for total in _SUMS[:2]:
         _zero(builder, total)
     with cgutils.for_range_slice(builder, whole(0), width, whole(PAIR)) as (place, _):
