@@ -105,7 +105,7 @@ def _lay_out(
                 bias[head, group] -= factor * length / 2
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _group(
     keys: np.ndarray,
     cos: np.ndarray,
@@ -126,26 +126,19 @@ def _group(
     `plain` is room for keys before rotary embedding, zeros beyond their width; `products` for products of `ROWS` keys.
     """
     heads, number, even, stride = keys.shape[1], tiles.shape[1], tiles.shape[2], bias.shape[1]
-    count, step, apart, angle_step = pairs.number, pairs.step, pairs.apart, pairs.angle_step
+    count, angle_step = pairs.number, pairs.angle_step
     turns = np.empty((TOKENS, 2, count), np.float32)
     plain_at, products_at = plain.ctypes.data, products.ctypes.data
     for first in range(start, stop, TOKENS):
         last = min(first + TOKENS, stop)
         for token in range(first, last):
-            for pair in range(count):
-                c, s = wide(cos[token, pair * angle_step]), wide(sin[token, pair * angle_step])
-                scale = c * c + s * s
-                turns[token - first, 0, pair], turns[token - first, 1, pair] = c / scale, s / scale
+            if angle_step == 1:
+                _take_angles(cos, sin, token, np.uintp(1), np.uintp(count), turns, token - first)
+            else:
+                _take_angles(cos, sin, token, np.uintp(angle_step), np.uintp(count), turns, token - first)
         for head in range(heads):
             for token in range(first, last):
-                row = token - first
-                for column in range(2 * count, keys.shape[2]):
-                    plain[row, column] = wide(keys[token, head, column])
-                for pair in range(count):
-                    one, other = pair * step, pair * step + apart
-                    a, b = wide(keys[token, head, one]), wide(keys[token, head, other])
-                    plain[row, one] = a * turns[row, 0, pair] + b * turns[row, 1, pair]
-                    plain[row, other] = b * turns[row, 0, pair] - a * turns[row, 1, pair]
+                _turn_back(keys, token, head, pairs, turns, token - first, plain)
             tiles_at, bias_at = tiles[head].ctypes.data, bias[head].ctypes.data
             for row in range(0, last - first, ROWS):
                 for tile in range(number):
@@ -157,3 +150,48 @@ def _group(
                         scale /= max(np.sqrt(square(plain[row + place])), LEAST_LENGTH)
                     own = products_at + 4 * stride * place
                     groups[head, first + row + place] = place_of_largest(own, bias_at, scale, number)
+
+
+# Below, places have no sign, and dividing by 0 is not looked for, so that LLVM makes vectors of the loops.
+@njit(nogil=True, inline="always", error_model="numpy")
+def _take_angles(
+    cos: np.ndarray, sin: np.ndarray, token: int, step: np.uintp, count: np.uintp, turns: np.ndarray, row: int
+) -> None:
+    """Write the cosines and sines of a token, divided by what they scale a key with."""
+    for pair in range(count):
+        c, s = wide(cos[token, pair * step]), wide(sin[token, pair * step])
+        scale = c * c + s * s
+        turns[row, 0, pair], turns[row, 1, pair] = c / scale, s / scale
+
+
+@njit(nogil=True, inline="always")
+def _turn_back(
+    keys: np.ndarray, token: int, head: int, pairs: RotatedPairs, turns: np.ndarray, row: int, plain: np.ndarray
+) -> None:
+    """Write a key before rotary embedding."""
+    count, step, apart = pairs.number, pairs.step, pairs.apart
+    for column in range(2 * count, keys.shape[2]):
+        plain[row, column] = wide(keys[token, head, column])
+    if step == 1:
+        _turn_all(keys, token, head, turns, row, np.uintp(count), np.uintp(1), np.uintp(apart), plain)
+    else:
+        _turn_all(keys, token, head, turns, row, np.uintp(count), np.uintp(step), np.uintp(apart), plain)
+
+
+@njit(nogil=True, inline="always")
+def _turn_all(
+    keys: np.ndarray,
+    token: int,
+    head: int,
+    turns: np.ndarray,
+    row: int,
+    count: np.uintp,
+    step: np.uintp,
+    apart: np.uintp,
+    plain: np.ndarray,
+) -> None:
+    for pair in range(count):
+        one, other = pair * step, pair * step + apart
+        a, b = wide(keys[token, head, one]), wide(keys[token, head, other])
+        plain[row, one] = a * turns[row, 0, pair] + b * turns[row, 1, pair]
+        plain[row, other] = b * turns[row, 0, pair] - a * turns[row, 1, pair]

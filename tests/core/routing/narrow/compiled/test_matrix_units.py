@@ -85,7 +85,7 @@ def test_it_equals_the_definition(case):
 
 
 @needs_units
-@pytest.mark.parametrize("repeats", [9, 40])  # rows of a span fit into 11 bits, or do not
+@pytest.mark.parametrize("repeats", [9, 40])  # fewer rows of a span than usual, or more
 @pytest.mark.parametrize("thresholds", [True, False])
 def test_many_spans_and_parts_equal_the_chunked_form_in_float64(repeats, thresholds):
     tensors = problem(1000, repeats=repeats, num_groups=7)
