@@ -43,7 +43,7 @@ def attend_tiles(
             count = min(seen + later - tile * LANES, tiles * LANES)
             own, to = at.near + 4 * (row - block) * stride, units.near + 2 * (row - block) * stride
             weigh(own, at.factor, row, at.largest, at.totals, at.output, value_width, count, tiles, to)
-        # Rows behind the last one are spare ones, or not begun: they hold what is never looked at.
+        # Behind the last token there are no queries: nobody looks at what those rows get.
         out = at.output + 4 * value_width * block
         add_products(units.near, 2 * stride, tiles, values, out, 4 * value_width, value_width)
 

@@ -249,10 +249,10 @@ def _summarise(
     distant, near_end = max(0, seen.border - settings.sink_tokens), seen.border + settings.window
     # Fields are taken out of loops: taking one counts a reference to it, which is slow.
     tables, places, steps = levels.tables, levels.places, levels.steps
-    row, end = (seen.first - seen.begin) * group, (seen.last - seen.begin) * group
+    begin, end = (seen.first - seen.begin) * group, (seen.last - seen.begin) * group
     token, member = seen.first, 0
     # Few rows at a time, so that their logits stay in the cache.
-    for first_row in range(row, end, CHOOSING):
+    for first_row in range(begin, end, CHOOSING):
         last_row = min(first_row + CHOOSING, end)
         _score_means(at, units, first_row, last_row, pages)
         for row in range(first_row, last_row):
