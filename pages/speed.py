@@ -240,7 +240,7 @@ def _draw_attention(record: SpeedRecord) -> None:
             column_config=ATTENTION_COLUMNS,
         )
     st.markdown("##### Lengths at which it is faster, and numerical errors")
-    fitted_table(summary, CROSSOVER_COLUMNS, ATTENTION_COLUMNS, key="crossovers")
+    fitted_table(summary, CROSSOVER_COLUMNS, ATTENTION_COLUMNS, key="crossovers", wraps=True)
     st.caption(
         "“faster from”: the shortest measured length from which every longer one is faster. “incl.”: choosing "
         "included, with projection, calibrated softmax, top-k and sorting; of narrow groups, with the assignment of "

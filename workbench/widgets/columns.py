@@ -10,6 +10,8 @@ import streamlit as st
 
 PAGE = 700
 """Pixels of a page's content in a window of 1,200 with the sidebar open."""
+THREE_LINES = 74
+"""Pixels of a row of three lines; Streamlit goes on in a next line only in rows of more than twice their height, 35."""
 
 
 def fitted(sizes: Mapping[str, tuple[str, int]], columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,7 +30,12 @@ def fitted(sizes: Mapping[str, tuple[str, int]], columns: Mapping[str, Any]) -> 
 
 
 def fitted_table(
-    rows: pd.DataFrame, sizes: Mapping[str, tuple[str, int]], columns: Mapping[str, Any], *, key: str
+    rows: pd.DataFrame,
+    sizes: Mapping[str, tuple[str, int]],
+    columns: Mapping[str, Any],
+    *,
+    key: str,
+    wraps: bool = False,
 ) -> None:
     """Show some columns of a table, with a dash for what is not known.
 
@@ -37,6 +44,7 @@ def fitted_table(
         sizes: as in `fitted`, in the order of the columns.
         columns: as in `fitted`.
         key: of the widget.
+        wraps: whether long text goes on in a second and third line.
     """
     st.dataframe(
         rows,
@@ -44,5 +52,6 @@ def fitted_table(
         placeholder="–",
         column_order=list(sizes),
         column_config=fitted(sizes, columns),
+        row_height=THREE_LINES if wraps else None,
         key=key,
     )
