@@ -19,6 +19,8 @@ from focus_core.commands.options import (
     refuse_given,
 )
 
+MAX_DIRECTIONS = 16
+
 
 def fit(
     context: typer.Context,
@@ -55,6 +57,14 @@ def fit(
     no_spread: Annotated[
         bool, typer.Option("--no-spread", help="Summaries do not count how far the keys of a page are spread.")
     ] = False,
+    directions: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=MAX_DIRECTIONS,
+            help="Directions in which the spread of the keys of a page is told apart; 0 counts it as alike in all.",
+        ),
+    ] = 0,
     window: Annotated[int, typer.Option("--window", "-w", min=0, max=MAX_TOKENS, help="Local window, w.")] = 128,
     sinks: Annotated[
         int, typer.Option(min=0, max=MAX_TOKENS, help="First tokens that every later token attends to.")
@@ -89,10 +99,12 @@ def fit(
 
     settings = {
         "num_groups": groups, "page_size": page or PAGE_SIZES[0], "read_share": share, "window": window,
-        "sink_tokens": sinks, "by_error": not one_share, "count_spread": not no_spread,
+        "sink_tokens": sinks, "by_error": not one_share, "count_spread": not no_spread, "spread_directions": directions,
     }  # fmt: skip
     if one_share:
         refuse_given(context, ["one_threshold"], "leave --one-share out")
+    if one_share and no_spread:
+        refuse_given(context, ["directions"], "leave --one-share or --no-spread out")
     with terminal_progress() as progress:
         how = {"config": narrow_config(**settings), "tokens": tokens, "one_threshold": one_threshold}
         if page is None and not one_share and not one_threshold:

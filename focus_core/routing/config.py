@@ -17,7 +17,7 @@ from focus_core.routing.gate import GATES
 from focus_core.routing.routers import ROUTERS, SCORES, Router
 from focus_core.schema import Wrong, array, flag, maybe, number, table, text, whole
 
-MOST_GROUPS, MOST_LAYERS, MOST_TOKENS = 4096, 10_000, 2**31 - 1
+MOST_GROUPS, MOST_LAYERS, MOST_TOKENS, MOST_DIRECTIONS = 4096, 10_000, 2**31 - 1, 16
 """Largest settings that are accepted: far beyond any model, and small enough for every computation with them."""
 
 RANGES = table(
@@ -44,6 +44,7 @@ RANGES = table(
         "by_error": flag,
         "shares_at": array(whole(0, MOST_TOKENS), longest=MOST_GROUPS),
         "count_spread": flag,
+        "spread_directions": whole(0, MOST_DIRECTIONS),
         "full_below": whole(0, MOST_TOKENS),
         "cache_bits": maybe(whole(8, 8)),
     }
@@ -52,7 +53,10 @@ RANGES = table(
 
 OF_NARROW = (
     ("read_share", "set top_k"),
-    *((name, "leave it out") for name in ("by_error", "shares_at", "count_spread", "full_below", "cache_bits")),
+    *(
+        (name, "leave it out")
+        for name in ("by_error", "shares_at", "count_spread", "spread_directions", "full_below", "cache_bits")
+    ),
 )
 """Settings of narrow groups alone, and what to do about them with other routers."""
 
@@ -99,6 +103,8 @@ class FocusConfig:
             stored; between two of them they lie on the line through both. Empty where they hold for all.
         count_spread: summaries of narrow groups count how far their keys are spread about the mean, with a weight for
             each query head that `focus fit` found.
+        spread_directions: r, directions in which the spread of the keys of narrow groups is told apart; `focus fit`
+            finds them for each key/value head. 0 where it counts as alike in all.
         full_below: with narrow groups, tokens at earlier places attend to everything. Below some length this is faster:
             `focus_core.crossover` measures it.
         cache_bits: 8 keeps the distant keys and values of narrow groups in 8 bits in the cache, which then takes less
@@ -127,6 +133,7 @@ class FocusConfig:
     by_error: bool = False
     shares_at: tuple[int, ...] = ()
     count_spread: bool = False
+    spread_directions: int = 0
     full_below: int = 0
     cache_bits: int | None = None
 
@@ -212,11 +219,11 @@ class FocusConfig:
             hidden_size: d, width of the hidden states that enter the attention block; of a key where `from_keys`.
             num_kv_heads: key/value heads of the layer.
             generator: source of the initial values (CPU).
-            num_heads: query heads of the layer; needed with `by_error` or `count_spread`.
+            num_heads: query heads of the layer; needed with `by_error`, `count_spread` or `spread_directions`.
         """
         own: dict[str, Any] = {}
-        if self.by_error or self.count_spread:
-            own = {"num_heads": num_heads, "by_spread": self.count_spread}
+        if self.by_error or self.count_spread or self.spread_directions:
+            own = {"num_heads": num_heads, "by_spread": self.count_spread, "directions": self.spread_directions}
             own |= {"by_error": self.by_error, "shares_at": self.shares_at}
         return ROUTERS[self.router](
             hidden_size,

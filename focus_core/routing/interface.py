@@ -239,7 +239,8 @@ def _continued(pending: Pending, query: Tensor, key: Tensor, value: Tensor, geom
 
 def _layout(routing: LayerRouting) -> Layout:
     config = routing.config
-    return Layout(config.num_groups, config.page_size or PAGE_SIZE, config.sink_tokens, config.cache_bits)
+    sizes = config.num_groups, config.page_size or PAGE_SIZE, config.sink_tokens, config.cache_bits
+    return Layout(*sizes, routing.reading().directions)
 
 
 def _refuse_packing(position_ids: Tensor | None, attention_mask: Tensor | None) -> None:

@@ -16,6 +16,7 @@ from focus_core.routing.balance import assign, groups_of
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.grouping import groups_of_keys
 from focus_core.routing.narrow.attention import narrow_pairs, narrow_reads
+from focus_core.routing.narrow.directions import Directions
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.rotary import before_rotation
 from focus_core.routing.routers import Router
@@ -138,9 +139,10 @@ class LayerRouting:
         """
         config = self.config if config is None else config
         if top_k is not None:
-            return reading_of(config, top_k, spread=self._spread(config))
+            return reading_of(config, top_k, spread=self._spread(config), directions=self._directions(config))
         budget = config.read_share, self._thresholds(config)
-        return reading_of(config, self.top_k, *budget, spread=self._spread(config))
+        spread, directions = self._spread(config), self._directions(config)
+        return reading_of(config, self.top_k, *budget, spread=spread, directions=directions)
 
     def _thresholds(self, config: FocusConfig) -> tuple[float, ...] | None:
         if config.read_share is None or not config.by_error:
@@ -149,6 +151,9 @@ class LayerRouting:
 
     def _spread(self, config: FocusConfig) -> tuple[float, ...] | None:
         return self.router.spread_weights() if config.count_spread else None
+
+    def _directions(self, config: FocusConfig) -> Directions | None:
+        return self.router.directions_of_spread(config.spread_directions) if config.spread_directions else None
 
     def pair_counts(self, config: FocusConfig | None = None, top_k: int | None = None) -> PairCounts:
         """Pairs that hard routing keeps inside the model's own window, one count for each of the N rows.
@@ -219,6 +224,7 @@ def reading_of(
     share: float | None = None,
     thresholds: tuple[float, ...] | None = None,
     spread: tuple[float, ...] | None = None,
+    directions: Directions | None = None,
 ) -> Reading:
     """The settings of a reading with this budget; one object for all calls, since every decoded token asks for it."""
     return Reading(
@@ -230,6 +236,7 @@ def reading_of(
         thresholds=thresholds,
         shares_at=() if thresholds is None else config.shares_at,
         spread=spread,
+        directions=directions,
         count_weight=config.count_weight,
         page_size=config.page_size,
         full_below=config.full_below,

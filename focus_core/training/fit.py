@@ -93,7 +93,8 @@ def fit_routers(
     length = min(LENGTH, positions_of(loaded.model) or LENGTH)
     each = max(1, round(tokens / length / len(files)))
     blocks = np.concatenate([_blocks(loaded, path, length, each) for path in files])
-    need = _need_blocks(loaded, files, config) if config.by_error or config.count_spread else []
+    measured = config.by_error or config.count_spread or config.spread_directions
+    need = _need_blocks(loaded, files, config) if measured else []
     places = places_of([each.shape[1] for each in need], config.window) if config.by_error else ()
     config = config.replace(shares_at=places)
     how: dict[str, Any] = {"one_threshold": True} if one_threshold else {}

@@ -13,8 +13,8 @@ from focus_core.attention import AttentionOutput
 from focus_core.attention.reference import attention_logits
 from focus_core.errors import FocusError
 from focus_core.routing.narrow.attention import narrow_reads
+from focus_core.routing.narrow.directions import key_features, key_spread, query_features
 from focus_core.routing.narrow.reading import Reading
-from focus_core.routing.narrow.summaries import key_spread
 from focus_core.routing.rules import AttentionCall
 
 if TYPE_CHECKING:
@@ -222,12 +222,16 @@ def _beyond_means(site: Site, query: Tensor, key: Tensor, known: Tensor, member:
     """
     if site.reading.spread is None:
         return 0.0
-    found = []
+    found, directions = [], site.reading.directions
+    features = key_features(key[None], directions)[0]
     for asking, of_keys in zip(query.split(ROWS, 1), known.split(ROWS, 1)):
         # An intervention may give every query other keys of a page, so each has means of its own.
-        counts, squares = of_keys @ member, (of_keys * key.square().sum(-1)) @ member
+        counts = of_keys @ member
         means = torch.einsum("grt,tp,td->grpd", of_keys, member, key) / counts.clamp(min=1)[..., None]
-        found.append(site.reading.beyond_mean(asking, key_spread(counts, squares, means), site.scale))
+        sums = torch.einsum("grt,tp,tf->grpf", of_keys, member, features)
+        spread = key_spread(counts, sums, means, directions)
+        of_query = query_features(asking[None], directions, site.scale)[0]
+        found.append(site.reading.beyond_mean((spread @ of_query[..., None])[..., 0]))
     return torch.cat(found, 1)
 
 

@@ -14,7 +14,7 @@ from focus_core.attention.reference import attention_logits
 from focus_core.attention.validate import side_by_side
 from focus_core.errors import FocusError
 from focus_core.routing.narrow.packed.prefill import PACKED, packed_kernel, packed_prefill
-from focus_core.routing.narrow.reading import Reading, variance
+from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.reads import blocks_read, near_logsumexp
 from focus_core.routing.narrow.summaries import RunningSums, Summaries
 
@@ -201,7 +201,7 @@ def _chunks(
     first: int = 0,
 ) -> Iterator[_Chunk]:
     """Chunks of queries in their order, from the one at `first`, with the sums of all keys distant for them."""
-    sums = RunningSums.of_none(key, value, num_groups)
+    sums = RunningSums.of_none(key, value, num_groups, reading.directions)
     summed = reading.sink_tokens
     for start in range(first, query.shape[2], reading.chunk):
         stop = min(start + reading.chunk, query.shape[2])
@@ -213,13 +213,13 @@ def _chunks(
         summaries = sums.summaries()
         counts = summaries.counts[:, :, None, None]
         logits = attention_logits(queries, summaries.keys[:, :, None], scale, softcap)
-        spread = summaries.spread[:, :, None, None]
-        beyond = reading.beyond_mean(queries, spread, scale)
+        variances = reading.variances(queries, summaries.spread, scale)
+        beyond = reading.beyond_mean(variances)
         already = reading.already(torch.arange(start, stop, device=query.device), border)
         doubt: tuple[Tensor, ...] = ()
         if reading.thresholds is not None:
             near = near_logsumexp(query, key, reading, start, stop, scale, softcap)
-            doubt = near, variance(queries, spread, scale)
+            doubt = near, variances
         reads = reading.choose(reading.scores(logits + beyond, counts), counts, already, *doubt)
         yield _Chunk(start, stop, border, queries, summaries, beyond, reads)
 

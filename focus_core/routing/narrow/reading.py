@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from focus_core.errors import FocusError
+from focus_core.routing.narrow.directions import COUNTED, Directions, query_features
 from focus_core.routing.narrow.pages import Pages, pages
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Reading:
         shares_at: rising numbers of keys beyond the window for which `thresholds` hold; between two of them a threshold
             lies on the line through both. Empty where they hold for all.
         spread: of each query head, the weight of the spread of keys in the logits of summaries; None for none.
+        directions: in which spread is told apart; None where it counts as alike in all directions.
         count_weight: weight of the log of a part's size in its score: 1 ranks parts by their estimated mass, 0 by
             mass per key.
         page_size: P, keys of a page: with a `share`, pages of groups are summarised and read in place of whole groups;
@@ -55,6 +57,7 @@ class Reading:
     thresholds: tuple[float, ...] | None = None
     shares_at: tuple[int, ...] = ()
     spread: tuple[float, ...] | None = None
+    directions: Directions | None = None
     count_weight: float = 0.0
     page_size: int | None = None
     full_below: int = 0
@@ -93,7 +96,9 @@ class Reading:
 
     def of_row(self, row: int, repeats: int) -> Reading:
         """The settings of the `repeats` query heads of one row, where key/value heads are rows of the batch."""
-        changes = {}
+        changes: dict[str, Any] = {}
+        if self.directions is not None:
+            changes["directions"] = self.directions.of_row(row)
         places = max(1, len(self.shares_at))
         for name, tables in (("thresholds", places), ("spread", 1)):
             numbers = getattr(self, name)
@@ -139,22 +144,34 @@ class Reading:
     def _spread(self) -> Tensor:
         return torch.tensor((0.0,) if self.spread is None else self.spread, dtype=torch.float32)
 
-    def beyond_mean(
-        self, query: Float[Tensor, "*N D"], spread: Float[Tensor, "*N K"], scale: float
-    ) -> Float[Tensor, "*N K"] | float:
-        """What the spread of its keys adds to the logit of a group; 0 without weights.
-
-        It is ``b_h (scale |q|)^2 s_c`` of docs/method.md.
+    def variances(
+        self, query: Float[Tensor, "*B Hkv G N D"], spread: Float[Tensor, "*B Hkv K F"], scale: float
+    ) -> Float[Tensor, "*B Hkv G N K"]:
+        """Variances of the logits of the keys of each group, v_ic of docs/method.md.
 
         Args:
-            query: (..., N, D); the dimensions before N are the query heads.
-            spread: see `key_spread`, broadcastable to the result.
+            query: the G query heads of each key/value head.
+            spread: see `key_spread`.
             scale: factor of the dot products.
+        """
+        return query_features(query, self.directions, scale) @ spread.unsqueeze(-3).mT
+
+    @property
+    def most_counted(self) -> float:
+        """How much of the variance of logits counts in a summary: up to `COUNTED` with directions, else all."""
+        return math.inf if self.directions is None else COUNTED
+
+    def beyond_mean(self, variances: Float[Tensor, "*H N K"]) -> Float[Tensor, "*H N K"] | float:
+        """What the spread of its keys adds to the logit of a group, as in docs/method.md; 0 without weights.
+
+        Args:
+            variances: the dimensions before N are the query heads.
         """
         if self.spread is None:
             return 0.0
-        heads = query.shape[:-2]
-        return self.spread_weights(math.prod(heads)).to(query).view(*heads, 1, 1) * variance(query, spread, scale)
+        heads = variances.shape[:-2]
+        weights = self.spread_weights(math.prod(heads)).to(variances).view(*heads, 1, 1)
+        return weights * variances.clamp(max=self.most_counted)
 
     def parts(self, groups: Int[Tensor, "B Hkv T"], num_groups: int) -> Pages:
         """The parts of the keys that are summarised and read: pages of groups, or the groups themselves."""
@@ -197,7 +214,7 @@ class Reading:
             already: of each query, see `already`; broadcastable to the scores without their last dimension.
             near: of each query, the log-sum-exp of the logits of keys that it attends exactly in any case, as
                 `near_logsumexp`; needed with thresholds alone.
-            variances: of the logits of the keys of each part, see `variance`; likewise.
+            variances: of the logits of the keys of each part; likewise.
 
         Returns:
             (..., K) bool; False for empty groups.
@@ -237,21 +254,10 @@ def log_errors(
         scores: of parts.
         counts: distant keys of each part, broadcastable to the scores.
         near: log-sum-exp of the logits of keys that a query attends exactly in any case, as `near_logsumexp`.
-        variances: see `variance`.
+        variances: see `Reading.variances`.
     """
     scores = scores.masked_fill(counts == 0, float("-inf"))
     return scores - scores.logsumexp(-1).logaddexp(near)[..., None] + variances.log1p()
-
-
-def variance(query: Float[Tensor, "*N D"], spread: Float[Tensor, "*N K"], scale: float) -> Float[Tensor, "*N K"]:
-    """Variance of the logits of a part's keys, were these spread alike in all directions: ``(scale |q|)^2 s_c``.
-
-    Args:
-        query: (..., N, D).
-        spread: see `key_spread`, broadcastable to the result.
-        scale: factor of the dot products.
-    """
-    return scale**2 * query.square().sum(-1, keepdim=True) * spread
 
 
 Numbers = TypeVar("Numbers", Tensor, "np.ndarray")

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from focus_core.attention.reference import attention_logits
-from focus_core.routing.narrow.reading import Reading, variance
-from focus_core.routing.narrow.summaries import key_spread
+from focus_core.routing.narrow.directions import key_features, key_spread, num_features
+from focus_core.routing.narrow.reading import Reading
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -27,14 +27,14 @@ class BlockRead(NamedTuple):
         reads: (B, Hkv, G, n, P) bool.
         sizes: (B, Hkv, 1, n, P), distant keys of each part.
         logits: (B, Hkv, G, n, P) of the summaries, without the log of their sizes.
-        spread: (B, Hkv, 1, n, P), see `key_spread`.
+        variances: (B, Hkv, G, n, P), see `Reading.variances`.
     """
 
     start: int
     reads: Bool[Tensor, "B Hkv G n P"]
     sizes: Float[Tensor, "B Hkv 1 n P"]
     logits: Float[Tensor, "B Hkv G n P"]
-    spread: Float[Tensor, "B Hkv 1 n P"]
+    variances: Float[Tensor, "B Hkv G n P"]
 
 
 def blocks_read(
@@ -65,9 +65,10 @@ def blocks_read(
     """
     texts, heads, _, width = key.shape
     length, chunk, summed = query.shape[2], reading.chunk, reading.sink_tokens
-    # Keys, their squared lengths and ones are summed alike.
-    summed_up = torch.cat([key, key.square().sum(-1, keepdim=True), torch.ones_like(key[..., :1])], -1)
-    sums = key.new_zeros(texts, heads, num_parts, width + 2)
+    # Keys, their features and ones are summed alike.
+    summed_up = torch.cat([key, key_features(key, reading.directions), torch.ones_like(key[..., :1])], -1)
+    columns = width, num_features(reading.directions), 1
+    sums = key.new_zeros(texts, heads, num_parts, sum(columns))
     for begin in range(0, length, chunk * CHUNKS_AT_ONCE):
         end = min(begin + chunk * CHUNKS_AT_ONCE, length)
         starts = torch.arange(begin, end, chunk, device=key.device)
@@ -75,34 +76,37 @@ def blocks_read(
         last = max(summed, int(borders[-1]))
         places = torch.arange(summed, last, device=key.device)
         row = torch.searchsorted(borders, places, right=True) * num_parts + parts[..., summed:last]
-        more = key.new_zeros(texts, heads, len(starts) * num_parts, width + 2)
-        more.scatter_add_(2, row[..., None].expand(*row.shape, width + 2), summed_up[:, :, summed:last])
+        more = key.new_zeros(texts, heads, len(starts) * num_parts, sum(columns))
+        more.scatter_add_(2, row[..., None].expand(*row.shape, sum(columns)), summed_up[:, :, summed:last])
         more = more.unflatten(2, (len(starts), num_parts))
         more[:, :, 0] += sums
         more = more.cumsum(2)
         sums, summed = more[:, :, -1], last
         if begin // (chunk * CHUNKS_AT_ONCE) % every != every // 2:
             continue
-        totals, squares, counts = more[..., :width], more[..., width], more[..., width + 1]
+        totals, features, counts = more.split(columns, -1)
+        counts = counts[..., 0]
         means = totals / counts.clamp(min=1)[..., None]
-        spread = key_spread(counts, squares, means)
         padded = F.pad(query[:, :, begin:end], (0, 0, 0, len(starts) * chunk - (end - begin)))
-        queries = padded.unflatten(2, (len(starts), chunk)).unflatten(1, (heads, -1)).transpose(2, 3)
-        logits = attention_logits(queries.flatten(3, 4), means, scale, softcap)
-        logits = logits.unflatten(3, (-1, chunk)).transpose(2, 3).flatten(3, 4)[..., : end - begin, :]
-        sizes, spread = (
-            part[:, :, None].repeat_interleave(chunk, 3)[..., : end - begin, :] for part in (counts, spread)
+        # (B, M, Hkv, G, C, D): each of M chunks has means of its own.
+        queries = padded.unflatten(2, (len(starts), chunk)).unflatten(1, (heads, -1)).movedim(3, 1)
+        means, features, each = means.transpose(1, 2), features.transpose(1, 2), counts.transpose(1, 2)
+        spread = key_spread(each, features, means, reading.directions)
+        logits = attention_logits(queries, means[:, :, :, None], scale, softcap)
+        logits, variances = (
+            part.movedim(1, 3).flatten(3, 4)[..., : end - begin, :]
+            for part in (logits, reading.variances(queries, spread, scale))
         )
+        sizes = counts[:, :, None].repeat_interleave(chunk, 3)[..., : end - begin, :]
         own = torch.arange(begin, end, device=key.device)
-        queries = query[:, :, begin:end].unflatten(1, (heads, -1))
-        logits = logits + reading.beyond_mean(queries, spread, scale)
+        logits = logits + reading.beyond_mean(variances)
         already = reading.already(own, reading.borders(own))
         doubt: tuple[Tensor, ...] = ()
         if reading.thresholds is not None:
             near = near_logsumexp(query, key, reading, begin, end, scale, softcap)
-            doubt = near, variance(queries, spread, scale)
+            doubt = near, variances
         reads = reading.choose(reading.scores(logits, sizes), sizes, already, *doubt)
-        yield BlockRead(begin, reads, sizes, logits, spread)
+        yield BlockRead(begin, reads, sizes, logits, variances)
 
 
 def near_logsumexp(

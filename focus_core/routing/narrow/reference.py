@@ -66,11 +66,22 @@ def narrow_reference(
     sizes = counts.clamp(min=1)[..., None]
     means = sums(key) / sizes
     mean_logits = attention_logits(query[..., None, :], means, scale, softcap)[..., 0, :]
-    spread = (sums(key.square()) / sizes - means.square()).mean(-1)
-    variances = (scale * query.norm(dim=-1, keepdim=True)) ** 2 * spread
+    vectors = key.new_zeros(key.shape[1], key.shape[-1], 0)
+    if reading.directions is not None:
+        vectors = reading.directions.vectors.to(key).repeat_interleave(repeats, 0)
+    along, key_along, mean_along = query @ vectors, key @ vectors, means @ vectors[:, None]
+    products = key_along[..., :, None] * key_along[..., None, :]
+    together = (sums(products.flatten(-2)) / sizes).unflatten(-1, products.shape[-2:])
+    together = together - mean_along[..., :, None] * mean_along[..., None, :]
+    rest = sums(key.square()).sum(-1) / sizes[..., 0] - means.square().sum(-1) - together.diagonal(0, -2, -1).sum(-1)
+    rest = rest.clamp(min=0) / max(1, key.shape[-1] - vectors.shape[-1])
+    variances = torch.einsum("bhix,bhicxy,bhiy->bhic", along, together, along)
+    variances = variances + (query.square().sum(-1) - along.square().sum(-1))[..., None] * rest
+    variances = scale**2 * variances
     if reading.spread is not None:
         weights = torch.tensor(reading.spread, dtype=query.dtype, device=query.device)[:, None, None]
-        mean_logits = mean_logits + weights * variances
+        most = float("inf") if reading.directions is None else 8.0
+        mean_logits = mean_logits + weights * variances.clamp(max=most)
     beyond = (index < index[:, None] - reading.window) & ~distant
     pair_logits, always = attention_logits(query, key, scale, softcap), (index <= index[:, None]) & ~distant
     near = pair_logits.masked_fill(~always, float("-inf")).logsumexp(-1)

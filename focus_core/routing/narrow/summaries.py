@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch import Tensor
 from torch.nn import functional as F
 
+from focus_core.routing.narrow.directions import Directions, key_features, key_spread, num_features
+
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
@@ -19,64 +21,58 @@ class Summaries(NamedTuple):
         counts: (..., K) float, keys of each group.
         keys: (..., K, D), means; 0 for empty groups.
         values: (..., K, Dv), means; 0 for empty groups.
-        spread: (..., K), see `key_spread`.
+        spread: (..., K, F), see `key_spread`.
     """
 
     counts: Float[Tensor, "... K"]
     keys: Float[Tensor, "... K D"]
     values: Float[Tensor, "... K Dv"]
-    spread: Float[Tensor, "... K"]
-
-
-def key_spread(
-    counts: Float[Tensor, "... K"], squares: Float[Tensor, "... K"], means: Float[Tensor, "... K D"]
-) -> Float[Tensor, "... K"]:
-    """Variance of each group's keys about their mean, the average over the D components; 0 for empty groups.
-
-    Args:
-        counts: keys of each group.
-        squares: sums of their squared lengths.
-        means: mean keys.
-    """
-    return (squares / counts.clamp(min=1) - means.square().sum(-1)).clamp(min=0) / means.shape[-1]
+    spread: Float[Tensor, "... K F"]
 
 
 @dataclass
 class RunningSums:
-    """Sums over the keys added so far; memory K (D + Dv + 2) for each key/value head.
+    """Sums over the keys added so far; memory K (D + Dv + F + 1) for each key/value head.
 
     Attributes:
         counts: (B, Hkv, K).
         keys: (B, Hkv, K, D).
         values: (B, Hkv, K, Dv).
-        squares: (B, Hkv, K), of the lengths of keys.
+        features: (B, Hkv, K, F), see `key_features`.
+        directions: of these features; None for none.
     """
 
     counts: Float[Tensor, "B Hkv K"]
     keys: Float[Tensor, "B Hkv K D"]
     values: Float[Tensor, "B Hkv K Dv"]
-    squares: Float[Tensor, "B Hkv K"]
+    features: Float[Tensor, "B Hkv K F"]
+    directions: Directions | None = None
 
     @classmethod
     def of_none(
-        cls, key: Float[Tensor, "B Hkv T D"], value: Float[Tensor, "B Hkv T Dv"], num_groups: int
+        cls,
+        key: Float[Tensor, "B Hkv T D"],
+        value: Float[Tensor, "B Hkv T Dv"],
+        num_groups: int,
+        directions: Directions | None = None,
     ) -> RunningSums:
         """No keys yet; for keys and values of these widths, dtype and device."""
-        shape = *key.shape[:2], num_groups
+        shape, features = (*key.shape[:2], num_groups), num_features(directions)
         vectors = key.new_zeros(*shape, key.shape[-1]), key.new_zeros(*shape, value.shape[-1])
-        return cls(key.new_zeros(shape), *vectors, key.new_zeros(shape))
+        return cls(key.new_zeros(shape), *vectors, key.new_zeros(*shape, features), directions)
 
     def add(
         self, groups: Int[Tensor, "B Hkv n"], key: Float[Tensor, "B Hkv n D"], value: Float[Tensor, "B Hkv n Dv"]
     ) -> RunningSums:
         """The sums with more keys; differentiable with respect to keys and values."""
         member = F.one_hot(groups, self.counts.shape[-1]).to(key.dtype)
-        squares = (member * key.square().sum(-1, keepdim=True)).sum(-2)
-        vectors = self.keys + member.mT @ key, self.values + member.mT @ value
-        return RunningSums(self.counts + member.sum(-2), *vectors, self.squares + squares)
+        features = member.mT @ key_features(key, self.directions)
+        vectors = self.keys + member.mT @ key, self.values + member.mT @ value, self.features + features
+        return RunningSums(self.counts + member.sum(-2), *vectors, self.directions)
 
     def summaries(self) -> Summaries:
         """Means of the sums."""
         sizes = self.counts.clamp(min=1)[..., None]
         means = self.keys / sizes
-        return Summaries(self.counts, means, self.values / sizes, key_spread(self.counts, self.squares, means))
+        spread = key_spread(self.counts, self.features, means, self.directions)
+        return Summaries(self.counts, means, self.values / sizes, spread)

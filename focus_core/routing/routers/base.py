@@ -14,6 +14,8 @@ from focus_core.errors import FocusError
 if TYPE_CHECKING:
     from jaxtyping import Float
 
+    from focus_core.routing.narrow.directions import Directions
+
 SCORES = ("cosine", "dot")
 
 
@@ -122,6 +124,19 @@ class Router(nn.Module):
             FocusError: no such weights were fitted.
         """
         raise FocusError("These routers have no weights of spread: set count_spread=False, or fit them with focus fit.")
+
+    def directions_of_spread(self, count: int) -> Directions:
+        """Directions in which the spread of keys is told apart.
+
+        Args:
+            count: r.
+
+        Raises:
+            FocusError: no such directions were fitted.
+        """
+        raise FocusError(
+            f"These routers have no {count} directions of spread: set spread_directions=0, or fit them with focus fit."
+        )
 
     def keep_heads(self, first: int, count: int) -> None:
         """Keep `count` of the H heads from `first` on, where routers are per head: the others are another process's."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from focus_core.errors import FocusError
+from focus_core.routing.narrow.directions import Directions
 from focus_core.routing.routers.base import Router
 
 if TYPE_CHECKING:
@@ -28,17 +29,19 @@ NOTHING, EVERYTHING, UNFITTED = 12.0, -20.0, -4.6
 class NarrowRouter(Router):
     """Scores keys against the centroids (H, K, D) of every key/value head; `fit_narrow` sets them.
 
-    A model with L layers has L H K (D + 1) values, L Hq M more with thresholds, A times as many with A `shares_at`, and
-    L Hq with weights of spread.
+    A model with L layers has L H K (D + 1) values, L Hq M more with thresholds, A times as many with A `shares_at`,
+    L Hq with weights of spread, and L H D r with r directions of it.
 
     Attributes:
         thresholds: (M, Hq), the log of the error of a summary above which each query head reads the page, for each of
             the `MEANS`, or (A, M, Hq) with A `shares_at`; None without reading by error.
         spread: (Hq,), the weight of the spread of keys in each query head; None without it.
+        directions: (H, D, r), in which spread is told apart; None where it counts as alike in all.
     """
 
     thresholds: Tensor | None
     spread: Tensor | None
+    directions: Tensor | None
 
     reads_own_groups: ClassVar[bool] = False
     per_head: ClassVar[bool] = True
@@ -55,6 +58,7 @@ class NarrowRouter(Router):
         num_heads: int = 0,
         by_error: bool = False,
         by_spread: bool = False,
+        directions: int = 0,
         shares_at: tuple[int, ...] = (),
         **settings: Any,
     ) -> None:
@@ -64,6 +68,11 @@ class NarrowRouter(Router):
         same = torch.tensor(errors)[:, None].repeat(*shape, 1, num_heads)
         self.register_buffer("thresholds", same if by_error else None)
         self.register_buffer("spread", torch.zeros(num_heads) if by_spread else None)
+        if directions > hidden_size:
+            raise FocusError(f"spread_directions is {directions}: keys of this model have {hidden_size} components.")
+        first = torch.eye(hidden_size, directions).expand(num_kv_heads, -1, -1).clone()
+        self.register_buffer("directions", first if directions else None)
+        self._spanned: tuple[tuple[int, int], Directions] | None = None
         self._asked: dict[str, tuple[tuple[float, int, int], tuple[float, ...]]] = {}
 
     def head_thresholds(self, mean: float) -> tuple[float, ...]:
@@ -77,6 +86,15 @@ class NarrowRouter(Router):
     def spread_weights(self) -> tuple[float, ...]:
         """See `Router.spread_weights`."""
         return super().spread_weights() if self.spread is None else self._remembered("spread", self.spread, 0.0)
+
+    def directions_of_spread(self, count: int) -> Directions:
+        """See `Router.directions_of_spread`; one object until they change, since settings are compared by it."""
+        if self.directions is None or self.directions.shape[-1] != count:
+            return super().directions_of_spread(count)
+        key = self.directions._version, self.directions.data_ptr()
+        if self._spanned is None or self._spanned[0] != key:
+            self._spanned = key, Directions.spanning(self.directions)
+        return self._spanned[1]
 
     def _remembered(self, name: str, buffer: Tensor, mean: float) -> tuple[float, ...]:
         """The numbers of a buffer: every decoded token asks in every layer, and they hardly ever change."""
@@ -102,6 +120,8 @@ class NarrowRouter(Router):
             if values is not None:
                 kept = values.unflatten(-1, (self.num_heads, -1))[..., first : first + count, :]
                 setattr(self, name, kept.flatten(-2).clone())
+        if self.directions is not None:
+            self.directions = self.directions[first : first + count].clone()
         super().keep_heads(first, count)
 
     def forward(self, hidden_states: Float[Tensor, "B H T D"]) -> Float[Tensor, "N T K"]:

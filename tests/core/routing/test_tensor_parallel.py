@@ -18,7 +18,14 @@ CONFIGS = {
     "layer": FocusConfig(router="layer", **SETTINGS),
     "head": FocusConfig(router="head", **SETTINGS),
     "narrow": FocusConfig(
-        router="narrow", **SETTINGS, read_share=0.3, by_error=True, count_spread=True, chunk=4, page_size=4
+        router="narrow",
+        **SETTINGS,
+        read_share=0.3,
+        by_error=True,
+        count_spread=True,
+        spread_directions=2,
+        chunk=4,
+        page_size=4,
     ),
 }
 IDS = torch.randint(0, 256, (2, 60), generator=torch.Generator().manual_seed(1))

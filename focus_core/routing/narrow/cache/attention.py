@@ -17,8 +17,9 @@ from focus_core.routing.narrow.compiled.decode import attend_in_team, attend_pag
 from focus_core.routing.narrow.compiled.levels import levels_between
 from focus_core.routing.narrow.compiled.machine.memory import COMPILED, as_array
 from focus_core.routing.narrow.compiled.machine.team import has_team
-from focus_core.routing.narrow.reading import Reading, variance
-from focus_core.routing.narrow.summaries import key_spread
+from focus_core.routing.narrow.compiled.rows import directions_of
+from focus_core.routing.narrow.directions import key_spread
+from focus_core.routing.narrow.reading import Reading
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -57,7 +58,7 @@ class _Parts(NamedTuple):
         counts: (H, 1, 1, R) keys of each part.
         keys: (H, R, D), means.
         values: (H, R, Dv), means.
-        spread: (H, R), see `key_spread`.
+        spread: (H, R, F), see `key_spread`.
         of_page: (H, used) int64, the part of each page.
     """
 
@@ -114,6 +115,7 @@ def _compiled(query: Tensor, pages: PageStore, near: Near, reading: Reading, sca
         np.zeros(1, np.int64),
         query.detach().float().contiguous().numpy(),
         *pages.arrays(),
+        directions_of(pages.directions, len(near.keys), query.shape[2]),
         pages.size,
         *(near.arrays or (as_array(near.keys), as_array(near.values))),
         near.sinks,
@@ -164,14 +166,14 @@ def attend_masked(
     places = torch.arange(near.length - query.shape[1], near.length, device=query.device)
     parts = _parts(pages, reading)
     logits = attention_logits(queries, parts.keys[:, None], scale, softcap)
-    spread = parts.spread[:, None, None]
-    beyond = reading.beyond_mean(queries, spread, scale)
+    variances = reading.variances(queries, parts.spread, scale)
+    beyond = reading.beyond_mean(variances)
     already = reading.already(places, reading.border(int(places[0])))
     index, window = _near_keys(near)
     causal = torch.where(index <= places[:, None], 0.0, FAR).to(compute)
     near_logits = attention_logits(queries, near.keys[:, None, window].to(compute), scale, softcap) + causal
     scores = reading.scores(logits + beyond, parts.counts)
-    doubt = near_logits.logsumexp(-1), variance(queries, spread, scale)
+    doubt = near_logits.logsumexp(-1), variances
     reads = reading.choose(scores, parts.counts, already, *doubt)
 
     shut = torch.where(reads, 0.0, FAR).to(compute)
@@ -197,7 +199,7 @@ def attend_masked(
 
 def _parts(pages: PageStore, reading: Reading) -> _Parts:
     used, groups = pages.used, pages.groups[:, : pages.used].long()
-    stored = pages.counts[..., None], pages.key_sums, pages.value_sums, pages.key_squares[..., None]
+    stored = pages.counts[..., None], pages.key_sums, pages.value_sums, pages.features()
     sums = [part[:, :used] for part in stored]
     if reading.share is not None and reading.page_size is not None:
         order = groups.argsort(dim=-1, stable=True)  # of equal scores the first group wins
@@ -207,10 +209,10 @@ def _parts(pages: PageStore, reading: Reading) -> _Parts:
         of_page = groups
         empty = [part.new_zeros(len(part), pages.num_groups, part.shape[-1]) for part in sums]
         sums = [none.scatter_add_(1, groups[..., None].expand_as(part), part) for none, part in zip(empty, sums)]
-    counts, keys, values, squares = sums
+    counts, keys, values, features = sums
     sizes = counts.clamp(min=1)
     means = keys / sizes
-    spread = key_spread(counts[..., 0], squares[..., 0], means)
+    spread = key_spread(counts[..., 0], features, means, pages.directions)
     return _Parts(counts[:, None, None, :, 0], means, values / sizes, spread, of_page)
 
 

@@ -18,6 +18,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 from focus_core.attention import AttentionOutput
 from focus_core.errors import FocusError
 from focus_core.routing.narrow.cache.text import CachedText, Rotation
+from focus_core.routing.narrow.directions import Directions
 from focus_core.routing.narrow.reading import Reading
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Layout:
     page_size: int
     sinks: int
     bits: int | None = None
+    directions: Directions | None = None
 
 
 class NarrowLayer(CacheLayerMixin):
@@ -100,8 +102,9 @@ class NarrowLayer(CacheLayerMixin):
         self._layout, self._real, self.texts = layout, real, []
         self._columns, self.is_initialized = key.shape[2], True
         key, value = key.detach(), value.detach()
+        settings = [getattr(layout, field.name) for field in dataclasses.fields(layout)]
         for row in range(len(key)):
-            text = CachedText(key[row], value[row], *dataclasses.astuple(layout))
+            text = CachedText(key[row], value[row], *settings)
             places = _places(real, row)
             of_keys = None if groups is None else groups[row][:, places]
             text.fill(key[row][:, places], value[row][:, places], of_keys, _rotated(rotation, row, places), reading)

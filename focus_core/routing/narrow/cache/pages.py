@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from focus_core.routing.narrow.compiled.machine.memory import COMPILED, as_array
+from focus_core.routing.narrow.compiled.rows import directions_of
 from focus_core.routing.narrow.compiled.storing import NewRows, Stored, add_keys, opened, rows_together
-from focus_core.routing.narrow.summaries import key_spread
+from focus_core.routing.narrow.directions import Directions, feature_sums, key_features, key_spread, num_features
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -21,7 +22,7 @@ SPARE, GROWTH = 8, 64
 """Buffers grow by at least `SPARE` places, and by 1 / `GROWTH` of their length, so that few growths copy them."""
 
 _OF_ROWS = ("keys", "values", "key_scales", "value_scales")
-_OF_PAGES = ("counts", "key_sums", "value_sums", "key_squares", "spread", "groups", "starts")
+_OF_PAGES = ("counts", "key_sums", "value_sums", "spread", "groups", "starts")
 
 
 def zeros(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -43,6 +44,7 @@ class PageStore:
         size: P, keys of a page.
         num_groups: K.
         bits: 8 for keys and values that are rounded, see `rounded`; None for those that stay as they are.
+        directions: of the spread; None for none.
         keys: (H, R, D), R rows at most; int8 with 8 bits.
         values: (H, R, Dv).
         key_scales: (H, R, 1) float32, of rounded rows; (H, R, 0) without.
@@ -52,8 +54,7 @@ class PageStore:
         counts: (H, N) float, keys of each page; 0 from the first unused page on.
         key_sums: (H, N, D), at least float32; of keys before they are rounded, unless some were taken back.
         value_sums: (H, N, Dv).
-        key_squares: (H, N), sums of the squared lengths of keys.
-        spread: (H, N), see `key_spread`.
+        spread: (H, N, F), see `key_spread`.
         groups: (H, N) int32, the group of each page.
         slots: (H, n) int32, page * P + row of each key in the order of arrival; the first `length` are valid.
         length: keys stored.
@@ -67,9 +68,10 @@ class PageStore:
         num_groups: int,
         size: int,
         bits: int | None = None,
+        directions: Directions | None = None,
     ) -> None:
         heads, compute = len(key), torch.promote_types(key.dtype, torch.float32)
-        self.size, self.num_groups, self.bits = size, num_groups, bits
+        self.size, self.num_groups, self.bits, self.directions = size, num_groups, bits, directions
         self.length = self.used = 0
         self._dtype = key.dtype
         stored = key.dtype if bits is None else torch.int8
@@ -81,8 +83,7 @@ class PageStore:
         self.counts = zeros(key, heads, 0, dtype=compute)
         self.key_sums = zeros(key, heads, 0, key.shape[-1], dtype=compute)
         self.value_sums = zeros(key, heads, 0, value.shape[-1], dtype=compute)
-        self.key_squares = zeros(key, heads, 0, dtype=compute)
-        self.spread = zeros(key, heads, 0, dtype=compute)
+        self.spread = zeros(key, heads, 0, num_features(directions), dtype=compute)
         self.groups = zeros(key, heads, 0, dtype=torch.int32)
         self.slots = zeros(key, heads, 0, dtype=torch.int32)
         self._members = zeros(key, heads, num_groups, dtype=torch.long)
@@ -110,8 +111,9 @@ class PageStore:
         more_pages, more_rows = opened(new, members, self.size)
         most = int((pages[:, 0] + more_pages).max()), int((taken[:, 0] + more_rows).max())
         self._grow(*most, self.length + new.shape[1])
-        buffers = self.key_squares.numpy(), self.slots.numpy()
-        add_keys(new, keys, values, rows, Stored(*self.arrays()), *buffers, self.length, self.size, *state)
+        directions = directions_of(self.directions, len(keys), keys.shape[2])
+        buffers = Stored(*self.arrays()), directions, self.slots.numpy()
+        add_keys(new, keys, values, rows, *buffers, self.length, self.size, *state)
         self.length += new.shape[1]
 
     def _add(self, groups: Tensor, key: Tensor, value: Tensor) -> None:
@@ -141,6 +143,7 @@ class PageStore:
         self.slots[:, self.length : self.length + groups.shape[1]] = page * self.size + in_page
         self.length += groups.shape[1]
         self.groups.scatter_(1, page, groups.int())
+        features = self.features()
         self.counts.scatter_add_(1, page, torch.ones_like(page, dtype=self.counts.dtype))
         self._take_rows()
         heads = torch.arange(len(groups), device=groups.device)[:, None]
@@ -150,8 +153,9 @@ class PageStore:
             buffer[heads, row] = rows
         for sums, vectors in ((self.key_sums, key), (self.value_sums, value)):
             sums.scatter_add_(1, page[..., None].expand_as(vectors), vectors.to(sums.dtype))
-        self.key_squares.scatter_add_(1, page, key.to(self.key_squares.dtype).square().sum(-1))
-        self._spread_anew(page)
+        new = key_features(key.to(features.dtype), self.directions)
+        features.scatter_add_(1, page[..., None].expand_as(new), new)
+        self._spread_anew(heads, page, features[heads, page])
 
     def take_back(self, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """Keep the first `length` keys, as if the others had never come; sums are taken anew where keys leave.
@@ -168,9 +172,9 @@ class PageStore:
         stays = torch.arange(self.size, device=slot.device) < self.counts.gather(1, page)[..., None]
         for sums, rows in ((self.key_sums, keys), (self.value_sums, values)):
             sums[heads, page] = torch.where(stays[..., None], rows.to(sums.dtype), 0).sum(2)
-        lengths = keys.to(self.key_squares.dtype).square().sum(-1)
-        self.key_squares[heads, page] = torch.where(stays, lengths, 0).sum(2)
-        self._spread_anew(page)
+        # (H, n P, D): heads are the third dimension from the end.
+        features = key_features(keys.to(self.spread.dtype).flatten(1, 2), self.directions).unflatten(1, stays.shape[1:])
+        self._spread_anew(heads, page, torch.where(stays[..., None], features, 0).sum(2))
         groups = left[2].long()
         self._members.scatter_add_(1, groups, torch.full_like(groups, -1))
         self._pages.copy_((self.counts > 0).sum(1, keepdim=True))
@@ -179,6 +183,11 @@ class PageStore:
         numbers = numbers.masked_fill(numbers >= self._pages, -1)
         self._open.fill_(-1).scatter_reduce_(1, self.groups[:, : self.used].long(), numbers, "amax")
         return left
+
+    def features(self) -> Float[Tensor, "H N F"]:
+        """Sums of the features of each page's keys, see `key_features`."""
+        means = self.key_sums / self.counts.clamp(min=1)[..., None]
+        return feature_sums(self.counts, self.spread, means, self.directions)
 
     def arrays(self) -> tuple[np.ndarray, ...]:
         """The buffers that `Stored` names, on a CPU, as `as_array` has them.
@@ -233,12 +242,11 @@ class PageStore:
         with torch.inference_mode(False):
             return copy.deepcopy(self)
 
-    def _spread_anew(self, page: Int[Tensor, "H n"]) -> None:
-        """Take the spread of some pages from their sums."""
-        heads = torch.arange(len(page), device=page.device)[:, None]
-        counts, squares = self.counts[heads, page], self.key_squares[heads, page]
+    def _spread_anew(self, heads: Tensor, page: Int[Tensor, "H n"], features: Float[Tensor, "H n F"]) -> None:
+        """Take the spread of some pages from sums over their keys."""
+        counts = self.counts[heads, page]
         means = self.key_sums[heads, page] / counts.clamp(min=1)[..., None]
-        self.spread[heads, page] = key_spread(counts, squares, means)
+        self.spread[heads, page] = key_spread(counts, features, means, self.directions)
 
     def _grow(self, pages: int, rows: int, length: int) -> None:
         """Make room for so many pages, rows of pages, and keys."""

@@ -14,6 +14,7 @@ from focus_core.attention import AttentionOutput
 from focus_core.routing.narrow.cache.attention import Near, attend_stored
 from focus_core.routing.narrow.cache.pages import PageStore, zeros
 from focus_core.routing.narrow.compiled.machine.memory import COMPILED, as_array
+from focus_core.routing.narrow.directions import Directions
 from focus_core.routing.narrow.reading import Reading
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class CachedText:
         page_size: int,
         sinks: int,
         bits: int | None = None,
+        directions: Directions | None = None,
     ) -> None:
         """No tokens yet; for keys and values of these widths, dtype and device."""
         self.sinks = self.border = self.first = sinks
@@ -65,7 +67,7 @@ class CachedText:
         # Not views, which would keep all of the given keys in memory.
         self.near_keys, self.near_values = (zeros(part, len(part), 0, part.shape[-1]) for part in (key, value))
         # Short texts never have a page.
-        self._new_pages = partial(PageStore, self.near_keys, self.near_values, num_groups, page_size, bits)
+        self._new_pages = partial(PageStore, self.near_keys, self.near_values, num_groups, page_size, bits, directions)
         self._arrays: tuple[np.ndarray, np.ndarray] | None = None
         # Groups that are known of the first keys from the border on; the other keys have their rotations.
         self._known = torch.zeros(len(key), 0, dtype=torch.long, device=key.device)

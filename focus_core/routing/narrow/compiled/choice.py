@@ -24,10 +24,9 @@ NEAREST = 0.05
 @njit(nogil=True, cache=True)
 def erring_pages(
     scores: np.ndarray,
-    spread: np.ndarray,
+    variances: np.ndarray,
     count: int,
     threshold: float,
-    square: np.float32,
     largest: np.float32,
     total: np.float32,
     chosen: np.ndarray,
@@ -36,10 +35,9 @@ def erring_pages(
 
     Args:
         scores: (M,) float32, of each page; M is a multiple of 16. Changed.
-        spread: (M,) float32, variance of the keys of each page.
+        variances: (M,) float32, of the logits of the keys of each page.
         count: pages that are there, M at most.
         threshold: log of an error.
-        square: squared length of the query, times the squared scale.
         largest: of the keys that are attended exactly in any case, the logit whose weight is 1.
         total: their weights together.
         chosen: (count,) or more int64, written.
@@ -58,7 +56,7 @@ def erring_pages(
     read = 0
     for first in range(0, count, LANES):
         at = 4 * first
-        bits = erring(scores.ctypes.data + at, spread.ctypes.data + at, square, level)
+        bits = erring(scores.ctypes.data + at, variances.ctypes.data + at, np.float32(1), level)
         while bits != 0:
             chosen[read] = first + lowest(bits)
             bits &= bits - 1

@@ -22,11 +22,13 @@ from focus_core.routing.narrow.compiled.rows import (
     add_rows,
     add_stored,
     dots,
+    features_of_query,
     find_stretches,
     near_logits,
     stored_logits,
 )
 from focus_core.routing.narrow.compiled.storing import rows_together
+from focus_core.routing.narrow.directions import COUNTED
 
 
 @njit(**ROWS)
@@ -65,17 +67,11 @@ def _exponential_sum(values: np.ndarray, largest: np.float32) -> np.float32:
 
 @njit(nogil=True, cache=True)
 def _erring(
-    scores: np.ndarray,
-    spread: np.ndarray,
-    count: int,
-    threshold: float,
-    square: np.float32,
-    near: np.ndarray,
-    chosen: np.ndarray,
+    scores: np.ndarray, variances: np.ndarray, count: int, threshold: float, near: np.ndarray, chosen: np.ndarray
 ) -> int:
     """`erring_pages` beside the logits of near keys."""
     largest = _largest(near)
-    return erring_pages(scores, spread, count, threshold, square, largest, _exponential_sum(near, largest), chosen)
+    return erring_pages(scores, variances, count, threshold, largest, _exponential_sum(near, largest), chosen)
 
 
 @njit(nogil=True, cache=True, fastmath=True)
@@ -91,15 +87,44 @@ def _scores(
     logits: np.ndarray,
     counts: np.ndarray,
     logs: np.ndarray,
-    spread: np.ndarray,
+    variances: np.ndarray,
     weight: np.float32,
     spread_weight: np.float32,
+    most: np.float32,
     scores: np.ndarray,
 ) -> None:
     """Turn dot products with sums into logits of summaries without the log of sizes, and into scores."""
     for page in range(len(counts)):
-        logits[page] = logits[page] / counts[page] + spread_weight * spread[page]
+        logits[page] = logits[page] / counts[page] + spread_weight * min(variances[page], most)
         scores[page] = logits[page] + weight * logs[page]
+
+
+@njit(**ROWS)
+def _variances(
+    query: np.ndarray,
+    directions: np.ndarray,
+    spread: np.ndarray,
+    along: np.ndarray,
+    features: np.ndarray,
+    variances: np.ndarray,
+) -> None:
+    """Variances of the logits of the keys of pages.
+
+    Args:
+        query: (D,) float32, scaled.
+        directions: (r, D).
+        spread: (R, F), of pages.
+        along: (r,) float32, scratch.
+        features: (F,) float32, scratch.
+        variances: (R,) float32 or more, written.
+    """
+    if len(along) == 0:
+        square = square_of(query)
+        for page in range(len(spread)):
+            variances[page] = square * spread[page, 0]
+        return
+    features_of_query(query, directions, along, features)
+    dots(features, spread, variances)
 
 
 @njit(nogil=True, cache=True)
@@ -115,19 +140,16 @@ def _used(counts: np.ndarray) -> int:
 def _describe(
     counts: np.ndarray,
     groups: np.ndarray,
-    spread: np.ndarray,
     log_of: np.ndarray,
     sizes: np.ndarray,
     logs: np.ndarray,
-    variances: np.ndarray,
     order: np.ndarray,
 ) -> None:
-    """Write sizes and variances in whole tiles, logs of sizes, and which of two pages with equal scores is first."""
+    """Write sizes in whole tiles, logs of sizes, and which of two pages with equal scores is first."""
     most = len(order)
     sizes[:] = 0
     for page in range(len(counts)):
         sizes[page], logs[page] = counts[page], log_of[int(counts[page])]
-        variances[page] = spread[page]
         order[page] = np.int64(groups[page]) * most + page
 
 
@@ -176,6 +198,7 @@ def attend_pages(
     starts: np.ndarray,
     key_scales: np.ndarray,
     value_scales: np.ndarray,
+    directions: np.ndarray,
     size: int,
     near_keys: np.ndarray,
     near_values: np.ndarray,
@@ -206,11 +229,12 @@ def attend_pages(
         counts: (H, N) float32, 0 from the first unused page on.
         key_sums: (H, N, D).
         value_sums: (H, N, Dv).
-        spread: (H, N) float32, the variance of a page's keys.
+        spread: (H, N, F) float32, see `key_spread`.
         groups: (H, N) int32.
         starts: (H, N, S) int32, where the rows of each page begin, see `PageStore`.
         key_scales: (H, R, 1) float32, of the rows of int8 keys; (H, R, 0) without.
         value_scales: (H, R, 1) float32.
+        directions: (H, r, D) float32, of the spread.
         size: keys of a page.
         near_keys: (H, M, D), sinks first.
         near_values: (H, M, Dv).
@@ -232,8 +256,7 @@ def attend_pages(
         logsumexp: (Hq, n), written.
     """
     repeats, num_queries = len(query) // len(page_keys), query.shape[1]
-    most, together = counts.shape[1], rows_together(size)
-    levels = Levels(tables, places, steps)
+    most, together, levels = counts.shape[1], rows_together(size), Levels(tables, places, steps)
     log_of = np.log(np.arange(size + 1).astype(np.float32))
     mean_logits, logs = np.empty(most, np.float32), np.empty(most, np.float32)
     # In whole tiles, for `choose_pages` and `erring_pages`.
@@ -243,7 +266,8 @@ def attend_pages(
     weights = np.empty(near_keys.shape[1] + most * size + most, np.float32)
     powers = np.empty(len(weights), np.int32)
     factors = powers.view(np.float32)
-    scaled = np.empty(query.shape[2], np.float32)
+    scaled, most_counted = np.empty(query.shape[2], np.float32), np.float32(COUNTED if directions.shape[1] else np.inf)
+    along, features = np.empty(directions.shape[1], np.float32), np.empty(spread.shape[2], np.float32)
     described = -1
     while True:
         row = int(take(taken.ctypes.data))
@@ -254,19 +278,19 @@ def attend_pages(
         sizes, sums = counts[head, :used], key_sums[head, :used]
         if head != described:
             described = head
-            _describe(sizes, groups[head], spread[head], log_of, all_sizes, logs, variances, order)
+            _describe(sizes, groups[head], log_of, all_sizes, logs, order)
         for place in range(num_queries):
             scaled[:] = query[row, place] * scale
             dots(scaled, sums, mean_logits)
-            square = square_of(scaled)
-            _scores(mean_logits, sizes, logs, spread[head], count_weight, spread_weights[row] * square, scores)
+            _variances(scaled, directions[head], spread[head, :used], along, features, variances)
+            _scores(mean_logits, sizes, logs, variances, count_weight, spread_weights[row], most_counted, scores)
             already = min(border, sinks) + max(0, token + place - window - border)
             own = stop - num_queries + place + 1
             # Logits: sinks, window, pages that are read, summaries.
             near = near_logits(scaled, near_keys[head, :own], sinks, first, weights)
             if by_error:
-                threshold = level_of(levels, row, np.float32(distant + already))
-                read = _erring(scores, variances, used, threshold, square, weights[:near], chosen)
+                level = level_of(levels, row, np.float32(distant + already))
+                read = _erring(scores, variances, used, level, weights[:near], chosen)
             else:
                 budget = budget_of(levels, row, distant, already)
                 read = choose_pages(scores, all_sizes, order, used, float(FEW * size), float(budget), chosen)

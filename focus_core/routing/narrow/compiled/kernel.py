@@ -9,6 +9,7 @@ from numba import njit
 
 from focus_core.routing.narrow.compiled import halves, single
 from focus_core.routing.narrow.compiled.choice import EVERYTHING, choose_pages
+from focus_core.routing.narrow.compiled.features import write_features
 from focus_core.routing.narrow.compiled.layout import Head
 from focus_core.routing.narrow.compiled.levels import Levels, budget_of, level_at
 from focus_core.routing.narrow.compiled.machine.llvm import FEW, LANES
@@ -37,6 +38,7 @@ from focus_core.routing.narrow.compiled.state import (
     places_of,
 )
 from focus_core.routing.narrow.compiled.sums import Sums, forget, sum_up
+from focus_core.routing.narrow.directions import COUNTED
 
 FAR = np.float32(-1e30)
 FEW_PAGES = 4.0
@@ -117,7 +119,8 @@ def attend(
             border = max(0, first - settings.window) // chunk * chunk
             _attend_near(at, units, settings, begin, first, last, border)
             if border > summed:
-                pages = sum_up(head.key, head.value, head.page, summed, border, pages, settings.count_weight, sums)
+                keys = head.key, head.value, head.features, head.page
+                pages = sum_up(*keys, summed, border, pages, settings.count_weight, sums)
                 if half is not None:
                     halves.halve_means(head.page, summed, border, pages, sums, half)
                 summed = border
@@ -150,8 +153,11 @@ def _begin(head: Head, begin: int, end: int, rows: Span, half: Half | None) -> N
             else:
                 start = given_at + 2 * width * (token * given.shape[1] + first + member)
                 copy(start, query_at + 2 * width * row, 2 * width)
-    for row in range((end - begin) * group):
-        squares[row] = square_of_row(query, row) * square_of_factor
+    if len(head.directions) == 0:
+        for row in range((end - begin) * group):
+            squares[row] = square_of_row(query, row) * square_of_factor
+    else:
+        write_features(query[: (end - begin) * group], head.directions, head.factor, True, rows.features)
     rows.output[:] = 0
     rows.largest[:], rows.totals[:] = FAR, 0
 
@@ -256,23 +262,23 @@ def _summarise(
         last_row = min(first_row + CHOOSING, end)
         _score_means(at, units, first_row, last_row, pages)
         for row in range(first_row, last_row):
-            square, most, totals = number_at(at.squares, row), number_at(at.largest, row), at.totals + 4 * LANES * row
-            place = (row - first_row) * stride
+            most, totals, place = number_at(at.largest, row), at.totals + 4 * LANES * row, (row - first_row) * stride
+            square, spread, counted = _spread_of(at, row, place)
             own, mark, weight = at.logits + 4 * place, at.marks + 2 * row, spread_weights[member] * square
             already = sinks + max(0, token - near_end)
             threshold = level_at(tables, places, steps, member, np.float32(distant + already))
-            shift, together = rank(
-                own, at.page_scores, at.spread, at.log_sizes, pages, factor, weight, count_weight, most
-            )
+            weights = factor, weight, counted, count_weight
+            shift, together = rank(own, at.page_scores, spread, at.log_sizes, pages, *weights, most)
             level = np.float32((together + sum_at(totals) * np.exp(most - shift)) * np.exp(threshold))
             # The exponentials become weights, unless a score is so large that these would lose what others say.
             everything, soon = threshold <= EVERYTHING, shift <= most + np.float32(MARGIN)
             if soon and not everything:
-                keys = _part_pages(at, units, tiles, square, level, np.exp(shift - most), totals, place, mark)
+                share = np.exp(shift - most)
+                keys = _part_pages(at, units, spread, tiles, square, level, share, totals, place, mark)
             else:
                 least = np.float32(-1) if everything else level
-                keys = mark_erring(at.page_scores, at.spread, at.sizes, pages, square, least, mark, at.num_rows)
-                score_pages(own, at.page_scores, at.spread, at.log_sizes, tiles, factor, weight, count_weight)
+                keys = mark_erring(at.page_scores, spread, at.sizes, pages, square, least, mark, at.num_rows)
+                score_pages(own, at.page_scores, spread, at.log_sizes, tiles, *weights)
                 hide(own, tiles, mark, at.num_rows)
                 _weigh_means(at, units, first_row, row, pages)
             keys_read[member] += int(keys)
@@ -283,9 +289,20 @@ def _summarise(
 
 
 @njit(nogil=True, inline="always")
+def _spread_of(at: Places, row: int, place: int) -> tuple[np.float32, int, np.float32]:
+    """A number, where those are with which it makes the variances of all pages' logits for a row, and how much of these
+    is counted at most.
+    """
+    if at.num_features == 0:
+        return number_at(at.squares, row), at.spread, np.float32(np.inf)
+    return np.float32(1), at.variances + 4 * place, np.float32(COUNTED)
+
+
+@njit(nogil=True, inline="always")
 def _part_pages(
     at: Places,
     units: HalfPlaces | None,
+    spread: int,
     tiles: int,
     square: np.float32,
     level: np.float32,
@@ -294,7 +311,7 @@ def _part_pages(
     place: int,
     mark: int,
 ) -> np.float32:
-    scores, spread, powers, sizes, num_rows = at.page_scores, at.spread, at.powers, at.sizes, at.num_rows
+    scores, powers, sizes, num_rows = at.page_scores, at.powers, at.sizes, at.num_rows
     if units is None:
         out = at.logits + 4 * place
         return part_pages(scores, spread, powers, sizes, tiles, square, level, share, totals, out, mark, num_rows)
@@ -333,8 +350,9 @@ def _summarise_by_share(
         _score_means(at, units, first_row, last_row, pages)
         for row in range(first_row, last_row):
             member, place = row % group, row - first_row
-            own, weight = at.logits + 4 * place * at.logits_stride, spread_weights[member] * number_at(at.squares, row)
-            score_pages(own, at.page_scores, at.spread, at.log_sizes, tiles, at.factor, weight, count_weight)
+            square, spread, counted = _spread_of(at, row, place * at.logits_stride)
+            own, weight = at.logits + 4 * place * at.logits_stride, spread_weights[member] * square
+            score_pages(own, at.page_scores, spread, at.log_sizes, tiles, at.factor, weight, counted, count_weight)
             already = sinks + max(0, seen.begin + row // group - near_end)
             budget = budget_of(levels, member, distant, already)
             for read in range(choose_pages(page_scores, sizes, order, pages, few, budget, chosen)):
@@ -352,6 +370,8 @@ def _score_means(at: Places, units: HalfPlaces | None, first_row: int, last_row:
         single.score_means(at, first_row, last_row, pages)
     else:
         halves.score_means(at, units, first_row, last_row, pages)
+    if at.num_features > 0:
+        single.score_spread(at, first_row, last_row, pages)
 
 
 @njit(nogil=True, inline="always")

@@ -7,8 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from focus_core.routing.narrow.compiled.features import write_features
 from focus_core.routing.narrow.compiled.machine.llvm import LANES
 from focus_core.routing.narrow.compiled.machine.memory import empty
+from focus_core.routing.narrow.compiled.machine.widening import square_of_row
 
 
 class Head(NamedTuple):
@@ -30,6 +32,8 @@ class Head(NamedTuple):
         value_pages: (M, 16, Dv).
         key_tiles: (T / 16, D, 16), keys in order of time.
         value_tiles: (T / 16, 16, Dv).
+        directions: (r, D) float32, see `Directions`; r is 0 without.
+        features: (T, r + F), what each key has along them, and its `key_features`.
     """
 
     query: np.ndarray
@@ -44,6 +48,8 @@ class Head(NamedTuple):
     value_pages: np.ndarray
     key_tiles: np.ndarray
     value_tiles: np.ndarray
+    directions: np.ndarray
+    features: np.ndarray
 
 
 def unfilled(
@@ -54,6 +60,7 @@ def unfilled(
     value: np.ndarray,
     num_groups: int,
     page_size: int,
+    directions: np.ndarray,
 ) -> Head:
     """One head with room for as many pages as there can be; `filled` writes them.
 
@@ -65,6 +72,7 @@ def unfilled(
         value: (T, Dv), likewise.
         num_groups: K.
         page_size: keys of a page, 16 at most.
+        directions: (r, D) float32.
     """
     (length, width), value_width, half = key.shape, value.shape[1], key.dtype == np.int16
     most, tiles = length // page_size + num_groups, -(-length // LANES)
@@ -73,7 +81,10 @@ def unfilled(
     pages, in_time = ([empty((count, *shape), key.dtype) for shape in shapes] for count in (most, tiles))
     page, order = np.empty(length, np.int32), np.empty(most, np.int64)
     before, after = np.float32(scales[0]), np.float32(scales[1])
-    return Head(query, first, before, after, key, value, page, order, pages[0], pages[1], in_time[0], in_time[1])
+    count = len(directions)
+    features = empty((length, count + count * (count + 1) // 2 + 1))
+    laid_out = pages[0], pages[1], in_time[0], in_time[1]
+    return Head(query, first, before, after, key, value, page, order, *laid_out, directions, features)
 
 
 def filled(head: Head, groups: np.ndarray, num_groups: int, page_size: int, sink_tokens: int) -> Head:
@@ -90,6 +101,10 @@ def filled(head: Head, groups: np.ndarray, num_groups: int, page_size: int, sink
     """
     key, value, laid_out = head.key, head.value, (head.key_pages, head.key_tiles, head.value_pages, head.value_tiles)
     half = key.dtype == np.int16
+    if len(head.directions):
+        write_features(key, head.directions, np.float32(1), False, head.features)
+    else:
+        _write_squares(key, head.features)
     if half:
         # Two dimensions of a key are copied at once, and two values are written.
         key, value = key.view(np.int32), value.view(np.uint16)
@@ -99,6 +114,12 @@ def filled(head: Head, groups: np.ndarray, num_groups: int, page_size: int, sink
     return head._replace(
         order=head.order[:count], key_pages=head.key_pages[:count], value_pages=head.value_pages[:count]
     )
+
+
+@njit(nogil=True, cache=True)
+def _write_squares(key: np.ndarray, features: np.ndarray) -> None:
+    for token in range(len(key)):
+        features[token, 0] = square_of_row(key, token)
 
 
 @njit(nogil=True, cache=True)

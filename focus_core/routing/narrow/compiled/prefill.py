@@ -21,6 +21,7 @@ from focus_core.routing.narrow.compiled.levels import Levels, levels_between
 from focus_core.routing.narrow.compiled.machine.llvm import LANES
 from focus_core.routing.narrow.compiled.machine.memory import COMPILED, as_array
 from focus_core.routing.narrow.compiled.machine.tiles import COLUMNS
+from focus_core.routing.narrow.compiled.rows import directions_of
 from focus_core.routing.narrow.compiled.state import Choice, Half, Span, half_scratch, scratch
 from focus_core.routing.narrow.compiled.sums import Sums
 from focus_core.routing.narrow.output import Prefill
@@ -103,6 +104,7 @@ def prefill(
     spread_weights = reading.spread_weights(total * group).view(total, group).numpy()
     tables = reading.levels(total * group).unflatten(1, (total, group)).transpose(0, 1).contiguous().numpy()
     levels = [Levels(table, *levels_between(reading.shares_at)) for table in tables]
+    directions = directions_of(reading.directions, kv_heads, query.shape[-1])
     begin = reading.full_until(length)
     parts = -(-TASKS * torch.get_num_threads() // total)
     part = -(-(length - begin) // (parts * span)) * span
@@ -121,7 +123,16 @@ def prefill(
 
     # Memory is taken before the threads begin: each array would have them wait for Python's lock.
     empty_heads = [
-        unfilled(queries[n // kv_heads], n % kv_heads * group, scale, keys[n], values[n], num_groups, page_size)
+        unfilled(
+            queries[n // kv_heads],
+            n % kv_heads * group,
+            scale,
+            keys[n],
+            values[n],
+            num_groups,
+            page_size,
+            directions[n % kv_heads],
+        )
         for n in range(total)
     ]
     laid = in_threads(lay_out, range(total))

@@ -5,11 +5,16 @@ Loops run along rows, which Numba turns into vector instructions.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numba import njit
 
 from focus_core.attention.cpu.rows import ROWS
 from focus_core.routing.narrow.compiled.machine.widening import wide
+
+if TYPE_CHECKING:
+    from focus_core.routing.narrow.directions import Directions
 
 
 @njit(**ROWS)
@@ -138,3 +143,41 @@ def add_stored(
                 weights[end + row] *= scales[start + row, 0]
         add_rows(weights[end:], values[start : start + rows], out)
         end += rows
+
+
+def directions_of(directions: Directions | None, heads: int, width: int) -> np.ndarray:
+    """(H, r, D) float32: directions for compiled code, of so many heads and components; r is 0 without."""
+    return np.zeros((heads, 0, width), np.float32) if directions is None else directions.rows
+
+
+@njit(**ROWS)
+def features_along(vector: np.ndarray, directions: np.ndarray, along: np.ndarray, features: np.ndarray) -> None:
+    """`key_features` of a vector (D,).
+
+    Args:
+        vector: float32.
+        directions: (r, D).
+        along: (r,), written: what the vector has along the directions.
+        features: (F,), written.
+    """
+    dots(vector, directions, along)
+    rest, place = np.float32(0), 0
+    for x in range(len(vector)):
+        rest += vector[x] * vector[x]
+    for first in range(len(along)):
+        rest -= along[first] * along[first]
+        for second in range(first, len(along)):
+            features[place] = along[first] * along[second]
+            place += 1
+    features[place] = rest
+
+
+@njit(**ROWS)
+def features_of_query(query: np.ndarray, directions: np.ndarray, along: np.ndarray, features: np.ndarray) -> None:
+    """`query_features` of a scaled query (D,); otherwise as `features_along`, and there may be room for more."""
+    features_along(query, directions, along, features)
+    place = 0
+    for first in range(len(along)):
+        for second in range(first + 1, len(along)):
+            features[place + second - first] *= np.float32(2)  # two of the matrix
+        place += len(along) - first

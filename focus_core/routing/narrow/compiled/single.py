@@ -66,6 +66,18 @@ def score_means(at: Places, first_row: int, last_row: int, pages: int) -> None:
             dots(row, r1, r2, r3, at.query, width, keys, out, stride)
 
 
+@njit(nogil=True, cache=True)
+def score_spread(at: Places, first_row: int, last_row: int, pages: int) -> None:
+    """Write the variances of the logits of the keys of pages for the rows of a chunk, with directions."""
+    width, stride, spare = at.num_features, at.logits_stride, at.spare
+    for tile in range(-(-pages // LANES)):
+        spread = at.spread + 4 * LANES * width * tile
+        for row in range(first_row, last_row, ROWS):
+            r1, r2, r3 = min(row + 1, spare), min(row + 2, spare), min(row + 3, spare)
+            out = at.variances + 4 * ((row - first_row) * stride + tile * LANES)
+            dots(row, r1, r2, r3, at.features, width, spread, out, stride)
+
+
 @njit(nogil=True, inline="always")
 def weigh_means(at: Places, first_row: int, row: int, pages: int) -> None:
     """Turn a row's logits of summaries into weights."""

@@ -53,6 +53,7 @@ class Span(NamedTuple):
     Attributes:
         query: (R + 16, D), of the head's type.
         squares: (R + 16,) float32, squared lengths, times the squared scale.
+        features: (R + 16, F) float32, see `query_features`, F even; (R + 16, 0) without directions.
         output: (R + 16, Dv) float32.
         largest: (R + 16,) float32, see `softmax_row`.
         totals: (R + 16, 16) float32, likewise.
@@ -63,6 +64,7 @@ class Span(NamedTuple):
 
     query: np.ndarray
     squares: np.ndarray
+    features: np.ndarray
     output: np.ndarray
     largest: np.ndarray
     totals: np.ndarray
@@ -76,6 +78,7 @@ class Choice(NamedTuple):
 
     Attributes:
         logits: (`CHOOSING` + 16, M) float32, of the summaries, for rows that choose.
+        variances: (`CHOOSING` + 16, M) float32, of the logits of the keys of pages; (0, M) without directions.
         page_scores: (M,) float32, scratch.
         chosen: (2 M,) int64, scratch.
         marks: (M / 16, R) int16, a bit for each of 16 pages: whether a row reads it; the lowest is of the first page.
@@ -85,6 +88,7 @@ class Choice(NamedTuple):
     """
 
     logits: np.ndarray
+    variances: np.ndarray
     page_scores: np.ndarray
     chosen: np.ndarray
     marks: np.ndarray
@@ -107,6 +111,8 @@ class Places(NamedTuple):
     factor: np.float32
     query: int
     squares: int
+    features: int
+    num_features: int
     output: int
     largest: int
     totals: int
@@ -125,6 +131,7 @@ class Places(NamedTuple):
     sizes: int
     logits: int
     logits_stride: int
+    variances: int
     page_scores: int
     marks: int
     num_rows: int
@@ -155,6 +162,8 @@ def places_of(head: Head, rows: Span, sums: Sums, choice: Choice) -> Places:
         head.factor,
         rows.query.ctypes.data,
         rows.squares.ctypes.data,
+        rows.features.ctypes.data,
+        rows.features.shape[1],
         rows.output.ctypes.data,
         rows.largest.ctypes.data,
         rows.totals.ctypes.data,
@@ -173,6 +182,7 @@ def places_of(head: Head, rows: Span, sums: Sums, choice: Choice) -> Places:
         sums.sizes.ctypes.data,
         choice.logits.ctypes.data,
         choice.logits.shape[1],
+        choice.variances.ctypes.data,
         choice.page_scores.ctypes.data,
         choice.marks.ctypes.data,
         choice.marks.shape[1],
@@ -198,9 +208,11 @@ def half_places_of(half: Half) -> HalfPlaces:
 def scratch(head: Head, group: int, most: int, num_rows: int, chunks: int) -> tuple[Span, Sums, Choice]:
     """Room for a span of R rows, in S chunks, of a head that G query heads read, with at most M pages."""
     width, value_width, every, places = head.key.shape[1], head.value.shape[1], num_rows + BLOCK, _places(most)
+    directions, spread = len(head.directions), head.features.shape[1] - len(head.directions)
     rows = Span(
         zeros((every, width), head.query.dtype),
         zeros(every),
+        zeros((every, spread + spread % 2 if directions else 0)),
         empty((every, value_width)),
         empty(every),
         empty((every, LANES)),
@@ -210,6 +222,7 @@ def scratch(head: Head, group: int, most: int, num_rows: int, chunks: int) -> tu
     )
     choice = Choice(
         empty((CHOOSING + BLOCK, places)),
+        empty((CHOOSING + BLOCK if directions else 0, places)),
         empty(places),
         empty(2 * most, np.int64),
         empty((places // LANES, -(-num_rows // LANES) * LANES), np.int16),
@@ -217,7 +230,7 @@ def scratch(head: Head, group: int, most: int, num_rows: int, chunks: int) -> tu
         empty(every, np.int32),
         zeros(group, np.int64),
     )
-    return rows, no_sums(most, width, value_width), choice
+    return rows, no_sums(most, width, value_width, directions), choice
 
 
 def half_scratch(head: Head, most: int) -> Half:

@@ -9,6 +9,7 @@ from numba import njit
 
 from focus_core.attention.cpu.rows import ROWS
 from focus_core.routing.narrow.compiled.machine.widening import wide
+from focus_core.routing.narrow.compiled.rows import features_along
 
 
 class Stored(NamedTuple):
@@ -22,7 +23,7 @@ class Stored(NamedTuple):
         counts: (H, N) float32.
         key_sums: (H, N, D) float32.
         value_sums: (H, N, Dv) float32.
-        spread: (H, N) float32.
+        spread: (H, N, F) float32.
         groups: (H, N) int32.
         starts: (H, N, S) int32.
         key_scales: (H, R, 1) float32; (H, R, 0) without scales.
@@ -95,7 +96,7 @@ def add_keys(
     value: np.ndarray,
     rows: Any,
     stored: Any,
-    squares: np.ndarray,
+    directions: np.ndarray,
     slots: np.ndarray,
     first: int,
     size: int,
@@ -112,7 +113,7 @@ def add_keys(
         value: (H, n, Dv).
         rows: see `NewRows`.
         stored: see `Stored`, written; so are all others.
-        squares: (H, N) float32, sums of the squared lengths of keys.
+        directions: (H, r, D) float32, see `Directions`.
         slots: (H, S) int32, of all keys.
         first: place of the first new key among them.
         size: keys of a page.
@@ -122,25 +123,27 @@ def add_keys(
         taken: (H, 1) int64, rows that belong to pages.
     """
     together = rows_together(size)
+    about, along = np.empty(key.shape[2], np.float32), np.empty(directions.shape[1], np.float32)
+    features = np.empty(stored.spread.shape[2], np.float32)
     for head in range(len(groups)):
         counts, key_sums, spread = stored.counts[head], stored.key_sums[head], stored.spread[head]
         for place in range(groups.shape[1]):
             group = groups[head, place]
             row = members[head, group] % size
             if row == 0:
-                if newest[head, group] >= 0:
-                    _spread(newest[head, group], counts, squares[head], key_sums, spread)
                 newest[head, group] = pages[head, 0]
                 stored.groups[head, pages[head, 0]] = group
                 pages[head, 0] += 1
             page = newest[head, group]
             members[head, group] += 1
             slots[head, first + place] = page * size + row
+            if row > 0:
+                _about_mean(key[head, place], key_sums[page], counts[page], about)
+                features_along(about, directions[head], along, features)
+                _spread_by(spread[page], features, counts[page], len(about) - len(along))
             counts[page] += 1
-            squares[head, page] += _added(key[head, place], key_sums[page])
-            _added(value[head, place], stored.value_sums[head, page])
-        for group in groups[head]:
-            _spread(newest[head, group], counts, squares[head], key_sums, spread)
+            _add(key[head, place], key_sums[page])
+            _add(value[head, place], stored.value_sums[head, page])
         taken[head, 0] = _take_rows(stored.starts[head, : pages[head, 0]], counts, together, taken[head, 0])
         for place in range(groups.shape[1]):
             page, row = divmod(slots[head, first + place], size)
@@ -170,21 +173,37 @@ def _take_rows(starts: np.ndarray, counts: np.ndarray, together: int, taken: int
 
 
 @njit(**ROWS)
-def _added(vector: np.ndarray, sums: np.ndarray) -> np.float32:
-    """Add a vector (D,) to sums; its squared length."""
-    square = np.float32(0)
+def _add(vector: np.ndarray, sums: np.ndarray) -> None:
+    """Add a vector (D,) to sums."""
     for x in range(len(vector)):
-        number = wide(vector[x])
-        sums[x] += number
-        square += number * number
-    return square
+        sums[x] += wide(vector[x])
 
 
 @njit(**ROWS)
-def _spread(page: int, counts: np.ndarray, squares: np.ndarray, sums: np.ndarray, spread: np.ndarray) -> None:
-    """Take the spread of a page from its sums; see `key_spread`."""
-    total, width = np.float32(0), sums.shape[1]
-    for x in range(width):
-        mean = sums[page, x] / counts[page]
-        total += mean * mean
-    spread[page] = max(squares[page] / counts[page] - total, np.float32(0)) / np.float32(width)
+def _about_mean(vector: np.ndarray, sums: np.ndarray, count: np.float32, about: np.ndarray) -> None:
+    """Write how far a vector (D,) is from the mean of as many others as the count says."""
+    factor = np.float32(1) / count
+    for x in range(len(vector)):
+        about[x] = wide(vector[x]) - sums[x] * factor
+
+
+@njit(**ROWS)
+def _spread_by(spread: np.ndarray, features: np.ndarray, count: np.float32, others: int) -> None:
+    """Change the spread (F,) of a page, see `key_spread`, for one more key.
+
+    Sums of squares about the mean grow by n / (n + 1) times the square about the mean of the n keys before (Welford).
+
+    Args:
+        spread: of the keys before.
+        features: of how far the key is from their mean.
+        count: keys before, n.
+        others: components beside the directions.
+    """
+    last = len(spread) - 1
+    share = np.float32(1) / (count + np.float32(1))
+    kept = count * share
+    grown = kept * share
+    for x in range(last):
+        spread[x] = spread[x] * kept + features[x] * grown
+    rest = max(features[last], np.float32(0)) / np.float32(max(1, others))
+    spread[last] = spread[last] * kept + rest * grown

@@ -23,15 +23,16 @@ def read_with(call: AttentionCall, **changes: Any) -> NarrowOutput:
     """Attention of a call whose reading has other settings; see `Reading` for their names."""
     geometry = call.geometry
     reading = replace(call.routing.reading(), **changes)
-    groups, num_groups = call.groups.keys.to(torch.int8).argmax(-1)[:, None], call.groups.keys.shape[-1]
+    query, key, value = call.together()
+    groups, num_groups = call.groups.keys.to(torch.int8).argmax(-1).view(key.shape[:3]), call.groups.keys.shape[-1]
     return narrow_attention(
-        call.query, call.key, call.value, groups, num_groups, reading, scale=geometry.scale, softcap=geometry.softcap
+        query, key, value, groups, num_groups, reading, scale=geometry.scale, softcap=geometry.softcap
     )
 
 
 def change_of(found: AttentionOutput, full: AttentionOutput) -> Float[Tensor, "Hq T Dv"]:
     """What each query head of one text changes."""
-    return (found.output.float() - full.output.float()).flatten(0, 1)
+    return found.output.float().flatten(0, 1) - full.output.float().flatten(0, 1)
 
 
 def relative_squares(change: Tensor, states: Tensor, output: Tensor) -> Float[Tensor, "Hq T"]:

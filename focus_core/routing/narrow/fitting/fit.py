@@ -18,6 +18,7 @@ from focus_core.progress import Progress, silent
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel, retrofit
+from focus_core.routing.narrow.fitting.directions import fit_directions
 from focus_core.routing.narrow.fitting.layers import layer_weights, probed
 from focus_core.routing.narrow.fitting.passes import Kept
 from focus_core.routing.narrow.fitting.spread import fit_spread
@@ -50,9 +51,10 @@ def fit_narrow(
 ) -> FocusModel:
     """Attach narrow routers whose groups fit the model's own keys; one forward pass, nothing is trained.
 
-    With `count_spread`, a second pass fits how much the spread of keys counts for each query head (`fit_spread`). With
-    `by_error`, more passes measure what each head loses where it does not read, one of them backward
-    (`plan_thresholds`), and count pages in longer texts (`lower_thresholds`).
+    With `spread_directions`, a second pass finds these directions (`fit_directions`), and with `count_spread` another
+    how much the spread of keys counts for each query head (`fit_spread`). With `by_error`, more passes measure what
+    each head loses where it does not read, one of them backward (`plan_thresholds`), and count pages in longer texts
+    (`lower_thresholds`).
 
     Args:
         model: any causal language model that `retrofit` takes.
@@ -115,6 +117,8 @@ def fit_narrow(
         for page_size in page_sizes or (config.page_size,):
             focus.resettle(page_size=page_size)
             kept = Kept(folder, page_size)
+            if config.spread_directions:
+                fit_directions(focus, need[0], kept=kept, progress=progress)
             if config.count_spread:
                 fit_spread(focus, need[0], kept=kept, progress=progress)
             if not config.by_error:

@@ -86,8 +86,8 @@ def slopes_of_spread(
 
 def _slopes(call: AttentionCall) -> Float[Tensor, "Hq S"]:
     reading, scale, softcap = call.routing.reading(), call.geometry.scale, call.geometry.softcap
-    parts, total = reading.parts(call.routing.key_groups[:, None], call.config.num_groups)
-    query, key = call.query.float(), call.key.float()
+    query, key = (part.float() for part in call.together()[:2])
+    parts, total = reading.parts(call.routing.key_groups.view(key.shape[:3]), call.config.num_groups)
     slopes = torch.zeros(query.shape[:2].numel(), len(TRIED), dtype=torch.float64)
     for block in blocks_read(query, key, parts, total, reading, scale=scale, softcap=softcap):
         places = torch.arange(block.start, block.start + block.reads.shape[-2], device=key.device)[::EVERY]
@@ -95,23 +95,21 @@ def _slopes(call: AttentionCall) -> Float[Tensor, "Hq S"]:
         queries = query[:, :, places].unflatten(1, (key.shape[1], -1))
         stop = int(places[-1]) + 1
         logits = attention_logits(queries, key[:, :, None, :stop], scale, softcap)
-        slopes += _slopes_of_block(taken, places, queries, logits, parts[..., :stop], reading, scale).cpu()
+        slopes += _slopes_of_block(taken, places, logits, parts[..., :stop], reading).cpu()
     return slopes
 
 
 def _slopes_of_block(
-    block: BlockRead, places: Tensor, query: Tensor, logits: Tensor, parts: Tensor, reading: Reading, scale: float
+    block: BlockRead, places: Tensor, logits: Tensor, parts: Tensor, reading: Reading
 ) -> Float[Tensor, "Hq S"]:
     """The part of some queries.
 
     Args:
         block: what they read.
         places: (n,) of the queries.
-        query: (B, Hkv, G, n, D).
         logits: (B, Hkv, G, n, S) of all keys up to the last query.
         parts: (B, Hkv, S).
         reading: settings.
-        scale: factor of the dot products.
     """
     index, own = torch.arange(logits.shape[-1], device=logits.device), places[:, None]
     logits = logits.masked_fill(index > own, float("-inf"))
@@ -122,7 +120,7 @@ def _slopes_of_block(
     true = weights @ F.one_hot(parts, block.logits.shape[-1]).to(weights)[:, :, None] * unread
     exact = (1 - true.sum(-1, keepdim=True)).clamp(min=1e-9).log() + total
     # What one unit of weight adds to the logit of each summary; nothing to the rest.
-    adds = scale**2 * query.square().sum(-1, keepdim=True) * block.spread
+    adds = block.variances.clamp(max=reading.most_counted)
     estimated = (block.logits + block.sizes.clamp(min=1).log()).masked_fill(~unread, float("-inf"))
     truly = (true * adds).sum(-1)
     # All weights at once: a block has few queries, and many small operations take longer than their arithmetic.

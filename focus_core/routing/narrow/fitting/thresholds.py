@@ -31,7 +31,7 @@ from focus_core.routing.narrow.fitting.changes import (
 )
 from focus_core.routing.narrow.fitting.passes import FRESH, Kept, measured_calls, reading_layers
 from focus_core.routing.narrow.fitting.plan import Plan, plan_levels
-from focus_core.routing.narrow.reading import log_errors, variance
+from focus_core.routing.narrow.reading import log_errors
 from focus_core.routing.narrow.reads import CHUNKS_AT_ONCE, blocks_read, near_logsumexp
 from focus_core.routing.routers.narrow import EVERYTHING, MEANS, NOTHING
 from focus_core.routing.rules import AttentionCall
@@ -243,8 +243,8 @@ def _above(call: AttentionCall) -> Float[Tensor, "Hq U E"]:
     """Pairs of one layer and text with pages above each of the `EDGES`: one block of a piece stands for all of it."""
     reading, scale, softcap = call.routing.reading(), call.geometry.scale, call.geometry.softcap
     reading = replace(reading, thresholds=(0.0,) * call.query.shape[:2].numel(), shares_at=())
-    parts, total = reading.parts(call.routing.key_groups[:, None], call.config.num_groups)
-    query, key, length = call.query.float(), call.key.float(), call.query.shape[2]
+    (query, key), length = (part.float() for part in call.together()[:2]), call.query.shape[2]
+    parts, total = reading.parts(call.routing.key_groups.view(key.shape[:3]), call.config.num_groups)
     edges, chunk, piece = torch.tensor(EDGES, device=query.device), reading.chunk, _piece(length, reading.chunk)
     every = piece // (chunk * CHUNKS_AT_ONCE)
     found = torch.zeros(
@@ -253,9 +253,8 @@ def _above(call: AttentionCall) -> Float[Tensor, "Hq U E"]:
     for block in blocks_read(query, key, parts, total, reading, scale=scale, softcap=softcap, every=every):
         stop = block.start + block.reads.shape[-2]
         near = near_logsumexp(query, key, reading, block.start, stop, scale, softcap)
-        queries = query[:, :, block.start : stop].unflatten(1, (key.shape[1], -1))
         scores = reading.scores(block.logits, block.sizes)
-        errors = log_errors(scores, block.sizes, near, variance(queries, block.spread, scale))
+        errors = log_errors(scores, block.sizes, near, block.variances)
         number = block.start // piece
         stands_for = (min((number + 1) * piece, length) - number * piece) / (stop - block.start)
         sizes = block.sizes.expand_as(errors).flatten(0, 2).flatten(1).double() * stands_for

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from focus_core.routing.narrow.summaries import Summaries, key_spread
+from focus_core.routing.narrow.directions import Directions, key_features, key_spread, num_features
+from focus_core.routing.narrow.summaries import Summaries
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -79,8 +80,9 @@ class PageSums:
         key: (B, Hkv, T, D).
         value: (B, Hkv, T, Dv).
         parts: (B, Hkv, T) int64, the page of each key.
-        sums: (B, Hkv, P, D + Dv + 2), over keys, values, squared lengths of keys, and ones.
+        sums: (B, Hkv, P, D + Dv + F + 1), over keys, values, features of keys (`key_features`), and ones.
         summed: keys before this place are in the sums, the sinks left out.
+        directions: of the features.
     """
 
     key: Tensor
@@ -88,6 +90,7 @@ class PageSums:
     parts: Int[Tensor, "B Hkv T"]
     sums: Float[Tensor, "B Hkv P W"]
     summed: int
+    directions: Directions | None = None
 
     @classmethod
     def of_none(
@@ -98,10 +101,12 @@ class PageSums:
         num_parts: int,
         sink_tokens: int,
         dtype: torch.dtype,
+        directions: Directions | None = None,
     ) -> PageSums:
         """No keys yet; sums will be of this dtype."""
-        width = key.shape[-1] + value.shape[-1] + 2
-        return cls(key, value, parts, key.new_zeros(*key.shape[:2], num_parts, width, dtype=dtype), sink_tokens)
+        width = key.shape[-1] + value.shape[-1] + num_features(directions) + 1
+        sums = key.new_zeros(*key.shape[:2], num_parts, width, dtype=dtype)
+        return cls(key, value, parts, sums, sink_tokens, directions)
 
     def span(self, borders: list[int]) -> SpanPages:
         """Pages at each of the borders of a span, which rise; the keys before the last one join the sums.
@@ -149,13 +154,18 @@ class PageSums:
     def _summed_up(self, first: int, last: int) -> Tensor:
         """What the sums are of, for the keys from `first` to `last`."""
         key, value = (part[:, :, first:last].to(self.sums.dtype) for part in (self.key, self.value))
-        return pad(torch.cat([key, value, key.square().sum(-1, keepdim=True)], -1), (0, 1), value=1.0)
+        return pad(torch.cat([key, value, key_features(key, self.directions)], -1), (0, 1), value=1.0)
 
     def _summaries(self, sums: Tensor) -> Summaries:
-        counts, squares = sums[..., -1], sums[..., -2]
-        means = sums[..., :-2] / counts.clamp(min=1)[..., None]
-        keys, values = means.split([self.key.shape[-1], self.value.shape[-1]], -1)
-        return Summaries(counts, keys, values, key_spread(counts, squares, keys))
+        widths = self.key.shape[-1], self.value.shape[-1], num_features(self.directions), 1
+        keys, values, features, counts = sums.split(widths, -1)
+        sizes, counts = counts.clamp(min=1), counts[..., 0]
+        keys, values = keys / sizes, values / sizes
+        if keys.ndim == 4:
+            return Summaries(counts, keys, values, key_spread(counts, features, keys, self.directions))
+        # Heads are the third dimension from the end for `key_spread`; borders go before them.
+        each, sums, means = (part.transpose(1, 2) for part in (counts, features, keys))
+        return Summaries(counts, keys, values, key_spread(each, sums, means, self.directions).transpose(1, 2))
 
 
 def _marked(marks: Tensor) -> Tensor:

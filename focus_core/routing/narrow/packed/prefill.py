@@ -22,10 +22,11 @@ from focus_core.attention.packed.flash import flash_varlen, package_obstacle
 from focus_core.attention.packed.varlen import kernel_obstacle, torch_varlen
 from focus_core.attention.reference import attention_logits
 from focus_core.errors import FocusError
+from focus_core.routing.narrow.directions import query_features
 from focus_core.routing.narrow.output import Prefill
 from focus_core.routing.narrow.packed.pages import PageSums, SortedKeys, SpanPages, sorted_keys
 from focus_core.routing.narrow.packed.reads import read_pages, reader_lists
-from focus_core.routing.narrow.reading import Reading, variance
+from focus_core.routing.narrow.reading import Reading
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -112,7 +113,7 @@ def packed_prefill(
         parts, total = reading.parts(groups.long(), num_groups)
         keys = sorted_keys(key, value, parts, total, reading.sink_tokens)
         compute = torch.promote_types(query.dtype, torch.float32)
-        sums = PageSums.of_none(key, value, parts, total, reading.sink_tokens, compute)
+        sums = PageSums.of_none(key, value, parts, total, reading.sink_tokens, compute, reading.directions)
         span = _span(query, key, total, reading)
         for begin in range(full, length, span):
             end = min(begin + span, length)
@@ -217,15 +218,15 @@ def _page_logits(
 
     before, grown = pages.before, pages.grown
     logits = attention_logits(query, before.keys[:, :, None], scale, None)
-    spread = before.spread[:, :, None, None]
-    logits, variances = logits + reading.beyond_mean(query, spread, scale), variance(query, spread, scale)
+    variances = reading.variances(query, before.spread, scale)
     at_borders = attention_logits(_by_chunk(query, chunk), grown.keys, scale, None)
     at_borders = _by_query(at_borders, chunk, queries)
-    spread = of_queries(grown.spread)
-    at_borders = at_borders + reading.beyond_mean(query, spread, scale)
+    features = _by_chunk(query_features(query, reading.directions, scale), chunk)
+    grown_variances = _by_query(features @ grown.spread.mT, chunk, queries)
     columns = pages.growing[:, :, None, None].expand_as(at_borders)
-    variances = variances.scatter(-1, columns, variance(query, spread, scale))
-    return logits.scatter(-1, columns, at_borders), of_queries(pages.counts), variances
+    variances = variances.scatter(-1, columns, grown_variances)
+    logits = logits.scatter(-1, columns, at_borders) + reading.beyond_mean(variances)
+    return logits, of_queries(pages.counts), variances
 
 
 def _add_summaries(

@@ -32,7 +32,7 @@ def routed(loaded, kind):
         return retrofit(loaded.model, FocusConfig(router=kind, num_groups=4, top_k=1, window=20, sink_tokens=3))
     budget = {"top_k": 2} if kind == "narrow groups" else {"read_share": 0.3, "page_size": 5}
     if kind == "need and spread":
-        budget |= {"by_error": True, "count_spread": True}
+        budget |= {"by_error": True, "count_spread": True, "spread_directions": 2}
     settings = FocusConfig(
         router="narrow",
         **{"num_groups": 6, "top_k": 1, "window": 20, "sink_tokens": 3, "chunk": 8, "count_weight": 1.0, **budget},

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading_budgets import some_directions
 
 from focus_core.routing.narrow.cache.attention import Near, attend_masked, attend_stored
 from focus_core.routing.narrow.cache.pages import GROWTH, PageStore, rounded
@@ -48,7 +49,8 @@ def test_compiled_pages_are_those_of_pytorch(dtype, bits, changes):
     num_groups, size, pieces, seed = changes
     torch.manual_seed(seed)
     empty = torch.zeros(2, 0, 6, dtype=dtype), torch.zeros(2, 0, 5, dtype=dtype)
-    compiled, plain = (PageStore(*empty, num_groups, size, bits) for _ in range(2))
+    directions = some_directions(2, 6, seed % 4, seed) if seed % 4 else None
+    compiled, plain = (PageStore(*empty, num_groups, size, bits, directions) for _ in range(2))
     for new, back in pieces:
         groups = torch.randint(0, num_groups, (2, new))
         key, value = torch.randn(2, new, 6).to(dtype), torch.randn(2, new, 5).to(dtype)
@@ -104,11 +106,12 @@ def test_a_rounded_vector_is_off_by_half_its_scale_at_most(scale, seed):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_compiled_attention_over_rounded_pages_is_that_under_a_mask(dtype):
     torch.manual_seed(0)
-    reading = Reading(window=6, sink_tokens=2, chunk=4, share=0.3, page_size=3, spread=(0.5,) * 4)
+    directions = some_directions(2, 8, 2)
+    reading = Reading(6, 2, chunk=4, share=0.3, page_size=3, spread=(0.5,) * 4, directions=directions)
     key, value, groups = torch.randn(2, 90, 8), torch.randn(2, 90, 16), torch.randint(0, 5, (2, 90))
     key, value, query = key.to(dtype), value.to(dtype), torch.randn(4, 3, 8).to(dtype)
     border = reading.border(87)
-    pages = PageStore(key, value, 5, 3, 8)
+    pages = PageStore(key, value, 5, 3, 8, directions)
     pages.add(groups[:, 2:border], key[:, 2:border], value[:, 2:border])
     near = [torch.cat([part[:, :2], part[:, border:]], 1) for part in (key, value)]
     call = query, pages, Near(*near, first=2, length=90, border=border, sinks=2), reading, 0.3, None

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reading_budgets import budgets
+from reading_budgets import budgets, directions
 from torch.nn import functional as F
 
 from focus_core.errors import FocusError
@@ -44,6 +44,7 @@ def cases(draw):
         top_k=None if by_share else draw(st.integers(0, num_groups)),
         **(draw(budgets(heads)) if by_share else {}),
         spread=draw(st.none() | shares(heads)),
+        directions=draw(directions(kv_heads, 8)),
         count_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
         page_size=draw(st.none() | st.integers(1, 20)),
         full_below=draw(st.sampled_from([0, 0, 1, 20, 37, 100])),

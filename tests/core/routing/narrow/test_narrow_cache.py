@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reading_budgets import budgets
+from reading_budgets import budgets, directions
 from transformers import (
     CohereConfig,
     CohereForCausalLM,
@@ -112,6 +112,7 @@ def histories(draw):
         top_k=None if by_share else draw(st.integers(0, num_groups)),
         **(draw(budgets(4)) if by_share else {}),
         spread=draw(st.none() | st.tuples(*[st.floats(0, 1, width=32)] * 4)),
+        directions=draw(directions(2, 8)),
         count_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
         page_size=draw(st.none() | st.integers(1, 8)),
         full_below=draw(st.sampled_from([0, 0, 10, 30])),
@@ -135,7 +136,8 @@ def test_a_growing_text_equals_the_definition(history):
     for new, back in pieces:
         part = slice(length, length + new)
         if text is None:
-            text = CachedText(key, value, num_groups, reading.page_size or 4, reading.sink_tokens)
+            settings = num_groups, reading.page_size or 4, reading.sink_tokens, None, reading.directions
+            text = CachedText(key, value, *settings)
             places = torch.arange(new, dtype=torch.float64)[None, :, None]
             known = None if reading.attends_all(new) and seed % 2 else groups[:, part]
             text.fill(key[:, part], value[:, part], known, (places, places), reading)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reading_budgets import budgets
+from reading_budgets import budgets, directions
 
 from focus_core import FocusConfig
 from focus_core.attention import AttentionOutput
@@ -91,6 +91,7 @@ def cases(draw):
         top_k=None if by_share else draw(st.integers(0, num_groups)),
         **(draw(budgets(heads)) if by_share else {}),
         spread=draw(st.none() | numbers(heads)),
+        directions=draw(directions(kv_heads, 8)),
         count_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
         page_size=draw(st.none() | st.integers(1, 20)),
         full_below=draw(st.sampled_from([0, 0, 1, 20, 37, 100])),

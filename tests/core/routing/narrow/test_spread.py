@@ -34,7 +34,7 @@ def test_the_spread_is_the_variance_about_the_mean():
     generator = torch.Generator().manual_seed(0)
     key = torch.randn(1, 2, 40, 8, generator=generator, dtype=torch.float64) + 3
     groups = torch.randint(0, 4, (1, 2, 40), generator=generator)
-    found = RunningSums.of_none(key, key, 5).add(groups, key, key).summaries().spread
+    found = RunningSums.of_none(key, key, 5).add(groups, key, key).summaries().spread[..., 0]
     for head in range(2):
         for group in range(4):
             members = key[0, head, groups[0, head] == group]
@@ -50,7 +50,8 @@ def test_keys_spread_alike_in_all_directions_weigh_half_their_variance():
     groups = torch.zeros(1, 1, 4000, dtype=torch.long)
     summaries = RunningSums.of_none(key, key, 1).add(groups, key, key).summaries()
     reading = Reading(window=0, sink_tokens=0, chunk=1, share=0.0, spread=(0.5,))
-    logits = query @ summaries.keys.mT + reading.beyond_mean(query, summaries.spread, 1.0)
+    beyond = reading.beyond_mean(reading.variances(query[:, :, None], summaries.spread, 1.0))
+    logits = query @ summaries.keys.mT + beyond[:, :, 0]
     true = (query @ key.mT).logsumexp(-1) - np.log(4000)
     assert (logits[..., 0] - true).abs().mean() < 0.1 * ((query @ summaries.keys.mT)[..., 0] - true).abs().mean()
 

@@ -113,6 +113,11 @@ def larger(builder: Builder, a: Any, b: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
+def smaller(builder: Builder, a: Any, b: Any) -> Any:
+    """The smaller number of each lane."""
+    return builder.select(builder.fcmp_ordered("<", a, b), a, b)
+
+
 def exp(builder: Builder, x: Any) -> Any:
     """exp of 16 numbers that are at most 0, or a little above."""
     tiny = builder.fcmp_ordered("<", x, constant(_LEAST))

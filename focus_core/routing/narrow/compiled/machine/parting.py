@@ -33,6 +33,7 @@ from focus_core.routing.narrow.compiled.machine.llvm import (
     pointer,
     row_at,
     select_first,
+    smaller,
     splat,
     store,
     store_half,
@@ -44,15 +45,17 @@ from focus_core.routing.narrow.compiled.machine.ranking import errs
 
 
 def _rank(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
-    products, scores, spread, log_sizes, count, scale, spread_weight, count_weight, least = args
-    scale, weight, factor = (splat(builder, number) for number in (scale, spread_weight, count_weight))
+    products, scores, spread, log_sizes, count, scale, spread_weight, most, count_weight, least = args
+    numbers = scale, spread_weight, most, count_weight
+    scale, weight, most, factor = (splat(builder, number) for number in numbers)
     best = variable(builder, MASKED)
 
     def score(tile: Any, masked: bool) -> None:
         at, to, beside, logs = (
             row_at(builder, each, tile, whole(LANES)) for each in (products, scores, spread, log_sizes)
         )
-        found = fma(builder, weight, load(builder, beside), builder.fmul(load(builder, at), scale))
+        counted = smaller(builder, load(builder, beside), most)
+        found = fma(builder, weight, counted, builder.fmul(load(builder, at), scale))
         found = fma(builder, factor, load(builder, logs), found)
         if masked:
             found = select_first(builder, builder.sub(count, builder.mul(tile, whole(LANES))), found, MASKED)
@@ -86,6 +89,7 @@ def rank(
     count: Any,
     scale: Any,
     spread_weight: Any,
+    most: Any,
     count_weight: Any,
     least: Any,
 ):
@@ -99,10 +103,11 @@ def rank(
         count: pages that are there.
         scale: float32, factor of the products.
         spread_weight: float32, of the spread.
+        most: float32, spread of which no more is counted.
         count_weight: float32, of the logs of sizes.
         least: float32, see `exponentials`.
     """
-    return types.UniTuple(types.float32, 2)(*[types.int64] * 5, *[types.float32] * 4), _rank
+    return types.UniTuple(types.float32, 2)(*[types.int64] * 5, *[types.float32] * 5), _rank
 
 
 def _mark_at(builder: Builder, marks: Any, tile: Any, stride: Any) -> Any:

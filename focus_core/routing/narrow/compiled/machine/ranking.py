@@ -32,6 +32,7 @@ from focus_core.routing.narrow.compiled.machine.llvm import (
     load,
     pointer,
     row_at,
+    smaller,
     splat,
     store,
     sum_of,
@@ -41,14 +42,15 @@ from focus_core.routing.narrow.compiled.machine.llvm import (
 
 
 def _score(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:
-    logits, scores, spread, log_sizes, tiles, scale, spread_weight, count_weight = args
-    scale, weight, factor = (splat(builder, number) for number in (scale, spread_weight, count_weight))
+    logits, scores, spread, log_sizes, tiles, scale, spread_weight, most, count_weight = args
+    numbers = scale, spread_weight, most, count_weight
+    scale, weight, most, factor = (splat(builder, number) for number in numbers)
     with cgutils.for_range(builder, tiles) as loop:
         at, to, beside, logs = (
             row_at(builder, each, loop.index, whole(LANES)) for each in (logits, scores, spread, log_sizes)
         )
         product, log_size = builder.fmul(load(builder, at), scale), load(builder, logs)
-        logit = fma(builder, weight, load(builder, beside), product)
+        logit = fma(builder, weight, smaller(builder, load(builder, beside), most), product)
         store(builder, fma(builder, factor, log_size, logit), to)
         store(builder, builder.fadd(logit, log_size), at)
     return context.get_dummy_value()
@@ -64,6 +66,7 @@ def score_pages(
     tiles: Any,
     scale: Any,
     spread_weight: Any,
+    most: Any,
     count_weight: Any,
 ):
     """Turn the products of a query and mean keys into logits of summaries, and write the scores of pages.
@@ -76,9 +79,10 @@ def score_pages(
         tiles: of pages.
         scale: float32, factor of the products.
         spread_weight: float32, of the spread.
+        most: float32, spread of which no more is counted.
         count_weight: float32.
     """
-    return types.void(*[types.int64] * 5, *[types.float32] * 3), _score
+    return types.void(*[types.int64] * 5, *[types.float32] * 4), _score
 
 
 def _exponentials(context: Any, builder: Builder, signature: Any, args: Sequence[Any]) -> Any:

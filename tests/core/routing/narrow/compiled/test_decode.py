@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from reading_budgets import some_directions
 
 from focus_core.attention.cpu import threads
 from focus_core.routing.narrow.cache import attention
@@ -24,7 +25,7 @@ def stored(length, reading, *, width=24, value_width=20, num_groups=9, dtype=tor
     value = torch.randn(2, length, value_width, generator=generator).to(dtype)
     groups = torch.randint(0, num_groups, (2, length), generator=generator)
     groups[1] = groups[1].clamp(max=2)  # heads with unlike numbers of pages
-    text = CachedText(key, value, num_groups, reading.page_size or 4, reading.sink_tokens)
+    text = CachedText(key, value, num_groups, reading.page_size or 4, reading.sink_tokens, None, reading.directions)
     text.fill(key, value, groups, None, reading)
     return text.pages, Near(text.near_keys, text.near_values, text.first, text.length, text.border, text.sinks)
 
@@ -38,13 +39,15 @@ def queries(count, width=24, dtype=torch.float32, seed=1):
 @pytest.mark.parametrize("page_size", [1, 5, 16])
 @pytest.mark.parametrize("shares_at", [None, (), (20, 300)])
 def test_the_step_equals_that_under_a_mask(length, share, page_size, shares_at):
+    # Every other length with directions.
+    own = some_directions(2, 24, 3) if length % 2 else None
     weights = (0.0, 0.3, 0.02, 1.0, 0.15, 0.4)
     budget: dict[str, Any] = {"share": share}
     if shares_at is not None:
         levels = (-2.0, -9.0, 0.0, -4.4, -3.0, -5.7)
         thresholds = levels + levels[::-1] if shares_at else levels
         budget |= {"thresholds": thresholds, "shares_at": shares_at, "spread": weights}
-    reading = Reading(window=13, sink_tokens=3, chunk=4, page_size=page_size, count_weight=0.5, **budget)
+    reading = Reading(13, 3, 4, page_size=page_size, count_weight=0.5, directions=own, **budget)
     pages, near = stored(length, reading, seed=length)
     # Queries of one chunk, up to the last token.
     query = queries(1 + (length - 1) % 4)

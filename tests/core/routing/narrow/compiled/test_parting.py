@@ -65,7 +65,7 @@ def pages(draw):
 
 
 @njit
-def _rank(products, scores, spread, logs, count, scale, spread_weight, count_weight, least):
+def _rank(products, scores, spread, logs, count, scale, spread_weight, most, count_weight, least):
     return rank(
         products.ctypes.data,
         scores.ctypes.data,
@@ -74,18 +74,24 @@ def _rank(products, scores, spread, logs, count, scale, spread_weight, count_wei
         count,
         np.float32(scale),
         np.float32(spread_weight),
+        np.float32(most),
         np.float32(count_weight),
         np.float32(least),
     )
 
 
 @settings(deadline=None)  # the first call compiles
-@given(case=pages(), least=st.sampled_from([-1e30, 0.0, 200.0]), count_weight=st.sampled_from([0.0, 0.5, 1.0]))
-def test_scores_become_exponentials(case, least, count_weight):
+@given(
+    case=pages(),
+    least=st.sampled_from([-1e30, 0.0, 200.0]),
+    count_weight=st.sampled_from([0.0, 0.5, 1.0]),
+    most=st.sampled_from([0.7, np.inf]),
+)
+def test_scores_become_exponentials(case, least, count_weight, most):
     products, spread, sizes, count = case
     logs, scores, before = np.log(np.maximum(sizes, 1)), np.ones_like(products), products.copy()
-    shift, total = _rank(products, scores, spread, logs, count, 0.5, 0.3, count_weight, least)
-    exact = 0.5 * products.astype(np.float64) + 0.3 * spread + count_weight * logs
+    shift, total = _rank(products, scores, spread, logs, count, 0.5, 0.3, most, count_weight, least)
+    exact = 0.5 * products.astype(np.float64) + 0.3 * np.minimum(spread, most) + count_weight * logs
     assert shift == pytest.approx(max(exact[:count].max(), least), rel=1e-5)
     expected = np.exp(exact[:count] - shift)
     np.testing.assert_allclose(scores[:count], expected, rtol=1e-5, atol=1e-30)
