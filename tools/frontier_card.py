@@ -266,6 +266,8 @@ def pages() -> Pages:
     cards.fill(made, doc, "qwen", frontier_kinds.fresh(qwen, frontier_kinds.QWEN))
     candidates = read_if_there(frontier_kinds.CANDIDATES)
     cards.fill(made, doc, "candidates", frontier_kinds.fresh(candidates, frontier_kinds.CANDIDATES))
+    directions = read_if_there(frontier_kinds.DIRECTIONS)
+    cards.fill(made, doc, "directions", frontier_kinds.fresh(directions, frontier_kinds.DIRECTIONS))
     cards.fill(made, doc, "limits", frontier_kinds.limits(several, fresh or several))
     cards.fill(made, ROOT / "docs" / "baselines.md", "grids", frontier_kinds.grids(fresh or several))
     cards.fill(made, doc, "budgets", budgets_table(books))
