@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    import numpy as np
     from jaxtyping import Float
 
 

@@ -24,13 +24,38 @@ def write_features(
         out: (n, F) or (n, r + F) float32, written; there may be room for more.
     """
     count, width = directions.shape
-    tile, own, along = (
-        np.zeros((width, LANES), np.float32),
-        np.zeros((ROWS, width), np.float32),
-        np.empty((ROWS, LANES), np.float32),
-    )
+    tile = np.zeros((width, LANES), np.float32)
     tile[:, :count] = directions.T
-    squares = np.empty(ROWS, np.float32)
+    rooms = np.zeros((ROWS, width), np.float32), np.empty((ROWS, LANES), np.float32), np.empty(ROWS, np.float32)
+    _write_features(vectors, tile, count, factor, of_queries, *rooms, out)
+
+
+@njit(nogil=True, fastmath=True, cache=True)
+def _write_features(
+    vectors: np.ndarray,
+    tile: np.ndarray,
+    count: int,
+    factor: np.float32,
+    of_queries: bool,
+    own: np.ndarray,
+    along: np.ndarray,
+    squares: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """`write_features`, with arrays that the caller holds: addresses do not keep them.
+
+    Args:
+        vectors: (n, D).
+        tile: (D, 16), directions side by side.
+        count: of them, r.
+        factor: of the vectors.
+        of_queries: as in `write_features`.
+        own: (4, D), scratch.
+        along: (4, 16), scratch.
+        squares: (4,), scratch.
+        out: written.
+    """
+    width = own.shape[1]
     own_at, tile_at, along_at = own.ctypes.data, tile.ctypes.data, along.ctypes.data
     for first in range(0, len(vectors), ROWS):
         last = min(first + ROWS, len(vectors))
