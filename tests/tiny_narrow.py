@@ -49,6 +49,16 @@ def calls_of(focus: FocusModel, ids: torch.Tensor) -> dict[int, AttentionCall]:
     return calls
 
 
+def assert_a_share_of_one_is_the_untouched_model(focus: FocusModel) -> None:
+    """Whatever decides what is read, all pairs are all pairs."""
+    ids = torch.from_numpy(blocks(1, seed=7))
+    with torch.no_grad():
+        with focus.routing("off"):
+            expected = focus(ids, use_cache=False).logits
+        with focus.routing("hard", read_share=1.0):
+            assert torch.allclose(focus(ids, use_cache=False).logits, expected, atol=2e-4)
+
+
 def assert_padding_and_a_cache_change_nothing(focus: FocusModel) -> None:
     """In front of a text, and with eight tokens that follow it one by one."""
     ids = torch.from_numpy(blocks(2, 90, seed=3))

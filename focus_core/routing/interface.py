@@ -240,7 +240,7 @@ def _continued(pending: Pending, query: Tensor, key: Tensor, value: Tensor, geom
 def _layout(routing: LayerRouting) -> Layout:
     config = routing.config
     sizes = config.num_groups, config.page_size or PAGE_SIZE, config.sink_tokens, config.cache_bits
-    return Layout(*sizes, routing.reading().directions)
+    return Layout(*sizes, routing.directions)
 
 
 def _refuse_packing(position_ids: Tensor | None, attention_mask: Tensor | None) -> None:

@@ -152,6 +152,11 @@ class LayerRouting:
     def _spread(self, config: FocusConfig) -> tuple[float, ...] | None:
         return self.router.spread_weights() if config.count_spread else None
 
+    @property
+    def directions(self) -> Directions | None:
+        """In which the spread of keys is told apart, by the settings in force; None for none."""
+        return self._directions(self.config)
+
     def _directions(self, config: FocusConfig) -> Directions | None:
         return self.router.directions_of_spread(config.spread_directions) if config.spread_directions else None
 

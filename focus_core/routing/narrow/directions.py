@@ -111,8 +111,7 @@ def key_spread(
         directions: None for the variance alone.
     """
     found = sums / counts.clamp(min=1)[..., None] - key_features(means, directions)
-    others = means.shape[-1] - (0 if directions is None else directions.vectors.shape[-1])
-    rest = found[..., -1:].clamp(min=0) / max(1, others)
+    rest = found[..., -1:].clamp(min=0) / _others(means, directions)
     return torch.cat([found[..., :-1], rest], -1)
 
 
@@ -123,6 +122,10 @@ def feature_sums(
     directions: Directions | None = None,
 ) -> Float[Tensor, "*B Hkv K F"]:
     """The sums of features that `key_spread` made the spread of."""
-    others = means.shape[-1] - (0 if directions is None else directions.vectors.shape[-1])
-    about = torch.cat([spread[..., :-1], spread[..., -1:] * max(1, others)], -1)
+    about = torch.cat([spread[..., :-1], spread[..., -1:] * _others(means, directions)], -1)
     return counts[..., None] * (about + key_features(means, directions))
+
+
+def _others(vectors: Tensor, directions: Directions | None) -> int:
+    """Components beside the directions, at least 1."""
+    return max(1, vectors.shape[-1] - (0 if directions is None else directions.vectors.shape[-1]))

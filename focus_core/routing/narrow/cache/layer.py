@@ -102,6 +102,7 @@ class NarrowLayer(CacheLayerMixin):
         self._layout, self._real, self.texts = layout, real, []
         self._columns, self.is_initialized = key.shape[2], True
         key, value = key.detach(), value.detach()
+        # Not `astuple`, which would take directions apart.
         settings = [getattr(layout, field.name) for field in dataclasses.fields(layout)]
         for row in range(len(key)):
             text = CachedText(key[row], value[row], *settings)

@@ -174,7 +174,7 @@ def features_along(vector: np.ndarray, directions: np.ndarray, along: np.ndarray
 
 @njit(**ROWS)
 def features_of_query(query: np.ndarray, directions: np.ndarray, along: np.ndarray, features: np.ndarray) -> None:
-    """`query_features` of a scaled query (D,); otherwise as `features_along`, and there may be room for more."""
+    """`query_features` of a scaled query (D,); otherwise as `features_along`."""
     features_along(query, directions, along, features)
     place = 0
     for first in range(len(along)):

@@ -56,26 +56,28 @@ def attend_tiles(at: Places, begin: int, first: int, last: int, tile: int, end_t
 @njit(nogil=True, cache=True)
 def score_means(at: Places, first_row: int, last_row: int, pages: int) -> None:
     """Write the products of queries and mean keys for the rows of a chunk."""
-    width, stride, spare = at.width, at.logits_stride, at.spare
-    # Tile by tile for all rows, so that a tile stays in the first cache.
-    for tile in range(-(-pages // LANES)):
-        keys = at.mean_keys + 4 * LANES * width * tile
-        for row in range(first_row, last_row, ROWS):
-            r1, r2, r3 = min(row + 1, spare), min(row + 2, spare), min(row + 3, spare)
-            out = at.logits + 4 * ((row - first_row) * stride + tile * LANES)
-            dots(row, r1, r2, r3, at.query, width, keys, out, stride)
+    _multiply(at, first_row, last_row, pages, at.query, at.width, at.mean_keys, at.logits)
 
 
 @njit(nogil=True, cache=True)
 def score_spread(at: Places, first_row: int, last_row: int, pages: int) -> None:
     """Write the variances of the logits of the keys of pages for the rows of a chunk, with directions."""
-    width, stride, spare = at.num_features, at.logits_stride, at.spare
-    for tile in range(-(-pages // LANES)):
-        spread = at.spread + 4 * LANES * width * tile
+    _multiply(at, first_row, last_row, pages, at.features, at.num_features, at.spread, at.variances)
+
+
+@njit(nogil=True, inline="always")
+def _multiply(
+    at: Places, first_row: int, last_row: int, pages: int, vectors: int, width: int, tiles: int, out: int
+) -> None:
+    """Write the products of some rows of vectors (R, W) and what pages have (M / 16, W, 16)."""
+    stride, spare = at.logits_stride, at.spare
+    # Tile by tile for all rows, so that a tile stays in the first cache.
+    for number in range(-(-pages // LANES)):
+        tile = tiles + 4 * LANES * width * number
         for row in range(first_row, last_row, ROWS):
             r1, r2, r3 = min(row + 1, spare), min(row + 2, spare), min(row + 3, spare)
-            out = at.variances + 4 * ((row - first_row) * stride + tile * LANES)
-            dots(row, r1, r2, r3, at.features, width, spread, out, stride)
+            to = out + 4 * ((row - first_row) * stride + number * LANES)
+            dots(row, r1, r2, r3, vectors, width, tile, to, stride)
 
 
 @njit(nogil=True, inline="always")

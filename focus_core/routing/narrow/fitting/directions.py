@@ -45,7 +45,7 @@ def leading_directions(
 ) -> Float[Tensor, "Hkv D r"]:
     """Left singular vectors of the product of two second moments, the largest first.
 
-    The mean variance of logits is the trace of this product, for queries and pages that do not depend on each other.
+    Were queries and pages independent, the mean variance of logits would be in proportion to the trace of this product.
 
     Args:
         queries: sums of q q^T.
