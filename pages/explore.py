@@ -186,7 +186,7 @@ def _token_detail(analysis: Analysis, row: int, shares: PairShares, names: dict[
         key="pairs",
         config={"displayModeBar": False},
     )
-    st.session_state["token_box"] = _selected()  # also after Back
+    state.hold("token_box", _selected())  # also after Back
     st.number_input(
         "Selected token",
         0,

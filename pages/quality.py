@@ -101,7 +101,7 @@ def _evidence_choice() -> str:
     """Kind of evidence, grouped by its question; the sentence under it says what it is."""
     state.choose("evidence", [kind for kinds in GROUPS.values() for kind in kinds])
     at = st.session_state["evidence"]
-    st.session_state[_GROUP] = next(group for group, kinds in GROUPS.items() if at in kinds)
+    state.hold(_GROUP, next(group for group, kinds in GROUPS.items() if at in kinds))
     group = st.segmented_control(
         "Question",
         list(GROUPS),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from opening import TEXT, open_page, paste, shown
-from streamlit.testing.v1 import AppTest
+from streamlit.runtime.scriptrunner_utils.script_requests import RerunData
+from streamlit.testing.v1 import AppTest, local_script_runner
 
 from focus_core.errors import FocusError
 from focus_core.models import default_model
@@ -33,12 +35,19 @@ def value(app: AppTest, name: str) -> str:
     return found if isinstance(found, str) else found[0]
 
 
-def go_back(app: AppTest, before: dict[str, list[str]]) -> AppTest:
-    """What a browser does on Back: the former URL, and a run of the page."""
+def show_url(app: AppTest, before: dict[str, list[str]]) -> AppTest:
+    """A run of the page with the former URL, as one that began before the browser had the last one."""
     app.query_params.clear()
     for name, values in before.items():
         app.query_params[name] = values[0] if isinstance(values, list) else values
     return app.run()
+
+
+def go_back(app: AppTest, before: dict[str, list[str]]) -> AppTest:
+    """What a browser does on Back: the former URL, and a run that says so."""
+    with pytest.MonkeyPatch.context() as patch:  # `AppTest` cannot say it
+        patch.setattr(local_script_runner, "RerunData", partial(RerunData, is_history_navigation=True))
+        return show_url(app, before)
 
 
 def test_back_restores_the_layer_and_the_token_of_before():
@@ -57,8 +66,20 @@ def test_a_url_that_lags_behind_a_change_is_not_taken_for_back():
     app = paste("explore", TEXT, layer="4")
     before = dict(app.query_params)
     app.select_slider(key="layer").set_value(9)
-    go_back(app, before)
-    assert app.select_slider(key="layer").value == 9
+    show_url(app, before)
+    assert app.select_slider(key="layer").value == 9 and value(app, "layer") == "9"
+    show_url(app, before)  # nor in a run that no change asked for, as when the words have been tagged
+    assert app.select_slider(key="layer").value == 9 and value(app, "layer") == "9"
+
+
+def test_a_run_tells_the_browser_no_value_that_it_has():
+    app = paste("explore", TEXT, layer="4")
+    app.select_slider(key="layer").set_value(9).run()
+    app.run()
+    # Such a message, still on its way when the next click comes, would undo that click in the browser alone.
+    drawn = [widget for kind in ("select_slider", "number_input", "toggle", "button_group") for widget in app.get(kind)]
+    assert len(drawn) > 5
+    assert not [widget.key for widget in drawn if widget.proto.set_value and not widget.proto.disabled]
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ def _routers(model: str) -> str:
     if not current or (current not in options and current in shipped_routers()):  # of a model chosen before
         st.session_state["routers"] = current = options[0]
     if model == "default":
-        st.session_state[_FORM] = {name: form for form, name in _FORM_OF.items()}.get(current)
+        state.hold(_FORM, {name: form for form, name in _FORM_OF.items()}.get(current))
         st.segmented_control(
             "Form",
             list(_FORM_OF),

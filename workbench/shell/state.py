@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from workbench.shell import handover
 from workbench.widgets.markup import plain
@@ -20,7 +21,7 @@ _VERSION_KEY = "v"
 _RESTORED = "_restored_from_url"
 ORIGIN = "_origin_of_settings"
 """Key of where settings came from that the user has not seen yet: "link" or "session file", see `asking`."""
-_PUBLISHED, _READ = "_published", "_read_from_url"
+_PUBLISHED, _READ, _PAGE = "_published", "_read_from_url", "_page_of_the_last_run"
 _FROM_LINK = "_asked_for_by_link"
 OWN = "_values_of_the_routers"
 """Key of the values that `follow` saw last."""
@@ -120,13 +121,16 @@ def restore() -> None:
 
     Anything unreadable falls back to the default, with a message. A page calls this before it draws a widget.
     """
-    started = _RESTORED in st.session_state
-    if started and not _went_elsewhere():
-        for name in (*SETTINGS, "paste"):  # written anew, or a page that draws a widget first resets it to its minimum
-            if name in st.session_state:
-                st.session_state[name] = st.session_state[name]
+    started, (new_page, pressed) = _RESTORED in st.session_state, _arrival()
+    if started and not ((new_page or pressed) and _went_elsewhere()):
+        if new_page:  # written anew, or a page that draws a widget first resets it to its minimum
+            for name in (*SETTINGS, "paste"):
+                if name in st.session_state:
+                    st.session_state[name] = st.session_state[name]
         return
     st.session_state[_RESTORED], st.session_state[_READ] = True, st.query_params.to_dict()
+    if _PUBLISHED in st.session_state:  # else `publish` writes anew what Back has brought, and Forward is lost
+        st.session_state[_PUBLISHED] = st.query_params.to_dict()
     st.session_state[ORIGIN] = "link"
     readable = st.query_params.get(_VERSION_KEY, VERSION) == VERSION
     partial = started and "model" not in st.query_params  # a link inside the app: what it does not name stays
@@ -147,11 +151,23 @@ def restore() -> None:
         handover.take(st.query_params.to_dict())
 
 
+def _arrival() -> tuple[bool, bool]:
+    """Whether this run is the first of its page, and whether Back or Forward asked for it.
+
+    Only Streamlit's context tells. Its field for Back and Forward has no public name; a version without it counts as
+    if they had been pressed.
+    """
+    context = get_script_run_ctx()
+    page = None if context is None else context.page_script_hash
+    before, st.session_state[_PAGE] = st.session_state.get(_PAGE), page
+    return page != before, getattr(context, "is_history_navigation", True)
+
+
 def _went_elsewhere() -> bool:
     """Whether the browser shows another URL than the published one, and no setting has changed since.
 
-    Then Back, Forward or a link was pressed. After a change of a widget the settings differ from the published ones;
-    the URL may then lag behind, and means nothing. A new page begins without settings in its URL.
+    Of a run that Back, Forward or a link asked for. In any other the URL may lag behind, and means nothing. A new page
+    begins without settings in its URL.
     """
     published, here = st.session_state.get(_PUBLISHED), st.query_params.to_dict()
     if _VERSION_KEY not in here:
@@ -167,9 +183,12 @@ def is_link() -> bool:
 
 
 def publish() -> None:
-    """Write the settings of this session into the URL."""
+    """Write the settings of this session into the URL.
+
+    Also where the URL of this run has them but the last ones were others, which the browser may show by now.
+    """
     link = chosen()
-    if st.query_params.to_dict() != link:
+    if not st.query_params.to_dict() == link == st.session_state.get(_PUBLISHED, link):
         st.query_params.from_dict(link)
     st.session_state[_PUBLISHED] = link
 
@@ -235,3 +254,17 @@ def choose(name: str, options: Sequence[Any]) -> None:
     if st.session_state.get(name) not in options:
         st.session_state[name] = options[0]
         refuse(name, options[0])
+
+
+def hold(key: str, value: Any) -> None:
+    """Give a widget a value before it is drawn; one that has it is left alone.
+
+    Streamlit tells the browser of every value that is written. Where that comes after the user's next click, it undoes
+    the click in the browser, and nowhere else.
+
+    Args:
+        key: of the widget.
+        value: that it shall have.
+    """
+    if key not in st.session_state or st.session_state[key] != value:
+        st.session_state[key] = value
