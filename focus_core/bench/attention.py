@@ -33,6 +33,8 @@ SCHEMA = "focus-bench/1"
 CHECKED_QUERIES = 64
 SAMPLE = 2048  # tokens, to find groups of a wanted share
 STEEPEST = 40.0
+_OLDER = {"router": "layer", "beside_load": False, "directions": 0}
+"""Settings that earlier records lack."""
 _LISTS = ("sizes", "routings", "dtypes", "backends", "shares")
 HEADS = {"small": (9, 3, 64), "gpt2": (12, 12, 64), "llama": (32, 8, 128)}
 """Query heads, key/value heads and head size by name: SmolLM2-135M, GPT-2 124M, Llama 3 8B or Mistral 7B."""
@@ -74,6 +76,7 @@ class BenchSettings:
         device: "cpu" or "cuda".
         seed: of tensors and routing.
         beside_load: measure every point once more while another process is busy.
+        directions: r, in which narrow groups tell the spread of keys apart.
     """
 
     sizes: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384, 32768)
@@ -93,6 +96,7 @@ class BenchSettings:
     device: str = "cpu"
     seed: int = 0
     beside_load: bool = False
+    directions: int = 0
 
     def __post_init__(self) -> None:
         for name in ("sizes", "heads", "kv_heads", "head_dim", "repetitions", "route_dim"):
@@ -101,6 +105,17 @@ class BenchSettings:
                 raise FocusError(f"{name} is {values}: give numbers of at least 1.")
         if not all(0 <= share <= 1 for share in self.shares or ()):
             raise FocusError(f"The shares are {', '.join(map(str, self.shares or ()))}: give numbers from 0 to 1.")
+        self._check_routings()
+        for dtype in self.dtypes:
+            if dtype not in DTYPES:
+                raise FocusError(f"dtype is {dtype!r}: choose one of {', '.join(DTYPES)}.")
+        for backend in self.backends:
+            if backend != "auto" and backend not in BACKENDS:
+                raise FocusError(f"backend is {backend!r}: choose auto or one of {', '.join(BACKENDS)}.")
+        if self.device.split(":")[0] == "cuda" and not torch.cuda.is_available():
+            raise FocusError("device is 'cuda' and this machine has no CUDA device: choose cpu.")
+
+    def _check_routings(self) -> None:
         if self.router in ROUTERS and ROUTERS[self.router].from_keys and self.routings and not self.shares:
             raise FocusError("Narrow groups read a share of the pairs: give one with --share, such as 0.15.")
         for num_groups, top_k in self.routings:
@@ -113,14 +128,10 @@ class BenchSettings:
             raise FocusError(
                 f"{len(self.shares)} shares for {len(self.routings)} routings: give one for each, or none."
             )
-        for dtype in self.dtypes:
-            if dtype not in DTYPES:
-                raise FocusError(f"dtype is {dtype!r}: choose one of {', '.join(DTYPES)}.")
-        for backend in self.backends:
-            if backend != "auto" and backend not in BACKENDS:
-                raise FocusError(f"backend is {backend!r}: choose auto or one of {', '.join(BACKENDS)}.")
-        if self.device.split(":")[0] == "cuda" and not torch.cuda.is_available():
-            raise FocusError("device is 'cuda' and this machine has no CUDA device: choose cpu.")
+        if self.directions and (self.router != "narrow" or self.directions > self.head_dim):
+            raise FocusError(
+                f"directions is {self.directions}: only narrow groups have them, and at most head_dim, {self.head_dim}."
+            )
 
     def config(self, num_groups: int, top_k: int) -> FocusConfig:
         """The settings of one routing.
@@ -188,7 +199,7 @@ def run_bench(
     path, device = Path(out), settings.device
     wanted = list(settings.points())
     report = {"schema": SCHEMA, "settings": asdict(settings)}
-    record = resume_record(path, report, free=_LISTS, older={"router": "layer", "beside_load": False}, device=device)
+    record = resume_record(path, report, free=_LISTS, older=_OLDER, device=device)
     measured = {_identity(point) for point in record["points"]}
     for done, point in enumerate(wanted):
         if _identity(point) not in measured:
@@ -222,7 +233,7 @@ def measure_point(
         # It needs Numba, and the other points need PyTorch alone.
         from focus_core.bench.narrow import measure_narrow, narrow_config
 
-        config = narrow_config(num_groups, share or 0.0, settings.window, settings.sink_tokens)
+        config = narrow_config(num_groups, share or 0.0, settings.window, settings.sink_tokens, settings.directions)
         with torch.no_grad():
             tensors = _tensors(settings, tokens, DTYPES[dtype])
             try:

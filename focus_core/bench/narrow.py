@@ -15,6 +15,7 @@ from focus_core.routing.config import FocusConfig
 from focus_core.routing.grouping import groups_of_keys
 from focus_core.routing.layer import reading_of
 from focus_core.routing.narrow.attention import NarrowOutput, narrow_attention, narrow_pairs
+from focus_core.routing.narrow.directions import Directions
 from focus_core.routing.narrow.reading import Reading
 
 CHUNK, PAGE_SIZE = 16, 16
@@ -24,7 +25,7 @@ HALVINGS = 13
 """Steps to a threshold, to 0.004 of its log."""
 
 
-def narrow_config(num_groups: int, share: float, window: int, sink_tokens: int) -> FocusConfig:
+def narrow_config(num_groups: int, share: float, window: int, sink_tokens: int, directions: int = 0) -> FocusConfig:
     """The settings of `focus fit` with another number of groups, share and window."""
     return FocusConfig(
         router="narrow",
@@ -37,6 +38,7 @@ def narrow_config(num_groups: int, share: float, window: int, sink_tokens: int) 
         read_share=share,
         count_weight=1.0,
         count_spread=True,
+        spread_directions=directions,
         page_size=PAGE_SIZE,
     )
 
@@ -55,7 +57,7 @@ def measure_narrow(
     """Time narrow groups against full attention; the choice of pages is part of attention here.
 
     Centroids are keys of the text, so groups are uneven as those of a text are. All heads have one threshold, with
-    which they read the share of the settings.
+    which they read the share of the settings. Directions of spread are random, where the settings have some.
 
     Args:
         query: (1, H, T, D).
@@ -80,12 +82,19 @@ def measure_narrow(
     router = config.new_router(head_dim, kv_heads, generator, query.shape[1]).to(device)
     router.centroids.data.copy_(key[0, :, :: max(1, tokens // config.num_groups)][:, : config.num_groups])
 
+    directions = None
+    if config.spread_directions:
+        drawn = torch.randn(kv_heads, head_dim, config.spread_directions, generator=generator)
+        directions = Directions(torch.linalg.qr(drawn).Q.to(device))
+
     def groups() -> Tensor:
         return groups_of_keys(router, key, None, config)
 
     def reading(threshold: float) -> Reading:
         same = (threshold,) * query.shape[1]
-        return reading_of(config, config.top_k, config.read_share, thresholds=same, spread=weights)
+        return reading_of(
+            config, config.top_k, config.read_share, thresholds=same, spread=weights, directions=directions
+        )
 
     def sparse(
         parts: tuple[Tensor, Tensor, Tensor] = (query, key, value), stop: int | None = None, by: str = backend

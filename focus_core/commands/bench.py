@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from focus_core.commands.bench_cache import cache
 from focus_core.commands.options import (
     MAX_COUNT,
+    MAX_DIRECTIONS,
     MAX_GROUPS,
     MAX_SEED,
     MAX_TOKENS,
@@ -108,6 +109,10 @@ def attention(
     beside_load: Annotated[
         bool, typer.Option("--beside-load", help="Time every point once more while another process is busy.")
     ] = False,
+    directions: Annotated[
+        int,
+        typer.Option(min=0, max=MAX_DIRECTIONS, help="Directions of spread, as in focus fit; with --router narrow."),
+    ] = 0,
     json_output: JsonOption = False,
 ) -> None:
     """Time one attention call, sparse against full.
@@ -146,6 +151,7 @@ def attention(
         device=chosen_device(device),
         seed=seed,
         beside_load=beside_load,
+        directions=directions,
     )
     with terminal_progress() as progress:
         progress(f"Measuring {len(list(settings.points()))} points on {settings.device} into {out}", 0.0)

@@ -9,6 +9,7 @@ import typer
 
 from focus_core.commands.options import (
     MAX_COUNT,
+    MAX_DIRECTIONS,
     MAX_GROUPS,
     MAX_SEED,
     MAX_TOKENS,
@@ -18,8 +19,6 @@ from focus_core.commands.options import (
     print_json,
     refuse_given,
 )
-
-MAX_DIRECTIONS = 16
 
 
 def fit(

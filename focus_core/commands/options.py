@@ -31,6 +31,8 @@ MAX_COUNT = 10**9
 """Largest number of steps, blocks or repetitions."""
 MAX_GROUPS = 4096
 """Largest K, as in `FocusConfig`."""
+MAX_DIRECTIONS = 16
+"""Most directions of spread, as in `FocusConfig`."""
 
 
 def finite(

@@ -158,12 +158,13 @@ def test_routing_is_timed_with_the_functions_of_routed_models(monkeypatch, route
     assert set(rounds) == {FocusConfig.sinkhorn_rounds}
 
 
-def test_narrow_groups_are_timed_at_a_share(tmp_path):
+@pytest.mark.parametrize("directions", [0, 3])
+def test_narrow_groups_are_timed_at_a_share(tmp_path, directions):
     out = tmp_path / "bench.json"
     small = SMALL | {"sizes": (300,), "routings": ((8, 1),), "router": "narrow"}
     with pytest.raises(FocusError, match="--share"):
         bench.BenchSettings(**small)
-    record = bench.run_bench(bench.BenchSettings(**small, shares=(0.25,)), out)
+    record = bench.run_bench(bench.BenchSettings(**small, shares=(0.25,), directions=directions), out)
     for point in record["points"]:
         share = distant_share(point["kept_share"], 300, 8)
         assert point["share"] == 0.25 and share == pytest.approx(0.25, abs=0.05)

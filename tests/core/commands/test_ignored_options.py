@@ -38,6 +38,7 @@ def texts(tmp_path, monkeypatch):
     ("line", "words"),
     [
         ("bench attention --router narrow --routing 64/2", "narrow groups have no k"),
+        ("bench attention --directions 5", "only narrow groups have them"),
         ("bench baseline quest -m x --query-heads 2", "--query-heads changes nothing here: leave --model out"),
         ("bench baseline quest -m x --head-dim 32", "--head-dim changes nothing here: leave --model out"),
         ("bench baseline performer --share 0.3", "--share changes nothing here"),
