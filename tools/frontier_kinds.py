@@ -28,6 +28,8 @@ CANDIDATES = "frontier-candidates.json"
 """The default beside forms that leave something out, on texts that served to choose it."""
 DIRECTIONS = "frontier-directions.json"
 """The default beside routers with directions of spread, on the same texts."""
+DIRECTIONS_LONG = "frontier-directions-8192.json"
+"""The same at 8,192 tokens."""
 MISSING = "Not measured yet."
 HEADS = "smollm2-135m-k8-heads-lm"
 STALLED = 5
@@ -165,7 +167,9 @@ def duration(record: Record) -> str:
         if (point["seconds"] or 0) > STALLED * median(each["seconds"] or 0 for each in points)
     ]
     waited = f" In it are cells that stalled beside other load: {', '.join(stalled)}." if stalled else ""
-    return f"All cells together took {told}, on {record['made'].get('cores')} cores.{waited} {_prepared(record)}"
+    return (
+        f"All cells together took {told}, on {record['made'].get('cores')} cores.{waited} {_prepared(record)}".rstrip()
+    )
 
 
 def _prepared(record: Record) -> str:
@@ -173,6 +177,8 @@ def _prepared(record: Record) -> str:
     tuned = [each.get("seconds") for each in record.get("tuning", [])]
     learned = [each.get("seconds") for each in record.get("learned", {}).values()]
     what = f"Tuning of baselines{' and training of learned ones' * bool(learned)}"
+    if not (tuned or learned):
+        return ""
     if None in (*tuned, *learned):
         return f"{what} {'are' if learned else 'is'} not counted."
     minutes = (sum(tuned) + max(learned, default=0)) / 60  # learned baselines are trained together

@@ -61,7 +61,8 @@ def fit(
         typer.Option(
             min=0,
             max=MAX_DIRECTIONS,
-            help="Directions in which the spread of the keys of a page is told apart; 0 counts it as alike in all.",
+            help="Directions in which the spread of the keys of a page is told apart; 0 counts it as alike in all. "
+            "With 5 the default model is closer at 2,048 tokens, and farther at 8,192.",
         ),
     ] = 0,
     window: Annotated[int, typer.Option("--window", "-w", min=0, max=MAX_TOKENS, help="Local window, w.")] = 128,

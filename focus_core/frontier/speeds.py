@@ -305,8 +305,10 @@ def _of_routers(record: dict[str, Any]) -> list[Measured]:
     for point in record["points"]:
         if point["dtype"] == "float32" and "failure" not in point:
             router = settings.get("router", "layer")
+            if settings.get("directions"):
+                router = f"{router} with {settings['directions']} directions"
             # Narrow groups have a share and no k.
-            kind = router, point["num_groups"], None if router == "narrow" else point["top_k"]
+            kind = router, point["num_groups"], None if router.startswith("narrow") else point["top_k"]
             share = distant_share(point["kept_share"], point["tokens"], settings["window"])
             points.append(Measured(kind, point["tokens"], share, point["speedup"], with_choice(point)))
     return points

@@ -17,6 +17,7 @@ from focus_core.frontier.kinds.means import (
 )
 from focus_core.frontier.speeds import Speed, Speeds
 from focus_core.frontier.texts import one_document
+from focus_core.shipped import shipped_routers
 
 COLUMNS = (
     "method",
@@ -39,14 +40,20 @@ UNEQUAL = 0.02
 
 
 def timed(row: MeanRow, speeds: Speeds) -> Speed:
-    """The speed-ups of a row that were measured at its own length and near its share."""
+    """The speed-ups of a row that were measured at its own length and near its share.
+
+    One call of narrow groups was measured with the pages of those that ship. Others may have other pages, or directions
+    of spread, and have no speed of a call.
+    """
     point = next(iter(row.points.values()))
     if row.kind == "untouched":
         return Speed(1.0, 1.0, 1.0)
     if row.kind != "routers":
         return speeds.at(point["method"], row.length, row.kept_share, setting=point.get("setting"))
     kind = point["router"], point["num_groups"], point["top_k"]
-    return speeds.at(kind, row.length, row.kept_share, routers=point["method"])
+    found = speeds.at(kind, row.length, row.kept_share, routers=point["method"])
+    measured = point["router"] != "narrow" or point["method"] in shipped_routers()
+    return found if measured else Speed(model=found.model)
 
 
 def cells(row: MeanRow, speeds: Speeds) -> tuple[str, ...]:

@@ -132,3 +132,17 @@ def test_a_row_shows_retention_before_perplexity_and_speed_of_its_own_length_alo
     assert ours[1] == "18.0%" and ours[2].startswith("0.0") and ours[3] == "0.0500" and ours[5] == "90.0%"
     assert ours[6].startswith("+5.1%") and ours[7:] == ("15%", "3.00x", "2.00x", "1.50x")
     assert sparq[7:] == ("", "", "", "")
+
+
+def test_a_call_of_narrow_groups_was_measured_with_those_that_ship_alone():
+    made = record({"mine": 0.05})
+    for point in made["points"]:
+        if point["kind"] == "routers":
+            point |= {"router": "narrow", "num_groups": 64, "top_k": None}
+    kind = ("narrow", 64, None)
+    speeds = Speeds((Measured(kind, 64, 0.18, 3.0, 2.0),), (ModelSpeed(kind, "mine", 64, 0.18, 1.5),))
+    (own,) = (row for row in mean_rows(made, 64) if row.kind == "routers")
+    assert cells(own, speeds)[8:] == ("", "", "1.50x")
+    for point in own.points.values():
+        point["method"] = "smollm2-135m-narrow64"
+    assert cells(own, speeds)[8:] == ("3.00x", "2.00x", "")
