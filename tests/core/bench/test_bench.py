@@ -172,10 +172,12 @@ def test_narrow_groups_are_timed_at_a_share(tmp_path, directions):
         taken = point["sparse_s"]["median"] + point["select_s"]
         assert point["speedup_with_choice"] == pytest.approx(point["full_s"]["median"] / taken)
     speeds = read_speeds([out])
-    found = speeds.at(("narrow", 8, None), 300, 0.25)
+    router = f"narrow with {directions} directions" if directions else "narrow"
+    found = speeds.at((router, 8, None), 300, 0.25)
     single = next(point for point in record["points"] if point["dtype"] == "float32")
     assert found.with_choice == pytest.approx(single["speedup_with_choice"])
-    assert speeds.at(("narrow", 8, None), 300, 0.9).attention is None
+    assert speeds.at((router, 8, None), 300, 0.9).attention is None
+    assert (speeds.at(("narrow", 8, None), 300, 0.25).attention is None) == (directions > 0)
 
 
 @pytest.mark.parametrize("router", ["layer", "narrow"])
