@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from focus_core.bench.attention import HEADS, PRESETS, BenchSettings
+from focus_core.bench.settings import HEADS, PRESETS, BenchSettings
 from workbench.charts.theme import is_dark
 from workbench.runs import jobs
 from workbench.runs.jobs import Job

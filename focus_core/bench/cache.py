@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from focus_core.bench.attention import DTYPES
 from focus_core.bench.memory import held_bytes
 from focus_core.bench.reading import positions, text_ids
+from focus_core.bench.settings import DTYPES
 from focus_core.bench.timing import timed
 from focus_core.errors import FocusError
 from focus_core.evaluation.compare import mean_difference

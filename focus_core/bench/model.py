@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
 
-from focus_core.bench.attention import DTYPES
 from focus_core.bench.crossover import crossover
 from focus_core.bench.kept import keys_kept, pairs_kept
 from focus_core.bench.memory import held_bytes, working_bytes
 from focus_core.bench.reading import positions, text_ids
+from focus_core.bench.settings import DTYPES
 from focus_core.bench.timing import timed
 from focus_core.bench.window import window_kept, window_of_share, window_rule
 from focus_core.errors import FocusError

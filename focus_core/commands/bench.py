@@ -126,7 +126,8 @@ def attention(
     focus bench attention --preset published --heads gpt2 --out gpt2.json
     focus bench attention --preset published --heads llama --out llama.json
     """
-    from focus_core.bench.attention import HEADS, PRESETS, BenchSettings, run_bench
+    from focus_core.bench.attention import run_bench
+    from focus_core.bench.settings import HEADS, PRESETS, BenchSettings
     from focus_core.commands.tables.bench import bench_table
     from focus_core.progress import terminal_progress
 

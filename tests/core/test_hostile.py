@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 
 from focus_core import FocusConfig, cli, retrofit
 from focus_core.analysis.linguistics.conllu import read_conllu
-from focus_core.bench.attention import BenchSettings, run_bench
+from focus_core.bench.attention import run_bench
+from focus_core.bench.settings import BenchSettings
 from focus_core.errors import FocusError
 from focus_core.evaluation.plan import _earlier
 from focus_core.frontier.kinds.record import resumed

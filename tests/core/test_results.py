@@ -10,7 +10,8 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from focus_core.bench.attention import SCHEMA, BenchSettings, run_bench
+from focus_core.bench.attention import SCHEMA, run_bench
+from focus_core.bench.settings import BenchSettings
 from focus_core.errors import FocusError
 from focus_core.resources import data_dir
 from focus_core.results import (
@@ -171,7 +172,8 @@ def test_attention_is_measured_with_torch_alone(tmp_path):
         "            raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Refuse())\n"
         "import focus_core.attention\n"
-        "from focus_core.bench.attention import BenchSettings, run_bench\n"
+        "from focus_core.bench.attention import run_bench\n"
+        "from focus_core.bench.settings import BenchSettings\n"
         "small = dict(sizes=(32,), routings=((4, 2),), dtypes=('float32',), repetitions=1)\n"
         "for router in ('layer', 'head'):\n"
         "    run_bench(BenchSettings(**small, router=router), f'{sys.argv[1]}/{router}.json')\n"

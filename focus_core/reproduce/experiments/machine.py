@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from focus_core.bench.attention import BenchSettings, run_bench
+from focus_core.bench.attention import run_bench
+from focus_core.bench.settings import BenchSettings
 from focus_core.errors import FocusError
 from focus_core.reproduce.context import Context
 from focus_core.reproduce.runner import CELLS

@@ -14,8 +14,9 @@ from opening import open_page
 from streamlit.testing.v1 import AppTest
 
 from focus_core import FocusConfig, retrofit
-from focus_core.bench.attention import BenchSettings, run_bench
+from focus_core.bench.attention import run_bench
 from focus_core.bench.model import ModelBenchSettings, run_model_bench
+from focus_core.bench.settings import BenchSettings
 from focus_core.errors import FocusError
 from focus_core.resources import data_dir
 from focus_core.results import stamp
