@@ -53,6 +53,13 @@ def fit(
     one_threshold: Annotated[
         bool, typer.Option("--one-threshold", help="The same threshold for every head; else each its own.")
     ] = False,
+    recall: Annotated[
+        bool,
+        typer.Option(
+            "--recall",
+            help="Heads that look for one earlier token read everything, for a fifth of the share at most.",
+        ),
+    ] = False,
     no_spread: Annotated[
         bool, typer.Option("--no-spread", help="Summaries do not count how far the keys of a page are spread.")
     ] = False,
@@ -102,11 +109,13 @@ def fit(
         "sink_tokens": sinks, "by_error": not one_share, "count_spread": not no_spread, "spread_directions": directions,
     }  # fmt: skip
     if one_share:
-        refuse_given(context, ["one_threshold"], "leave --one-share out")
+        refuse_given(context, ["one_threshold", "recall"], "leave --one-share out")
+    if one_threshold:
+        refuse_given(context, ["recall"], "leave --one-threshold out")
     if one_share and no_spread:
         refuse_given(context, ["directions"], "leave --one-share or --no-spread out")
     with terminal_progress() as progress:
-        how = {"config": narrow_config(**settings), "tokens": tokens, "one_threshold": one_threshold}
+        how = {"config": narrow_config(**settings), "tokens": tokens, "one_threshold": one_threshold, "recall": recall}
         if page is None and not one_share and not one_threshold:
             how["page_sizes"] = PAGE_SIZES
         record = fit_routers(data, out, model=model, **how, seed=seed, progress=progress)

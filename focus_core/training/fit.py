@@ -56,6 +56,7 @@ def fit_routers(
     config: FocusConfig | None = None,
     tokens: int = 24576,
     one_threshold: bool = False,
+    recall: bool = False,
     page_sizes: Sequence[int] = (),
     seed: int = 0,
     progress: Progress = silent,
@@ -73,6 +74,7 @@ def fit_routers(
         config: settings with router="narrow"; `narrow_config` when None. `shares_at` is what the texts allow.
         tokens: in the sample, about.
         one_threshold: see `fit_narrow`.
+        recall: see `fit_narrow`.
         page_sizes: see `fit_narrow`; only with `by_error`, and without `one_threshold`.
         seed: of k-means.
         progress: told the share done.
@@ -80,7 +82,8 @@ def fit_routers(
     Returns:
         The record, as in `training.json`: ``schema``, ``made``, ``model``, ``settings``, ``data``, and with `by_error`
         ``expected``: for each page size that was tried, the last one kept, ``page_size`` and ``kl``, pairs of a mean
-        share and the KL that `plan_thresholds` returns for it.
+        share and the KL that `plan_thresholds` returns for it. With `recall` also ``recall``: of every layer that reads
+        pages, ``layer`` and ``attention``, what `recall_scores` returns for its query heads.
 
     Raises:
         FocusError: a text is shorter than a block, or settings that cannot be used.
@@ -98,6 +101,7 @@ def fit_routers(
     places = places_of([each.shape[1] for each in need], config.window) if config.by_error else ()
     config = config.replace(shares_at=places)
     how: dict[str, Any] = {"one_threshold": True} if one_threshold else {}
+    how |= {"recall": True} if recall else {}
     how |= {"page_sizes": page_sizes} if page_sizes else {}
     report = {
         "schema": SCHEMA,
@@ -112,7 +116,11 @@ def fit_routers(
     def note(page_size: int | None, kl: dict[float, float]) -> None:
         expected.append({"page_size": page_size, "kl": [list(each) for each in sorted(kl.items())]})
 
-    how |= {"on_expected": note, "seed": seed, "progress": progress}
+    def note_recall(scores: dict[int, np.ndarray]) -> None:
+        found = [{"layer": layer, "attention": own.round(4).tolist()} for layer, own in scores.items()]
+        report.update({"recall": found} if found else {})
+
+    how |= {"on_expected": note, "on_recall": note_recall, "seed": seed, "progress": progress}
     with unfinished(model_key(loaded.model, blocks=blocks, need=need, settings=report["settings"])) as folder:
         focus = fit_narrow(loaded.model, blocks, config, need=need, folder=folder, **how)
     if expected:

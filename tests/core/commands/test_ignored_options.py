@@ -43,6 +43,8 @@ def texts(tmp_path, monkeypatch):
         ("bench baseline quest -m x --head-dim 32", "--head-dim changes nothing here: leave --model out"),
         ("bench baseline performer --share 0.3", "--share changes nothing here"),
         ("fit -d t.txt --one-share --one-threshold", "--one-threshold changes nothing here: leave --one-share out"),
+        ("fit -d t.txt --one-share --recall", "--recall changes nothing here: leave --one-share out"),
+        ("fit -d t.txt --one-threshold --recall", "--recall changes nothing here: leave --one-threshold out"),
         ("fit -d t.txt --one-share --no-spread --directions 5", "--directions changes nothing here: leave"),
         ("fetch -m x --verify", "--verify changes nothing here"),
         ("frontier -d t.txt --train t.txt -o f.json --learned-tokens 9", "--learned-tokens changes nothing here"),

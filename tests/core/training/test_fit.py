@@ -71,6 +71,20 @@ def test_heads_are_measured_where_it_is_wanted(tiny_llama, tmp_path, by_error, b
         assert "expected" not in record
 
 
+def test_a_record_names_the_heads_that_recall(tiny_llama, tmp_path):
+    path = tmp_path / "my-text.txt"
+    path.write_text(TEXT)
+    config = narrow_config(num_groups=8, window=16, page_size=4, chunk=8)
+    record = fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048, recall=True)
+    assert record["settings"]["recall"] is True
+    heads = tiny_llama.model.config.num_attention_heads
+    assert [each["layer"] for each in record["recall"]] == list(range(tiny_llama.model.config.num_hidden_layers))
+    assert all(len(each["attention"]) == heads for each in record["recall"])
+    assert all(0 <= weight <= 1 for each in record["recall"] for weight in each["attention"])
+    with pytest.raises(FocusError, match="another run"):
+        fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048)
+
+
 def test_need_is_measured_at_every_length_that_model_and_texts_have(tiny_llama, tmp_path, monkeypatch):
     monkeypatch.setattr("focus_core.training.fit.NEED_LENGTHS", (128, 400))
     (tmp_path / "long.txt").write_text(TEXT)

@@ -31,9 +31,10 @@ from focus_core.routing.narrow.fitting.changes import (
 )
 from focus_core.routing.narrow.fitting.passes import FRESH, Kept, measured_calls, reading_layers
 from focus_core.routing.narrow.fitting.plan import Plan, plan_levels
+from focus_core.routing.narrow.fitting.recall import read_all
 from focus_core.routing.narrow.reading import log_errors
 from focus_core.routing.narrow.reads import CHUNKS_AT_ONCE, blocks_read, near_logsumexp
-from focus_core.routing.routers.narrow import EVERYTHING, MEANS, NOTHING
+from focus_core.routing.routers.narrow import ALL, EVERYTHING, MEANS, NOTHING
 from focus_core.routing.rules import AttentionCall
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def plan_thresholds(
     blocks: np.ndarray,
     by_layer: Mapping[int, float] | None,
     *,
+    recall: Mapping[int, np.ndarray] | None = None,
     kept: Kept = FRESH,
     progress: Progress = silent,
 ) -> dict[float, float]:
@@ -81,6 +83,7 @@ def plan_thresholds(
         focus: narrow routers with `by_error`, their groups fitted.
         blocks: (N, T) int64 token ids of broad text, longer than the window. They decide how heads differ.
         by_layer: what `layer_weights` returns. None for one threshold for all heads: nothing is measured but pairs.
+        recall: what `recall_scores` returns; heads that recall then read everything (`read_all`). Only with `by_layer`.
         kept: what this fit measured before.
         progress: told the share done.
     """
@@ -94,7 +97,7 @@ def plan_thresholds(
         for thresholds in stored:
             thresholds.copy_(torch.from_numpy(same)[:, None])
         return {}
-    plan = _planned(focus, blocks, by_layer, kept, progress)
+    plan = _planned(focus, blocks, by_layer, recall or {}, kept, progress)
     for thresholds, own in zip(stored, torch.from_numpy(plan.levels).chunk(len(stored), 1)):
         thresholds.copy_(own)  # everywhere alike, as yet
     return dict(zip(MEANS, (plan.error_sums / blocks.shape[1]).tolist()))
@@ -137,13 +140,29 @@ def _stored(focus: FocusModel) -> list[Any]:
 
 
 def _planned(
-    focus: FocusModel, blocks: np.ndarray, by_layer: Mapping[int, float], kept: Kept, progress: Progress
+    focus: FocusModel,
+    blocks: np.ndarray,
+    by_layer: Mapping[int, float],
+    recall: Mapping[int, np.ndarray],
+    kept: Kept,
+    progress: Progress,
 ) -> Plan:
     """Thresholds of all heads, layer by layer, that make the sum of errors least, for each of the `MEANS`."""
     found = head_costs(focus, blocks, kept=kept, progress=progress)
     errors = np.concatenate([found[layer].errors * by_layer[layer] for layer in sorted(found)])
     pairs = np.concatenate([found[layer].pairs for layer in sorted(found)])
-    return plan_levels(errors, pairs, LEVELS, np.array(MEANS) * pairs[:, -1].sum())
+    budgets = np.array(MEANS) * pairs[:, -1].sum()
+    if not recall:
+        return plan_levels(errors, pairs, LEVELS, budgets)
+    scores = np.stack([recall[layer] for layer in sorted(found)])
+    kv_heads = focus.router(min(found)).num_heads
+    levels, sums = np.full((len(MEANS), len(pairs)), ALL), np.zeros(len(MEANS))
+    for place, (mean, budget) in enumerate(zip(MEANS, budgets)):
+        everything = read_all(scores, kv_heads, mean).flatten()
+        rest = ~everything
+        plan = plan_levels(errors[rest], pairs[rest], LEVELS, [budget - pairs[everything, -1].sum()])
+        levels[place, rest], sums[place] = plan.levels[0], plan.error_sums[0]
+    return Plan(levels, sums)
 
 
 def head_costs(
