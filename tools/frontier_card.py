@@ -270,6 +270,8 @@ def pages() -> Pages:
     cards.fill(made, doc, "directions", frontier_kinds.fresh(directions, frontier_kinds.DIRECTIONS))
     longer = read_if_there(frontier_kinds.DIRECTIONS_LONG)
     cards.fill(made, doc, "longer", frontier_kinds.fresh(longer, frontier_kinds.DIRECTIONS_LONG))
+    recall = read_if_there(frontier_kinds.RECALL)
+    cards.fill(made, doc, "recall", frontier_kinds.fresh(recall, frontier_kinds.RECALL))
     cards.fill(made, doc, "limits", frontier_kinds.limits(several, fresh or several))
     cards.fill(made, ROOT / "docs" / "baselines.md", "grids", frontier_kinds.grids(fresh or several))
     cards.fill(made, doc, "budgets", budgets_table(books))

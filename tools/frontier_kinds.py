@@ -30,6 +30,8 @@ DIRECTIONS = "frontier-directions.json"
 """The default beside routers with directions of spread, on the same texts."""
 DIRECTIONS_LONG = "frontier-directions-8192.json"
 """The same at 8,192 tokens."""
+RECALL = "frontier-recall.json"
+"""The default beside routers whose heads that recall read everything, on the same texts, at both lengths."""
 MISSING = "Not measured yet."
 HEADS = "smollm2-135m-k8-heads-lm"
 STALLED = 5
@@ -144,7 +146,7 @@ def summary(name: str, record: Record) -> str:
 
 def speeds_beside(name: str, record: Record) -> Speeds:
     """Speeds of the methods of a record; none beside candidates, since those of the default are not theirs."""
-    return Speeds() if name in (CANDIDATES, DIRECTIONS) else recorded_speeds(record["model"]["name"])
+    return Speeds() if name in (CANDIDATES, DIRECTIONS, RECALL) else recorded_speeds(record["model"]["name"])
 
 
 def fresh(record: Record | None, name: str = FRESH) -> str:

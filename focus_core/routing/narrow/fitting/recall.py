@@ -7,6 +7,7 @@ arXiv 2404.15574), and they can read everything (Xiao et al., "DuoAttention", ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from focus_core.routing.narrow.fitting.passes import FRESH, Kept, measured_calls
 from focus_core.routing.rules import AttentionCall
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
 
 EXCERPT = 4
 """Tokens that return together. The first of them says nothing yet, and what follows the last one does not return."""
@@ -119,23 +120,22 @@ def _attention(call: AttentionCall, full: AttentionOutput, queries: Tensor, sour
 
 
 def read_all(
-    scores: Float[np.ndarray, "L Hq"], kv_heads: int, share: float, part: float = PART
-) -> Float[np.ndarray, "L Hq"]:
-    """Which query heads read everything at a mean share of the pairs, bool.
+    scores: Sequence[Float[np.ndarray, " Hq"]], kv_heads: Sequence[int], share: float, part: float = PART
+) -> Bool[np.ndarray, " heads"]:
+    """Which query heads read everything at a mean share of the pairs, those of one layer after another.
 
     Those of the key/value heads that recall most, as many as take a part of the share: what one query head looks up
     there, the others do, too. A key/value head recalls as much as the query head of it that recalls most.
 
     Args:
-        scores: of the query heads of all layers, see `recall_scores`.
-        kv_heads: of a layer.
+        scores: of the query heads of each layer, see `recall_scores`.
+        kv_heads: of each layer.
         share: 0 to 1.
         part: of the share, 0 to 1.
     """
-    heads = scores.reshape(len(scores), kv_heads, -1)
-    best = heads.max(-1).flatten()
-    most = int(part * share * best.size)
+    heads = [own.reshape(count, -1) for own, count in zip(scores, kv_heads)]
+    best = np.concatenate([own.max(1) for own in heads])
     chosen = np.zeros(best.size, dtype=bool)
-    chosen[np.argsort(-best, kind="stable")[:most]] = True
+    chosen[np.argsort(-best, kind="stable")[: int(part * share * best.size)]] = True
     chosen &= best >= LEAST
-    return np.repeat(chosen.reshape(len(scores), kv_heads), heads.shape[-1], 1)
+    return np.repeat(chosen, np.concatenate([np.full(len(own), own.shape[1]) for own in heads]))

@@ -154,11 +154,10 @@ def _planned(
     budgets = np.array(MEANS) * pairs[:, -1].sum()
     if not recall:
         return plan_levels(errors, pairs, LEVELS, budgets)
-    scores = np.stack([recall[layer] for layer in sorted(found)])
-    kv_heads = focus.router(min(found)).num_heads
+    scores, kv_heads = zip(*((recall[layer], focus.router(layer).num_heads) for layer in sorted(found)))
     levels, sums = np.full((len(MEANS), len(pairs)), ALL), np.zeros(len(MEANS))
     for place, (mean, budget) in enumerate(zip(MEANS, budgets)):
-        everything = read_all(scores, kv_heads, mean).flatten()
+        everything = read_all(scores, kv_heads, mean)
         rest = ~everything
         plan = plan_levels(errors[rest], pairs[rest], LEVELS, [budget - pairs[everything, -1].sum()])
         levels[place, rest], sums[place] = plan.levels[0], plan.error_sums[0]
