@@ -19,6 +19,8 @@ from focus_core.evaluation.compare import MIN_BLOCKS
 TOOL = "benchmark_card.py"
 RECORD = "benchmarks-smollm2-135m-k8.json"
 RETRIEVAL = "retrieval-smollm2-135m-narrow64.json"
+RECALL = ("retrieval-recall.json", "retrieval-seed-1.json", "retrieval-recall-seed-1.json")
+"""The default and routers of `focus fit --recall`, with the questions of two seeds."""
 ROUTINGS = {"off": "untouched", "soft": "soft gate", "hard-k1": "hard, k = 1", "hard-k2": "hard, k = 2"}
 EXPOSED = 0.1
 """The share of distant pairs from which on routing can matter to an item."""
@@ -193,6 +195,26 @@ def retrieval(record: dict[str, Any]) -> str:
     return f"{table(columns, lines)}\n\n{where(record)} {intervals(rows)}\n\n```bash\n{command}\n```"
 
 
+def recalled(default: dict[str, Any], *records: dict[str, Any]) -> str:
+    """The default beside routers whose heads that recall read everything, on the same lists of pairs."""
+    lines = []
+    for record in (default, *records):
+        rows = [row for row in record["results"] if row["task"].startswith("pairs_")]
+        untouched = {row["task"]: row for row in rows if row["mode"] == "off"}
+        name, seed = Path(record["settings"]["routers_name"]).name, record["settings"]["seed"]
+        for row in rows:
+            if row["mode"] != "off":
+                right = (f"{_right(each)}" for each in (untouched[row["task"]], row))
+                gaps = (gap(row["differences"][metric]) for metric in ("acc", "gold_log_probability"))
+                lines.append((row["task"], f"{seed}", name, f"{row['items_scored']}", *right, *gaps))
+    lines.sort(key=lambda line: (line[1], int(line[0].partition("_")[2])))
+    columns = (
+        "task", "seed", "routers", "items", "right, untouched", "right", "accuracy minus untouched (95%)",
+        "log-likelihood minus untouched (95%)",
+    )  # fmt: skip
+    return f"{table(columns, lines)}\n\n{where(records[0])} {intervals(records[0]['results'])}"
+
+
 def intervals(rows: list[dict[str, Any]]) -> str:
     """The kind of intervals in the record: older ones have percentiles."""
     gaps = [gap for row in rows for gap in row.get("differences", {}).values()]
@@ -240,6 +262,7 @@ def pages() -> Pages:
     cards.fill(made, doc, "answer", answer(rows, read(RETRIEVAL)))
     cards.fill(made, doc, "scores", scores_table(rows))
     cards.fill(made, doc, "retrieval", retrieval(read(RETRIEVAL)))
+    cards.fill(made, doc, "recall", recalled(*map(read, (RETRIEVAL, *RECALL))))
     return made
 
 

@@ -57,7 +57,7 @@ def fit(
         bool,
         typer.Option(
             "--recall",
-            help="Heads that look for one earlier token read everything, for a fifth of the share at most.",
+            help="Heads that look for one earlier token read everything, for a tenth of the share at most.",
         ),
     ] = False,
     no_spread: Annotated[

@@ -30,7 +30,7 @@ ASKED = 96
 """Tokens at the end of a text that return, at most; a quarter of a short text."""
 LEAST = 0.05
 """Mean attention to what is recalled, from which a head recalls."""
-PART = 1 / 5
+PART = 1 / 10
 """Part of the pairs to read that heads which recall may take."""
 
 
