@@ -31,7 +31,7 @@ DIRECTIONS = "frontier-directions.json"
 DIRECTIONS_LONG = "frontier-directions-8192.json"
 """The same at 8,192 tokens."""
 RECALL = "frontier-recall.json"
-"""The default beside routers whose heads that recall read everything, on the same texts, at both lengths."""
+"""The default beside routers whose heads that recall read everything, on the same texts."""
 MISSING = "Not measured yet."
 HEADS = "smollm2-135m-k8-heads-lm"
 STALLED = 5
