@@ -87,7 +87,7 @@ def test_a_head_that_recalls_reads_everything_and_the_others_as_much_less(monkey
     monkeypatch.setattr(thresholds, "read_all", most)
     told = {}
     plain, asked = (
-        fit_narrow(model(), blocks(6), CONFIG, recall=recalls, on_recall=told.update) for recalls in (False, True)
+        fit_narrow(model(), blocks(2), CONFIG, recall=recalls, on_recall=told.update) for recalls in (False, True)
     )
     scores = [told[layer] for layer in (0, 1)]
     before, after = (
@@ -99,7 +99,7 @@ def test_a_head_that_recalls_reads_everything_and_the_others_as_much_less(monkey
     assert (after[~everything] >= before[~everything] - 1e-5).all()
 
     # The share of all heads stays as it was asked for.
-    costs = head_costs(asked, blocks(6))
+    costs = head_costs(asked, blocks(2))
     pairs = np.stack([costs[layer].pairs for layer in (0, 1)])
     for place in range(1, len(MEANS) - 1):
         read = sum(
