@@ -56,22 +56,23 @@ def fit(
     recall: Annotated[
         bool,
         typer.Option(
-            "--recall",
-            help="Heads that look for one earlier token read everything, for a tenth of the share at most.",
+            "--recall/--no-recall",
+            help="Heads that look for one earlier token read everything, for a tenth of the share at most. Never with "
+            "--one-share or --one-threshold.",
         ),
-    ] = False,
+    ] = True,
     no_spread: Annotated[
         bool, typer.Option("--no-spread", help="Summaries do not count how far the keys of a page are spread.")
     ] = False,
     directions: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=0,
             max=MAX_DIRECTIONS,
             help="Directions in which the spread of the keys of a page is told apart; 0 counts it as alike in all. "
-            "With 5 the default model is closer at 2,048 tokens, and farther at 8,192.",
+            "Left out: 5, or 0 with --no-spread.",
         ),
-    ] = 0,
+    ] = None,
     window: Annotated[int, typer.Option("--window", "-w", min=0, max=MAX_TOKENS, help="Local window, w.")] = 128,
     sinks: Annotated[
         int, typer.Option(min=0, max=MAX_TOKENS, help="First tokens that every later token attends to.")
@@ -86,16 +87,18 @@ def fit(
     pass. Queries then read pages of these groups, and a summary stands for
     each page that is not read. Take broad text of several kinds.
 
-    A second pass over one block of each text fits how much the spread of
-    the keys of a page counts in its summary, for every query head. A third
-    one measures what every head loses where it reads the pages whose
-    summaries err by more than several thresholds, and gives each head its
-    own. A backward pass says how much an error of each layer counts. In
-    blocks of 8,192 tokens, and of 16,384 and 32,768 where the model has as
-    many positions, pages are counted, so that longer texts keep the same
-    share of their pairs. The KL to expect is printed; focus eval measures
-    it. Where it is above 0.001, smaller pages are tried. They are closer,
-    and choosing from them takes more time.
+    A second pass over one block of each text finds the directions in which
+    the keys of a page are spread, and another how much this counts in its
+    summary, for every query head. One more measures what every head loses
+    where it reads the pages whose summaries err by more than several
+    thresholds, and gives each head its own. A backward pass says how much
+    an error of each layer counts, and a pass over tokens in random order
+    finds heads that look for one earlier token. In blocks of 8,192 tokens,
+    and of 16,384 and 32,768 where the model has as many positions, pages
+    are counted, so that longer texts keep the same share of their pairs.
+    The KL to expect is printed; focus eval measures it. Where it is above
+    0.001, smaller pages are tried. They are closer, and choosing from them
+    takes more time.
 
     Stop with Ctrl-C and repeat the command to resume.
 
@@ -106,8 +109,10 @@ def fit(
 
     settings = {
         "num_groups": groups, "page_size": page or PAGE_SIZES[0], "read_share": share, "window": window,
-        "sink_tokens": sinks, "by_error": not one_share, "count_spread": not no_spread, "spread_directions": directions,
+        "sink_tokens": sinks, "by_error": not one_share, "count_spread": not no_spread,
     }  # fmt: skip
+    if directions is not None:
+        settings["spread_directions"] = directions
     if one_share:
         refuse_given(context, ["one_threshold", "recall"], "leave --one-share out")
     if one_threshold:
@@ -115,9 +120,9 @@ def fit(
     if one_share and no_spread:
         refuse_given(context, ["directions"], "leave --one-share or --no-spread out")
     with terminal_progress() as progress:
-        how = {"config": narrow_config(**settings), "tokens": tokens, "one_threshold": one_threshold, "recall": recall}
-        if page is None and not one_share and not one_threshold:
-            how["page_sizes"] = PAGE_SIZES
+        how = {"config": narrow_config(**settings), "tokens": tokens, "one_threshold": one_threshold}
+        if not one_share and not one_threshold:
+            how |= {"recall": recall, "page_sizes": PAGE_SIZES if page is None else ()}
         record = fit_routers(data, out, model=model, **how, seed=seed, progress=progress)
     if json_output:
         print_json(record)

@@ -82,7 +82,7 @@ def scale(
     rates = replace(rates, **{name: value for name, value in given.items() if value is not None})
     on, shape = Cluster(rates, size, gpus), find_shape(model)
     lengths = tokens or (8192, 131072, 1048576)
-    config = narrow_config(read_share=share)
+    config = narrow_config(read_share=share, spread_directions=0)
     found = [costs(shape, each, on, config, batch=batch, fit=fit) for each in lengths]
     pays = limits(shape, on, config, lengths, batch=batch)
     if json_output:

@@ -66,7 +66,7 @@ def prefill_rates(shape: ModelShape, config: FocusConfig, lengths: Lengths, repe
 
     Two shares have the same pages, so their difference is the time of the pairs.
     """
-    tokens, config = lengths.long, config.replace(by_error=False, count_spread=False)
+    tokens, config = lengths.long, config.replace(by_error=False, count_spread=False, spread_directions=0)
     query, key, value = _vectors(shape, tokens)
     router = config.new_router(shape.head_dim, shape.kv_heads, torch.Generator().manual_seed(0))
     router.centroids.data.copy_(key[0, :, :: tokens // config.num_groups][:, : config.num_groups])
@@ -99,7 +99,7 @@ def step_rates(shape: ModelShape, config: FocusConfig, lengths: Lengths, repetit
 
     A nearly empty cache tells what a call takes anyway.
     """
-    config = config.replace(by_error=False, count_spread=False)
+    config = config.replace(by_error=False, count_spread=False, spread_directions=0)
     readings = [reading_of(config, config.top_k, share) for share in SHARES]
 
     def caches(length: int) -> list[CachedText]:

@@ -34,17 +34,23 @@ NEED_LENGTHS = (2048, 8192, 16384, 32768)
 Texts of these lengths keep about the share of their pairs that is asked for."""
 PAGE_SIZES = (16, 8)
 """Keys of a page that `focus fit` tries in this order. Small pages cost more to rank and to sum up."""
+DIRECTIONS = 5
+"""Directions in which `focus fit` tells the spread of the keys of a page apart."""
 LONG_TOKENS = 32768
 """Tokens of longer blocks together: each block takes minutes."""
 
 
 def narrow_config(**changes: Any) -> FocusConfig:
-    """The default settings of narrow routers: 64 groups, pages of 16 keys, 15% of the keys beyond the window."""
+    """The default settings of narrow routers: 64 groups, pages of 16 keys, 15% of the keys beyond the window.
+
+    Without `count_spread` there are no directions of spread, unless they are asked for.
+    """
     usual: dict[str, Any] = {
         "router": "narrow", "num_groups": 64, "top_k": 1, "window": 128, "read_share": 0.15, "score": "dot",
         "count_weight": 1.0, "chunk": 16, "by_error": True, "count_spread": True,
     }  # fmt: skip
-    return FocusConfig(**{**usual, **changes})
+    directions = DIRECTIONS if changes.get("count_spread", True) else 0
+    return FocusConfig(**{**usual, "spread_directions": directions, **changes})
 
 
 @claims_folder()
@@ -56,7 +62,7 @@ def fit_routers(
     config: FocusConfig | None = None,
     tokens: int = 24576,
     one_threshold: bool = False,
-    recall: bool = False,
+    recall: bool | None = None,
     page_sizes: Sequence[int] = (),
     seed: int = 0,
     progress: Progress = silent,
@@ -74,7 +80,7 @@ def fit_routers(
         config: settings with router="narrow"; `narrow_config` when None. `shares_at` is what the texts allow.
         tokens: in the sample, about.
         one_threshold: see `fit_narrow`.
-        recall: see `fit_narrow`.
+        recall: see `fit_narrow`; None for True where each head has a threshold of its own.
         page_sizes: see `fit_narrow`; only with `by_error`, and without `one_threshold`.
         seed: of k-means.
         progress: told the share done.
@@ -93,6 +99,8 @@ def fit_routers(
     check_elsewhere(out)
     loaded = model if isinstance(model, LoadedModel) else load_model(model, progress=progress)
     config = narrow_config() if config is None else config
+    if recall is None:
+        recall = config.by_error and not one_threshold
     length = min(LENGTH, positions_of(loaded.model) or LENGTH)
     each = max(1, round(tokens / length / len(files)))
     blocks = np.concatenate([_blocks(loaded, path, length, each) for path in files])

@@ -45,6 +45,7 @@ def texts(tmp_path, monkeypatch):
         ("fit -d t.txt --one-share --one-threshold", "--one-threshold changes nothing here: leave --one-share out"),
         ("fit -d t.txt --one-share --recall", "--recall changes nothing here: leave --one-share out"),
         ("fit -d t.txt --one-threshold --recall", "--recall changes nothing here: leave --one-threshold out"),
+        ("fit -d t.txt --one-share --no-recall", "--recall changes nothing here: leave --one-share out"),
         ("fit -d t.txt --one-share --no-spread --directions 5", "--directions changes nothing here: leave"),
         ("fetch -m x --verify", "--verify changes nothing here"),
         ("frontier -d t.txt --train t.txt -o f.json --learned-tokens 9", "--learned-tokens changes nothing here"),

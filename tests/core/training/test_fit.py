@@ -75,14 +75,15 @@ def test_a_record_names_the_heads_that_recall(tiny_llama, tmp_path):
     path = tmp_path / "my-text.txt"
     path.write_text(TEXT)
     config = narrow_config(num_groups=8, window=16, page_size=4, chunk=8)
-    record = fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048, recall=True)
+    record = fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048)
     assert record["settings"]["recall"] is True
     heads = tiny_llama.model.config.num_attention_heads
     assert [each["layer"] for each in record["recall"]] == list(range(tiny_llama.model.config.num_hidden_layers))
     assert all(len(each["attention"]) == heads for each in record["recall"])
     assert all(0 <= weight <= 1 for each in record["recall"] for weight in each["attention"])
+    fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048, recall=True)  # the same
     with pytest.raises(FocusError, match="another run"):
-        fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048)
+        fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048, recall=False)
 
 
 def test_need_is_measured_at_every_length_that_model_and_texts_have(tiny_llama, tmp_path, monkeypatch):
