@@ -357,10 +357,27 @@ def _fields(value: Any) -> dict[str, Any]:
 
 def _processor() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+        return cpu_name(Path("/proc/cpuinfo").read_text()) or _platform_name()
+    except OSError:
+        return _platform_name()
+
+
+def _platform_name() -> str:
+    return platform.processor() or platform.machine()
+
+
+def cpu_name(cpuinfo: str) -> str:
+    """The CPU of Linux's `/proc/cpuinfo`; empty where it names none.
+
+    Virtual machines often leave the model out of the name, and generations differ by a factor of two here. A name
+    without a number has the family and model beside it.
+    """
+    rows = (line.partition(":") for line in cpuinfo.splitlines())
+    found = {key.strip(): value.strip() for key, _, value in reversed(list(rows))}
+    name, numbers = found.get("model name", ""), ("cpu family", "model")
+    if not name or any(letter.isdigit() for letter in name) or not all(each in found for each in numbers):
+        return name
+    return f"{name}, family {found['cpu family']} model {found['model']}"
 
 
 def peak_memory() -> int | None:

@@ -15,6 +15,7 @@ from focus_core.bench.settings import BenchSettings
 from focus_core.errors import FocusError
 from focus_core.resources import data_dir
 from focus_core.results import (
+    cpu_name,
     describe_machine,
     machine_of,
     made_of,
@@ -65,6 +66,22 @@ def test_every_shipped_record_says_how_it_was_made(path):
         assert machine.items() >= record["machine"].items()
     else:
         assert made_of(record) == record["made"]
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        ("", ""),
+        ("processor\t: 0\nBogoMIPS\t: 50.00\n", ""),
+        ("cpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\n", "AMD EPYC, family 26 model 2"),
+        ("cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC 9654\n", "AMD EPYC 9654"),
+        ("model name\t: AMD EPYC\n", "AMD EPYC"),
+        ("cpu family\t: 6\nmodel\t\t: 1\nmodel name\t: X\n\ncpu family\t: 7\nmodel\t\t: 9\nmodel name\t: Y\n",
+         "X, family 6 model 1"),
+    ],
+)  # fmt: skip
+def test_a_cpu_without_a_number_has_its_family_and_model(cpuinfo, name):
+    assert cpu_name(cpuinfo) == name
 
 
 def test_a_record_without_a_machine_is_refused():
