@@ -79,7 +79,7 @@ def _where(record: Record) -> str:
 
 def on_paper() -> list[dict[str, Any]]:
     """Costs of the three models at the three lengths."""
-    config = narrow_config(read_share=SHARE)
+    config = narrow_config(read_share=SHARE, spread_directions=0)
     return [
         costs(SHAPES[name], tokens, Cluster(SHEETS[SHEET], SIZE, gpus), config)
         for name, gpus in DEVICES.items()
@@ -125,7 +125,7 @@ def training(paper: list[dict[str, Any]]) -> str:
 
 def pays(record: Record | None) -> str:
     """Where narrow groups stop paying, with ideal kernels and with kernels as much slower as here."""
-    config, ideal = narrow_config(read_share=SHARE), SHEETS[SHEET]
+    config, ideal = narrow_config(read_share=SHARE, spread_directions=0), SHEETS[SHEET]
     machines = {"ideal": ideal}
     if record is not None:
         machines["as here"] = ideal.with_kernels_of(Rates.of_record(record))

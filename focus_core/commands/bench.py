@@ -110,9 +110,13 @@ def attention(
         bool, typer.Option("--beside-load", help="Time every point once more while another process is busy.")
     ] = False,
     directions: Annotated[
-        int,
-        typer.Option(min=0, max=MAX_DIRECTIONS, help="Directions of spread, as in focus fit; with --router narrow."),
-    ] = 0,
+        int | None,
+        typer.Option(
+            min=0,
+            max=MAX_DIRECTIONS,
+            help="Directions of spread, as in focus fit; with --router narrow. Left out: 5 there, as focus fit has.",
+        ),
+    ] = None,
     json_output: JsonOption = False,
 ) -> None:
     """Time one attention call, sparse against full.
@@ -130,6 +134,7 @@ def attention(
     from focus_core.bench.settings import HEADS, PRESETS, BenchSettings
     from focus_core.commands.tables.bench import bench_table
     from focus_core.progress import terminal_progress
+    from focus_core.routing.narrow.directions import DIRECTIONS
 
     if preset not in PRESETS:
         raise FocusError(f"preset is {preset!r}: choose one of {', '.join(PRESETS)}.")
@@ -137,6 +142,7 @@ def attention(
     chosen: dict[str, Any] = PRESETS[preset] | {name: tuple(values) for name, values in given.items() if values}
     if router == "narrow":
         chosen = {**chosen, "routings": ((64, 1),), "shares": chosen.get("shares", (0.15,))}
+        directions = DIRECTIONS if directions is None else directions
     if routings:
         chosen["routings"] = tuple(slashed(text, 2, "routing", "8/2") for text in routings)
     query_heads, kv_heads, head_dim = HEADS[heads] if heads in HEADS else slashed(heads, 3, "heads", "9/3/64")
@@ -152,7 +158,7 @@ def attention(
         device=chosen_device(device),
         seed=seed,
         beside_load=beside_load,
-        directions=directions,
+        directions=directions or 0,
     )
     with terminal_progress() as progress:
         progress(f"Measuring {len(list(settings.points()))} points on {settings.device} into {out}", 0.0)

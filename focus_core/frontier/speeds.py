@@ -33,6 +33,7 @@ from focus_core.models.default_model import NAME
 from focus_core.reading import read_json
 from focus_core.resources import data_dir
 from focus_core.results import machine_of, made_of
+from focus_core.routing.narrow.directions import DIRECTIONS
 from focus_core.schema import Check, Wrong, array, maybe, number, table, text, whole
 
 NEAR = 0.04
@@ -305,8 +306,9 @@ def _of_routers(record: dict[str, Any]) -> list[Measured]:
     for point in record["points"]:
         if point["dtype"] == "float32" and "failure" not in point:
             router = settings.get("router", "layer")
-            if settings.get("directions"):
-                router = f"{router} with {settings['directions']} directions"
+            directions = settings.get("directions", 0)
+            if router == "narrow" and directions != DIRECTIONS:  # another form than that of the default
+                router = f"narrow with {directions} directions"
             # Narrow groups have a share and no k.
             kind = router, point["num_groups"], None if router.startswith("narrow") else point["top_k"]
             share = distant_share(point["kept_share"], point["tokens"], settings["window"])

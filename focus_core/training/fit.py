@@ -16,6 +16,7 @@ from focus_core.models.positions import positions_of
 from focus_core.progress import Progress, silent
 from focus_core.results import record_run, text_records
 from focus_core.routing.config import FocusConfig
+from focus_core.routing.narrow.directions import DIRECTIONS
 from focus_core.routing.narrow.fitting.fit import fit_narrow
 from focus_core.routing.narrow.fitting.thresholds import places_of
 from focus_core.routing.portable import model_key
@@ -34,8 +35,6 @@ NEED_LENGTHS = (2048, 8192, 16384, 32768)
 Texts of these lengths keep about the share of their pairs that is asked for."""
 PAGE_SIZES = (16, 8)
 """Keys of a page that `focus fit` tries in this order. Small pages cost more to rank and to sum up."""
-DIRECTIONS = 5
-"""Directions in which `focus fit` tells the spread of the keys of a page apart."""
 LONG_TOKENS = 32768
 """Tokens of longer blocks together: each block takes minutes."""
 

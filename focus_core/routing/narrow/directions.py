@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 
+DIRECTIONS = 5
+"""Directions that `focus fit` finds, and that the default routers have."""
 COUNTED = 8.0
 """Variance of logits above which directions count no more of it: 16 keys have no more in the log of a mean of exp."""
 

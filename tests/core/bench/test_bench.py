@@ -13,6 +13,7 @@ from focus_core.frontier.speeds import distant_share, read_speeds
 from focus_core.results import made_now
 from focus_core.routing import balance
 from focus_core.routing.config import FocusConfig
+from focus_core.routing.narrow.directions import DIRECTIONS
 
 SMALL = dict(sizes=(48, 96), routings=((4, 1), (4, 2)), dtypes=("float32", "bfloat16"), repetitions=2, window=8)
 
@@ -158,7 +159,7 @@ def test_routing_is_timed_with_the_functions_of_routed_models(monkeypatch, route
     assert set(rounds) == {FocusConfig.sinkhorn_rounds}
 
 
-@pytest.mark.parametrize("directions", [0, 3])
+@pytest.mark.parametrize("directions", [0, DIRECTIONS])
 def test_narrow_groups_are_timed_at_a_share(tmp_path, directions):
     out = tmp_path / "bench.json"
     small = SMALL | {"sizes": (300,), "routings": ((8, 1),), "router": "narrow"}
@@ -172,12 +173,12 @@ def test_narrow_groups_are_timed_at_a_share(tmp_path, directions):
         taken = point["sparse_s"]["median"] + point["select_s"]
         assert point["speedup_with_choice"] == pytest.approx(point["full_s"]["median"] / taken)
     speeds = read_speeds([out])
-    router = f"narrow with {directions} directions" if directions else "narrow"
+    router = "narrow" if directions == DIRECTIONS else f"narrow with {directions} directions"
     found = speeds.at((router, 8, None), 300, 0.25)
     single = next(point for point in record["points"] if point["dtype"] == "float32")
     assert found.with_choice == pytest.approx(single["speedup_with_choice"])
     assert speeds.at((router, 8, None), 300, 0.9).attention is None
-    assert (speeds.at(("narrow", 8, None), 300, 0.25).attention is None) == (directions > 0)
+    assert (speeds.at(("narrow", 8, None), 300, 0.25).attention is None) == (directions != DIRECTIONS)
 
 
 @pytest.mark.parametrize("router", ["layer", "narrow"])
