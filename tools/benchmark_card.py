@@ -12,16 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import cards
-from cards import ROOT, Pages, listed, read, table
+from cards import ROOT, Pages, listed, read, read_if_there, table
 
 from focus_core.evaluation.compare import MIN_BLOCKS
 
 TOOL = "benchmark_card.py"
 RECORD = "benchmarks-smollm2-135m-k8.json"
 RETRIEVAL = "retrieval-smollm2-135m-narrow64.json"
-RECALL = ("retrieval-recall.json", "retrieval-seed-1.json", "retrieval-recall-seed-1.json")
-"""The default and routers of `focus fit --recall`, with the questions of two seeds."""
+PARTS = {
+    RETRIEVAL: "the default",
+    "retrieval-neither.json": "neither",
+    "retrieval-seed-1.json": "the default",
+    "retrieval-neither-seed-1.json": "neither",
+}
+"""The default, and routers with neither directions of spread nor heads that recall, with the questions of two seeds."""
 ROUTINGS = {"off": "untouched", "soft": "soft gate", "hard-k1": "hard, k = 1", "hard-k2": "hard, k = 2"}
+METRICS = {"acc": "accuracy", "gold_log_probability": "log-likelihood"}
+"""What retrieval is judged by."""
 EXPOSED = 0.1
 """The share of distant pairs from which on routing can matter to an item."""
 
@@ -100,27 +107,40 @@ def counts(rows: list[dict[str, Any]], exposed: bool) -> dict[str, int]:
 
 def pairs(record: dict[str, Any]) -> str:
     """Retrieval of one of many pairs by the default routers: right answers at every length, and what is significant."""
-    found: dict[int, dict[str, dict[str, Any]]] = {}
-    for row in record["results"]:
-        name, _, tokens = row["task"].partition("_")
-        if name == "pairs":
-            found.setdefault(int(tokens), {})[row["mode"]] = row
-    lengths = sorted(found)
-    items = dict.fromkeys(f"{found[tokens]['off']['items_scored']}" for tokens in lengths)
-    right = [listed([_right(found[tokens][mode]) for tokens in lengths]) for mode in ("hard", "off")]
+    found = _pairs(record)
+    lengths = list(found)
+    items = dict.fromkeys(f"{off['items_scored']}" for off, _ in found.values())
+    right = [listed([_right(found[tokens][mode]) for tokens in lengths]) for mode in (1, 0)]
     return (
         f"Over lists of {_tokens(lengths)} tokens the default answers {right[0]} of {listed(list(items))} questions "
         f"rightly, the untouched model {right[1]}.{_lower(found)}"
     )
 
 
-def _lower(found: dict[int, dict[str, dict[str, Any]]]) -> str:
+def _pairs(record: dict[str, Any]) -> dict[int, tuple[dict[str, Any], dict[str, Any]]]:
+    """The rows of the untouched model and of the routers, by tokens of a list."""
+    found: dict[int, dict[str, dict[str, Any]]] = {}
+    for row in record["results"]:
+        name, _, tokens = row["task"].partition("_")
+        if name == "pairs":
+            found.setdefault(int(tokens), {})[row["mode"]] = row
+    return {tokens: (found[tokens]["off"], found[tokens]["hard"]) for tokens in sorted(found)}
+
+
+def misses(record: dict[str, Any]) -> bool:
+    """Whether the default finds more than one item less than the untouched model somewhere, or significantly less."""
+    for off, hard in _pairs(record).values():
+        fewer = (off["metrics"]["acc"] - hard["metrics"]["acc"]) * off["items_scored"]
+        if fewer > 1.5 or any(cards.direction(hard["differences"][metric]) < 0 for metric in METRICS):
+            return True
+    return False
+
+
+def _lower(found: dict[int, tuple[dict[str, Any], dict[str, Any]]]) -> str:
     """What of the default is significantly worse, and at which lengths; empty for nothing."""
     told: dict[str, list[str]] = {}
-    for metric, what in (("acc", "accuracy"), ("gold_log_probability", "log-likelihood")):
-        where = [
-            tokens for tokens in sorted(found) if cards.direction(found[tokens]["hard"]["differences"][metric]) < 0
-        ]
+    for metric, what in METRICS.items():
+        where = [tokens for tokens, (_, hard) in found.items() if cards.direction(hard["differences"][metric]) < 0]
         if where:
             told.setdefault("" if len(where) == len(found) else f" at {_tokens(where)}", []).append(what)
     if not told:
@@ -195,24 +215,26 @@ def retrieval(record: dict[str, Any]) -> str:
     return f"{table(columns, lines)}\n\n{where(record)} {intervals(rows)}\n\n```bash\n{command}\n```"
 
 
-def recalled(default: dict[str, Any], *records: dict[str, Any]) -> str:
-    """The default beside routers whose heads that recall read everything, on the same lists of pairs."""
-    lines = []
-    for record in (default, *records):
+def parts(records: dict[str, dict[str, Any]]) -> str:
+    """The default and routers that lack parts of it, on the same lists of pairs; records by file name."""
+    lines, made_by = [], {}
+    for file, record in records.items():
         rows = [row for row in record["results"] if row["task"].startswith("pairs_")]
         untouched = {row["task"]: row for row in rows if row["mode"] == "off"}
-        name, seed = Path(record["settings"]["routers_name"]).name, record["settings"]["seed"]
+        name, settings = PARTS[file], record["settings"]
+        made_by[name] = f"{name} is {settings['routers']}"
         for row in rows:
             if row["mode"] != "off":
                 right = (f"{_right(each)}" for each in (untouched[row["task"]], row))
                 gaps = (gap(row["differences"][metric]) for metric in ("acc", "gold_log_probability"))
-                lines.append((row["task"], f"{seed}", name, f"{row['items_scored']}", *right, *gaps))
+                lines.append((row["task"], f"{settings['seed']}", name, f"{row['items_scored']}", *right, *gaps))
     lines.sort(key=lambda line: (line[1], int(line[0].partition("_")[2])))
     columns = (
         "task", "seed", "routers", "items", "right, untouched", "right", "accuracy minus untouched (95%)",
         "log-likelihood minus untouched (95%)",
     )  # fmt: skip
-    return f"{table(columns, lines)}\n\n{where(records[0])} {intervals(records[0]['results'])}"
+    told = ", ".join(made_by.values())
+    return f"{table(columns, lines)}\n\nOf the routers, {told}. {intervals(records[RETRIEVAL]['results'])}"
 
 
 def intervals(rows: list[dict[str, Any]]) -> str:
@@ -262,7 +284,7 @@ def pages() -> Pages:
     cards.fill(made, doc, "answer", answer(rows, read(RETRIEVAL)))
     cards.fill(made, doc, "scores", scores_table(rows))
     cards.fill(made, doc, "retrieval", retrieval(read(RETRIEVAL)))
-    cards.fill(made, doc, "recall", recalled(*map(read, (RETRIEVAL, *RECALL))))
+    cards.fill(made, doc, "parts", parts({file: found for file in PARTS if (found := read_if_there(file)) is not None}))
     return made
 
 

@@ -26,12 +26,8 @@ QWEN = "frontier-qwen.json"
 """Books and code at 8,192 tokens and more, on a model with 32,768 positions."""
 CANDIDATES = "frontier-candidates.json"
 """The default beside forms that leave something out, on texts that served to choose it."""
-DIRECTIONS = "frontier-directions.json"
-"""The default beside routers with directions of spread, on the same texts."""
-DIRECTIONS_LONG = "frontier-directions-8192.json"
-"""The same at 8,192 tokens."""
-RECALL = "frontier-recall.json"
-"""The default beside routers whose heads that recall read everything, on the same texts."""
+PARTS = "frontier-parts.json"
+"""The default beside routers without directions of spread, and without heads that recall either, on the same texts."""
 MISSING = "Not measured yet."
 HEADS = "smollm2-135m-k8-heads-lm"
 STALLED = 5
@@ -146,7 +142,7 @@ def summary(name: str, record: Record) -> str:
 
 def speeds_beside(name: str, record: Record) -> Speeds:
     """Speeds of the methods of a record; none beside candidates, since those of the default are not theirs."""
-    return Speeds() if name in (CANDIDATES, DIRECTIONS, RECALL) else recorded_speeds(record["model"]["name"])
+    return Speeds() if name in (CANDIDATES, PARTS) else recorded_speeds(record["model"]["name"])
 
 
 def fresh(record: Record | None, name: str = FRESH) -> str:

@@ -27,7 +27,7 @@ def answer(kernel: dict[str, Any], model: dict[str, Any]) -> str:
         f"of the distant pairs.\nAt {longest:,} tokens one attention call is {points[longest]:.2f} times as fast as "
         f"full attention, choosing included.\nPrefill of the whole model is {prefill[longest]:.2f} times as fast "
         f"there; with a window of the same share it is {window[longest]:.2f} times as fast.\nA token after {cache:,} "
-        f"others is decoded {decode[cache]:.2f} times as fast.\nIn shorter texts the gain ends: the call is "
+        f"others is decoded {decode[cache]:.2f} times as fast.\nIn shorter texts the gain shrinks: the call is "
         f"{points[tokens]:.2f} times as fast at {tokens:,} tokens, and prefill {prefill[short]:.2f} times at {short:,}."
     )
 
@@ -58,15 +58,25 @@ def missed(kernel: dict[str, Any], model: dict[str, Any], cache: dict[str, Any])
     with_assignment = [each["speedup_with_choice"] / each["bound"] for each in (point, last)]
     worse = [tokens for tokens, speed in prefill.items() if window.get(tokens, 0) > speed]
     lengths = "every measured length" if worse == list(prefill) else " and ".join(f"{each:,}" for each in worse)
+    reached = (
+        f"At {longest:,} tokens the attention call reaches {point['share_of_bound']:.0%} of its bound with the choice "
+        f"of pages. With the assignment of keys to groups it reaches {with_assignment[0]:.0%}, and "
+        f"{with_assignment[1]:.0%} at {last['tokens']:,}."
+    )
+    if min(with_assignment) >= 1:
+        why = "Full attention of PyTorch takes longer for a pair here than narrow groups do. A faster one would lower "
+        why += "every speed-up of this page."
+    else:
+        why = f"The bound counts pairs alone. A score and a summary for every page of {page} keys are as much work as "
+        why += f"{1 / page:.0%} of all pairs."
+    beside = (
+        f"- **A window.** Prefill with a window of the same share is faster at {lengths}. The window keeps other "
+        "pairs, and loses more ([frontier](frontier.md))."
+    )
     return "\n".join(
         (
-            f"- **The bound.** At {longest:,} tokens the attention call reaches {point['share_of_bound']:.0%} of its "
-            f"bound with the choice of pages. With the assignment of keys to groups it reaches "
-            f"{with_assignment[0]:.0%}, and {with_assignment[1]:.0%} at {last['tokens']:,}. The bound "
-            f"counts pairs alone. A score and a summary for every page of {page} keys "
-            f"are as much work as {1 / page:.0%} of all pairs.",
-            f"- **A window.** Prefill with a window of the same share is faster at {lengths}. The window keeps other "
-            "pairs, and loses more ([frontier](frontier.md)).",
+            f"- **The bound.** {reached} {why}",
+            *([beside] if worse else []),
             f"- **Short texts.** The smallest speed-up of prefill is {min(prefill.values()):.2f}, at "
             f"{min(prefill, key=lambda tokens: prefill[tokens]):,} tokens.",
             f"- **Memory of the cache.** {cache_size(cache, model)}",

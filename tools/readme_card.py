@@ -14,7 +14,7 @@ from typing import Any
 import cards
 import narrow_speeds
 import numpy as np
-from benchmark_card import RETRIEVAL, pairs
+from benchmark_card import RETRIEVAL, misses, pairs
 from cards import ROOT, Pages, Record, item, read, read_if_there, table
 from frontier_kinds import (
     CANDIDATES,
@@ -40,8 +40,11 @@ from focus_core.frontier.kinds.table import cells
 from focus_core.frontier.speeds import recorded_speeds
 from focus_core.results import machine_of
 
-ABROAD = ("bench-model-narrow-xeon.json", "bench-model-narrow-bf16-xeon.json")
-"""The whole model on a CPU of another name."""
+ABROAD = (
+    *("bench-model-narrow-xeon.json", "bench-model-narrow-bf16-xeon.json"),
+    "earlier/bench-model-narrow-epyc-after.json",
+)
+"""The whole model on a CPU of another name, in two dtypes, and on an older one of the same name."""
 MORE = 1.1
 """Ours and another method keep about as many pairs where their shares differ by less than this factor."""
 ONE_THRESHOLD = "one-threshold"
@@ -176,7 +179,7 @@ def limits(
         item(f"**{title}.** {text}")
         for title, text in (
             ("Large speed-ups", faster(model)),
-            ("[Retrieval](docs/benchmarks.md)", pairs(retrieval)),
+            ("[Retrieval](docs/benchmarks.md)", pairs(retrieval) if misses(retrieval) else ""),
             ("A gain in perplexity", adaptation),
             ("A wide lead", closest(*there(record, long))),
             ("Trained routers", trained(record)),
@@ -192,11 +195,17 @@ def limits(
 
 
 def elsewhere(records: Sequence[Record]) -> str:
-    """Prefill on a CPU of another name, in float32 and in bfloat16."""
+    """Prefill on a CPU of another name, in float32 and in bfloat16, and on an older one of the same name."""
     speeds = [narrow_speeds.by_tokens(record, "prefill").items() for record in records]
-    single, half = (" and ".join(f"{speed:.2f}x" for tokens, speed in each if tokens >= 2048) for each in speeds)
-    where = machine_of(records[0])["device"].replace("(R)", "").removesuffix(" Processor")
-    return f"On an {where} prefill is at {single}, in bfloat16 at {half}. No GPU was timed."
+    told = (" and ".join(f"{speed:.2f}x" for tokens, speed in each if tokens >= 2048) for each in speeds)
+    single, half, older = told
+    names = (machine_of(record)["device"].replace("(R)", "").removesuffix(" Processor") for record in records)
+    where, _, same = names
+    form = any(record["settings"]["config"].get("spread_directions") for record in records)
+    return (
+        f"On an {where} prefill was at {single} (bfloat16: {half}), on an older {same} at "
+        f"{older}{'' if form else ', all before directions of spread'}. No GPU was timed."
+    )
 
 
 def faster(model: Record) -> str:
@@ -339,7 +348,8 @@ def pages() -> Pages:
     """README.md with its blocks."""
     record, long, model = read(RECORD), read_if_there(LONG), read("bench-model-narrow.json")
     sentences = " ".join(each for each in (answer(record), longer(record, long)) if each)
-    beneath = "\n".join(each for each in (decoding(model), less(record, read_if_there(LESS))) if each)
+    found = "" if misses(read(RETRIEVAL)) else f"{pairs(read(RETRIEVAL))[:-1]} ([retrieval](docs/benchmarks.md))."
+    beneath = "\n".join(each for each in (decoding(model), less(record, read_if_there(LESS)), found) if each)
     made: Pages = {}
     readme = ROOT / "README.md"
     cards.fill(

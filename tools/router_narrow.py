@@ -9,9 +9,11 @@ from benchmark_card import RETRIEVAL, pairs
 from cards import listed, read, read_if_there, table
 from frontier_kinds import LONG, RECORD, blocks_at, there
 from frontier_kinds import QWEN as QWEN_RECORD
-from router_texts import Row, base, beside, book_table, facts
+from router_texts import ROUTERS, Row, base, beside, book_table, facts
+from safetensors.numpy import load_file
 
 from focus_core.frontier.kinds.means import blocks_of, lengths_of
+from focus_core.routing.routers.narrow import ALL, MEANS
 
 NARROW = "smollm2-135m-narrow64"
 QWEN = "qwen2.5-coder-0.5b-narrow64"
@@ -29,8 +31,9 @@ def qwen_card() -> str:
     blocks = max(blocks_of(record, kind, length) for length in lengths_of(record) for kind in record["kinds"])
     return _card(
         QWEN,
-        "For Qwen2.5-Coder-0.5B-Instruct, made as the default is. Pages of 8 keys are what `focus fit` chooses here.\n",
-        (f" --page 8{model}", f"--kinds books-and-code/{model}"),
+        "For Qwen2.5-Coder-0.5B-Instruct, made as the default was before directions of spread and heads\n"
+        "that recall. Pages of 8 keys are what `focus fit` chooses here. ",
+        (f" --directions 0 --no-recall --page 8{model}", f"--kinds books-and-code/{model}"),
         [record],
         f"""- Few blocks: {blocks} of a kind at each length. Nothing is established by so few.
 - The weights are those of a GGUF file, rounded to four to eight bits. On the hub's
@@ -62,6 +65,7 @@ def _card(name: str, opening: str, options: tuple[str, str], records: list[dict[
             "heads measured on",
             listed([counted(each["blocks"], each["length"]) for each in settings["need"]]),
         ),
+        *recalling(name, config["read_share"]),
         ("seed", str(settings["seed"])),
     ]
     return f"""# Routers {name}
@@ -96,6 +100,18 @@ KL is the divergence of next-token distributions from the untouched model's, in 
 
 {book_table(training)}
 """
+
+
+def recalling(name: str, share: float) -> list[Row]:
+    """Heads that recall, and so read everything at this share; no row where there are none."""
+    stored = load_file(ROUTERS / name / "routers.safetensors")
+    heads, found = 0, []
+    for layer in sorted(int(key.partition(".")[0]) for key in stored if key.endswith(".thresholds")):
+        own = len(stored[f"{layer}.centroids"])
+        everything = stored[f"{layer}.thresholds"][-1, MEANS.index(share)].reshape(own, -1) == ALL
+        found += [f"head {head} of layer {layer}" for head in range(own) if everything[head].all()]
+        heads += own
+    return [("read everything, since they recall", f"{listed(found)}, of {heads} key/value heads")] if found else []
 
 
 def counted(blocks: int, length: int) -> str:

@@ -26,6 +26,7 @@ DEFAULTS = ("bench-narrow", "bench-model-narrow")
 """Shipped measurements of the default routers, in the order of the page."""
 _TITLES = {
     "bench-narrow": "One attention call, default routers",
+    "bench-narrow-no-directions": "One attention call, default routers without directions of spread",
     "bench-model-narrow": "Whole model, default routers",
     "bench-model-narrow-bf16": "Whole model, default routers, bfloat16",
     "busy-narrow": "One attention call beside a busy process, default routers",
@@ -36,7 +37,7 @@ _TITLES = {
     "bench-baselines-cpu": "Other methods",
     "bench-baselines-heads-cpu": "Other methods, MagicPIG",
 }
-_MACHINES = {"xeon": "Intel Xeon", "epyc": "AMD EPYC"}
+_MACHINES = {"xeon": "Intel Xeon", "epyc": "AMD EPYC", "epyc-26": "AMD EPYC, family 26"}
 _MAX_POINTS = 5_000
 _MAX_WORD = 120
 _ROUTING_PARTS = ("projection", "calibrated", "top_k", "sort")
