@@ -31,10 +31,11 @@ def sections(path: Path) -> Iterator[str]:
 
 def sources(section: str) -> list[Path]:
     """The records and generated pages that a section names."""
-    found = [ROOT / "data" / "results" / name for name in re.findall(r"data/results/([\w-]+\.json)", section)]
-    found += [
-        ROOT / "data" / "routers" / name / "README.md" for name in re.findall(r"routers/([\w-]+)/README", section)
+    found = [
+        ROOT / "data" / "results" / name for name in re.findall(r"data/results/((?:earlier/)?[\w-]+\.json)", section)
     ]
+    made = re.findall(r"routers/([\w.-]+)/README", section)
+    found += [ROOT / "data" / "routers" / name / file for name in made for file in ("README.md", "training.json")]
     found += [ROOT / "docs" / "tables" / name for name in re.findall(r"tables/([\w-]+\.md)", section)]
     for line in re.findall(r"^Records?:.*$", section, flags=re.MULTILINE):
         names = re.findall(r"`focus reproduce ([\w-]+)", line)
