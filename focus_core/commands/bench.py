@@ -111,11 +111,7 @@ def attention(
     ] = False,
     directions: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            max=MAX_DIRECTIONS,
-            help="Directions of spread, as in focus fit; with --router narrow. Left out: 5 there, as focus fit has.",
-        ),
+        typer.Option(min=0, max=MAX_DIRECTIONS, help="Directions of spread, with --router narrow. Default: 5 there."),
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
