@@ -160,7 +160,7 @@ def attention(
         progress(f"Measuring {len(list(settings.points()))} points on {settings.device} into {out}", 0.0)
 
         def show(done: int, of: int, point: dict[str, Any]) -> None:
-            speed = point.get("failure") or f"{point['speedup']:.2f}x of a possible {point['bound']:.2f}x"
+            speed = point.get("failure") or f"{point['speedup']:.2f}x, {point['bound']:.2f}x by its pairs"
             name = f"{point['tokens']:,} tokens, K={point['num_groups']}, k={point['top_k']}, {point['dtype']}"
             progress(f"{name}: {speed} ({done} of {of})", done / of)
 

@@ -187,6 +187,9 @@ def test_the_verdict_names_losses_and_never_promises():
     assert "from 1,024 tokens on" in sentence and "is 2.7x as fast at 2,048 tokens" in sentence
     assert "allows at most 9.0x" in sentence and "Choosing included" in sentence
     assert "as fast or faster at 1 of 3 measured points" in sentence
+    above = with_speedups([0.5, 1.5, 12.0])
+    sentence = speed_verdict(crossovers(above), machine, above)
+    assert "10.8x as fast at 2,048 tokens. Its share of pairs explains 9.0x;" in sentence and "at most" not in sentence
     untimed = won.assign(**{"speedup with routing": math.nan})
     sentence = speed_verdict(crossovers(untimed), machine, untimed)
     assert "is 3.0x as fast at 2,048 tokens" in sentence and "Choosing excluded" in sentence

@@ -34,10 +34,15 @@ def speed_verdict(crossover: pd.DataFrame, machine: dict[str, str], points: pd.D
     top = winners.loc[winners[best].idxmax()]
     never = len(crossover) - len(winners)
     more = f" {never} of {len(crossover)} series never become faster." if never else ""
+    if top[best] <= top["bound there"]:
+        beside = f", where its share of pairs allows at most {top['bound there']:.1f}x."
+    else:
+        beside = (
+            f". Its share of pairs explains {top['bound there']:.1f}x; full attention takes longer for a pair, too."
+        )
     return (
         f"{where}, routed attention is faster from {int(top[start]):,} tokens on, with {top['series']}.\n\n"
-        f"It is {top[best]:.1f}x as fast at {int(top['at tokens']):,} tokens, where its share of pairs allows at most "
-        f"{top['bound there']:.1f}x. {losses}{more} {ending}"
+        f"It is {top[best]:.1f}x as fast at {int(top['at tokens']):,} tokens{beside} {losses}{more} {ending}"
     )
 
 
