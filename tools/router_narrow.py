@@ -31,9 +31,9 @@ def qwen_card() -> str:
     blocks = max(blocks_of(record, kind, length) for length in lengths_of(record) for kind in record["kinds"])
     return _card(
         QWEN,
-        "For Qwen2.5-Coder-0.5B-Instruct, made as the default was before directions of spread and heads\n"
-        "that recall. Pages of 8 keys are what `focus fit` chooses here. ",
-        (f" --directions 0 --no-recall --page 8{model}", f"--kinds books-and-code/{model}"),
+        "For Qwen2.5-Coder-0.5B-Instruct, made as the default is. Pages of 8 keys are what `focus fit` chooses\n"
+        "here. No head reads everything: a tenth of the share is less than one key/value head. ",
+        (f" --page 8{model}", f"--kinds books-and-code/{model}"),
         [record],
         f"""- Few blocks: {blocks} of a kind at each length. Nothing is established by so few.
 - The weights are those of a GGUF file, rounded to four to eight bits. On the hub's

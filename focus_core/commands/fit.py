@@ -36,7 +36,7 @@ def fit(
         typer.Option(
             min=1,
             max=MAX_TOKENS,
-            help="Keys of a page. Left out: 16, or 8 where a KL above 0.001 is expected with 16.",
+            help="Keys of a page. Left out: 16, or 8 where a KL above 0.0005 is expected with 16.",
         ),
     ] = None,
     share: Annotated[
@@ -97,7 +97,7 @@ def fit(
     and of 16,384 and 32,768 where the model has as many positions, pages
     are counted, so that longer texts keep the same share of their pairs.
     The KL to expect is printed; focus eval measures it. Where it is above
-    0.001, smaller pages are tried. They are closer, and choosing from them
+    0.0005, smaller pages are tried. They are closer, and choosing from them
     takes more time.
 
     Stop with Ctrl-C and repeat the command to resume.

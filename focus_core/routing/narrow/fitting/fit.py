@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 100
 """Steps of `even_potentials`."""
-KL_ENOUGH = 0.001
+KL_ENOUGH = 0.0005
 """Nats per token; where more is expected, smaller pages are tried."""
 
 
