@@ -48,6 +48,17 @@ def wait_for_text(page, text: str) -> list[dict[str, str]]:
     return cells(page)
 
 
+def tip_of(page, cell) -> str:
+    """What the card of a cell says; a strip that is redrawn under the mouse loses it, so the mouse comes again."""
+    for _ in range(30):
+        cell.hover()
+        if said := page.locator(".tip").inner_text():
+            return said
+        page.mouse.move(0, 0)
+        page.wait_for_timeout(100)
+    return ""
+
+
 @pytest.fixture(scope="module")
 def trace():
     model, tokenizer, _ = load_model()
@@ -66,8 +77,7 @@ def test_the_groups_on_the_page_are_those_of_the_engine(open_page, trace):
         last = int(cell["tokens"].split()[-1])
         assert int(cell["group"]) == trace.groups[4, last]
 
-    page.locator(".cell", has_text="lamp").first.hover()
-    tip = page.locator(".tip").inner_text()
+    tip = tip_of(page, page.locator(".cell", has_text="lamp").first)
     token = trace.tokens.index("Ġlamp")
     assert f"token {token} " in tip and f"id {trace.input_ids[token]}" in tip
     assert "bytes 20 6c 61 6d 70" in tip
@@ -163,8 +173,7 @@ def test_the_strip_is_tinted_by_what_routing_costs_and_back(open_page):
     shown = [cell for cell in cells(page) if cell.get("group")]
     tinted = page.locator(".cell .body[data-label^='+'], .cell .body[data-label^='−']")
     assert 10 < tinted.count() <= len(shown)
-    tinted.first.hover()
-    assert "nats untouched" in page.locator(".tip").inner_text()
+    assert "nats untouched" in tip_of(page, tinted.first)
     exported = downloaded(page, page.get_by_role("button", name="CSV", exact=True).first)
     with exported.open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
