@@ -38,7 +38,7 @@ def qwen_card() -> str:
         f"""- Few blocks: {blocks} of a kind at each length. Nothing is established by so few.
 - The weights are those of a GGUF file, rounded to four to eight bits. On the hub's
   `Qwen/Qwen2.5-Coder-0.5B-Instruct`, and on other models of this architecture, they were not measured.
-- The thresholds for texts of 32,768 tokens are from one text.
+- The thresholds for texts of 32,768 tokens are from one text, and texts of that length were not measured.
 - Speeds are on [docs/speed.md](../../../docs/speed.md). Decode gains little, because most of the bytes that a token
   reads are weights.""",
     )
