@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from focus_core.routing.layer import KeyQuery, LayerRouting
 from focus_core.routing.model import FocusModel
+
+LATE = 64
+"""Last tokens of a text that stand for the next one, where narrow groups are decoded."""
 
 
 def pairs_kept(focus: FocusModel, read: Callable[[], Any], top_k: int | None) -> tuple[float, float]:
@@ -48,3 +52,28 @@ def keys_kept(focus: FocusModel, found: dict[int, dict[int, KeyQuery]], top_k: i
         kept[:, -focus.config.window - 1 :] = True
         shares.append(float(kept.float().mean()))
     return sum(shares) / len(shares)
+
+
+def late_keys_kept(routing: LayerRouting) -> float:
+    """Share of the keys before the `LATE` last tokens of a text that these attend exactly, mean over query heads.
+
+    Pairs of the text, less those of the text without these tokens: no query depends on later ones. `full_below` is left
+    out, since the next token is past it.
+
+    Args:
+        routing: narrow groups of one layer, inside its attention call.
+    """
+    config, vectors = routing.config.replace(full_below=0), routing.vectors
+    whole = routing.pair_counts(config)
+    assert vectors is not None
+    if vectors.key.shape[2] <= LATE:
+        return float(whole.kept_share.mean())
+    rotations = vectors.position_embeddings
+    without = replace(
+        vectors,
+        query=vectors.query[:, :, :-LATE],
+        key=vectors.key[:, :, :-LATE],
+        position_embeddings=None if rotations is None else (rotations[0][..., :-LATE, :], rotations[1][..., :-LATE, :]),
+    )
+    earlier = replace(routing, vectors=without, hidden_states=routing.hidden_states[:, :-LATE]).pair_counts(config)
+    return float(((whole.kept - earlier.kept) / (whole.causal - earlier.causal)).mean())

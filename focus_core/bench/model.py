@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
 
 from focus_core.bench.crossover import crossover
-from focus_core.bench.kept import keys_kept, pairs_kept
+from focus_core.bench.kept import keys_kept, late_keys_kept, pairs_kept
 from focus_core.bench.memory import held_bytes, working_bytes
 from focus_core.bench.reading import positions, text_ids
 from focus_core.bench.settings import DTYPES
@@ -179,7 +179,7 @@ def run_model_bench(
           ``top_k``, None with a share;
         - ``full_below`` where switched;
         - ``kept_share``: of causal pairs in prefill, of the last token's keys in decode, mean over layers; in decode of
-          narrow groups by their budget;
+          narrow groups of the keys of the 64 tokens before, and in older records by their budget;
         - ``distant_share`` in prefill: of pairs farther apart than the routers' window; ``window`` of a window;
         - ``seconds`` (median, minimum and maximum), ``tokens_per_second``, and ``speedup`` over the untouched model;
         - ``memory_bytes`` in prefill: peak beyond the memory held before, cache included;
@@ -331,26 +331,27 @@ def _decode_narrow(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelB
     caches = {mode: DynamicCache(config=focus.model.config) for mode in modes}
     times: dict[_Mode, list[float]] = {mode: [] for mode in modes}
     held: dict[_Mode, int] = {}
+    kept: dict[_Mode, list[float]] = {mode: [] for mode in modes}
     for step in range(settings.steps + 2):
         new = ids[:, :tokens] if step == 0 else ids[:, tokens + step - 2 : tokens + step - 1]
         for mode, cache in caches.items():
+            shares = kept[mode]
+
+            def count(routing: LayerRouting, shares: list[float] = shares) -> None:
+                shares.append(late_keys_kept(routing))
 
             def write(new: Tensor = new, cache: Cache = cache) -> None:
                 focus(input_ids=new, past_key_values=cache, use_cache=True, logits_to_keep=1)
 
-            with mode.of(focus):
+            with mode.of(focus), focus.observe(None if step else count):
                 taken = timed(write, focus.model.device.type)
             if step == 0:
                 held[mode] = held_bytes(cache)
             if step > 1:
                 times[mode].append(taken)
-    config, beyond = focus.config, max(0, tokens - focus.config.window) / (tokens + 1)
-    groups = config.num_groups
-    share = {mode: (config.read_share or 0.0) if mode.own else (mode.top_k or groups) / groups for mode in modes}
-    share |= {mode: 1.0 for mode in modes if tokens < mode.full_below}
+    share = {mode: 1.0 if tokens < mode.full_below else statistics.fmean(kept[mode] or [1.0]) for mode in modes}
     return [
-        _row("decode", tokens, mode, 1 - beyond * (1 - share[mode]), seconds, 1, times[_Mode()])
-        | {"cache_bytes": held[mode]}
+        _row("decode", tokens, mode, share[mode], seconds, 1, times[_Mode()]) | {"cache_bytes": held[mode]}
         for mode, seconds in times.items()
     ]
 

@@ -11,7 +11,7 @@ from focus_core.analysis.interventions.experiment import Seen, attending, check_
 from focus_core.analysis.interventions.links import Links, Site, check_tokens, link_weights
 from focus_core.attention import AttentionOutput
 from focus_core.routing.model import FocusModel
-from focus_core.routing.rules import AttentionCall, Rule, attend_hard, hard_groups
+from focus_core.routing.rules import AttentionCall, Rule, attend_fully, attend_hard, hard_groups
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,9 @@ class TokenAttention:
         return (self.full * ~(self.exact | self.summarised)).sum(1)
 
 
-def token_attention(focus: FocusModel, input_ids: np.ndarray, layer: int, head: int, token: int) -> TokenAttention:
+def token_attention(
+    focus: FocusModel, input_ids: np.ndarray, layer: int, head: int, token: int, *, routed: bool = True
+) -> TokenAttention:
     """The attention of one token, under the hard routing in force.
 
     Only the text up to the token is run, since nothing later can be read, and only the layers up to the asked one.
@@ -56,6 +58,7 @@ def token_attention(focus: FocusModel, input_ids: np.ndarray, layer: int, head: 
         layer: a layer with a router.
         head: its key/value head.
         token: place of the query.
+        routed: whether the layers below it are routed, too. Without, it is in the untouched model's hidden states.
 
     Raises:
         FocusError: no such layer, head or token, or routing is not hard.
@@ -68,7 +71,7 @@ def token_attention(focus: FocusModel, input_ids: np.ndarray, layer: int, head: 
         if call.layer == layer:
             found.append(Site.of(call, head))
             raise Seen
-        return attend_hard(call)
+        return attend_hard(call) if routed else attend_fully(call)
 
     ids = torch.from_numpy(np.asarray(input_ids[: token + 1], dtype=np.int64))[None].to(focus.model.device)
     with torch.inference_mode(), attending(focus, Rule(attend, hard_groups)):

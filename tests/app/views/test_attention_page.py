@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from opening import TEXT, open_page, paste, shown
@@ -40,6 +42,17 @@ def test_the_page_says_what_a_token_reads():
     next(box for box in app.number_input if box.label == "Token").set_value(3)
     assert "reads all 4 tokens so far" in shown(app.run())
     assert app.query_params["token"] == "3"
+
+
+@real_model
+@pytest.mark.parametrize("states", ["untouched", "routed"])
+def test_a_token_reads_as_much_as_on_the_explore_page(states):
+    settings = {"layer": "17", "token": "125", "window": "16", "share": "6", "routers": "smollm2-135m-narrow64", "states": states}
+    here = shown(paste("attention", TEXT, **settings))
+    there = shown(paste("explore", TEXT, **settings))
+    read, keys = map(int, re.search(r"reads (\d+) of (\d+) tokens exactly", here).groups())
+    before, others = map(int, re.search(r"reads \*\*(\d+) of the (\d+)\*\* tokens before it", there).groups())
+    assert (read, keys) == (before + 1, others + 1)  # itself
 
 
 @real_model

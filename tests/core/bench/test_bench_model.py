@@ -56,8 +56,28 @@ def test_narrow_groups_are_measured_at_their_share_or_at_each_k(tiny_llama, shar
         ("decode", "off", None),
         *(("decode", "hard", k) for k in budgets),
     ]
-    for row, k in zip(rows[-len(budgets) :], budgets):
-        assert row["kept_share"] == pytest.approx(1 - 32 / 41 * (1 - (share if k is None else k / 4)))
+
+
+@pytest.mark.parametrize("tokens", [40, 200])
+def test_a_decoded_token_reads_as_many_keys_as_those_before_it(tiny_llama, tokens):
+    """Pairs of the text less those of a shorter one, each counted in a pass of its own."""
+    config = FocusConfig(router="narrow", num_groups=4, top_k=1, window=8, chunk=4, read_share=0.2)
+    focus = retrofit(tiny_llama.model, config, seed=0)
+    ids = torch.randint(len(tiny_llama.tokenizer), (tokens + 9,), generator=torch.Generator().manual_seed(0))
+    settings = ModelBenchSettings(prefill=(16,), decode=(tokens,), repetitions=1, steps=3, full_below=0)
+    untouched, ours = run_model_bench(focus, ids, settings)[-2:]
+
+    def counted(length):
+        counts = []
+        with torch.inference_mode(), focus.observe(lambda routing: counts.append(routing.pair_counts())):
+            focus.model(ids[None, :length], use_cache=False)
+        return [sum(int(getattr(each, name).sum()) for each in counts) for name in ("kept", "causal")]
+
+    kept, causal = counted(tokens)
+    if tokens > 64:
+        earlier = counted(tokens - 64)
+        kept, causal = kept - earlier[0], causal - earlier[1]
+    assert untouched["kept_share"] == 1 and ours["kept_share"] == pytest.approx(kept / causal)
 
 
 def test_a_run_whose_first_tokens_attend_to_everything_stands_beside(tiny_llama):

@@ -10,23 +10,24 @@ from test_experiment import IDS, LENGTH, focus  # noqa: F401
 from focus_core import FocusError
 from focus_core.analysis.interventions import Site, link_weights
 from focus_core.analysis.interventions.attention import token_attention
-from focus_core.routing.rules import AttentionCall, Rule, attend_hard, hard_groups
+from focus_core.routing.rules import AttentionCall, Rule, attend_fully, attend_hard, hard_groups
 
 
+@pytest.mark.parametrize("routed", [True, False])
 @pytest.mark.parametrize("token", [LENGTH - 1, 77])
-def test_the_weights_of_a_token_are_its_row_of_the_attention(focus, token):  # noqa: F811
+def test_the_weights_of_a_token_are_its_row_of_the_attention(focus, token, routed):  # noqa: F811
     sites: list[Site] = []
 
     def attend(call: AttentionCall):
         if call.layer == 1:
             sites.append(Site.of(call, 1))
-        return attend_hard(call)
+        return attend_hard(call) if routed else attend_fully(call)
 
     with torch.inference_mode(), focus.routing("hard", rule=Rule(attend, hard_groups)):
         focus.model(torch.from_numpy(IDS)[None], use_cache=False)
     site = sites[0]
     links = site.links()
-    found = token_attention(focus, IDS, 1, 1, token)
+    found = token_attention(focus, IDS, 1, 1, token, routed=routed)
     assert np.allclose(found.weights, link_weights(site, links)[0][:, token, : token + 1].numpy(), atol=1e-5)
     assert np.array_equal(found.exact, links.exact[:, token, : token + 1].numpy())
     plain = (site.query[:, token] * site.scale) @ site.key[: token + 1].T
