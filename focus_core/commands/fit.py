@@ -96,6 +96,9 @@ def fit(
     finds heads that look for one earlier token. In blocks of 8,192 tokens,
     and of 16,384 and 32,768 where the model has as many positions, pages
     are counted, so that longer texts keep the same share of their pairs.
+    Texts shorter than a fourth of the positions, or 8,192 tokens where that
+    is less, keep more.
+
     The KL to expect is printed; focus eval measures it. Where it is above
     0.0005, smaller pages are tried. They are closer, and choosing from them
     takes more time.

@@ -32,7 +32,9 @@ LENGTH = 1024
 """Tokens of a block on which groups are fitted, where the model has as many positions."""
 NEED_LENGTHS = (2048, 8192, 16384, 32768)
 """Tokens of the blocks on which need of heads is measured, where the model has as many positions; spread on the first.
-Texts of these lengths keep about the share of their pairs that is asked for."""
+"""
+SHORT = 4
+"""A text of fewer tokens than one in so many of the model's positions may keep more than the share of its pairs."""
 PAGE_SIZES = (16, 8)
 """Keys of a page that `focus fit` tries in this order. Small pages cost more to rank and to sum up."""
 LONG_TOKENS = 32768
@@ -105,7 +107,8 @@ def fit_routers(
     blocks = np.concatenate([_blocks(loaded, path, length, each) for path in files])
     measured = config.by_error or config.count_spread or config.spread_directions
     need = _need_blocks(loaded, files, config) if measured else []
-    places = places_of([each.shape[1] for each in need], config.window) if config.by_error else ()
+    lengths = lengths_at_share([each.shape[1] for each in need], positions_of(loaded.model)) if config.by_error else []
+    places = places_of(lengths, config.window) if lengths else ()
     config = config.replace(shares_at=places)
     how: dict[str, Any] = {"one_threshold": True} if one_threshold else {}
     how |= {"recall": True} if recall else {}
@@ -137,6 +140,21 @@ def fit_routers(
     finally:
         focus.detach()
     return record_run(out / RECORD, report)
+
+
+def lengths_at_share(lengths: Sequence[int], positions: int | None) -> list[int]:
+    """Those of these lengths whose texts are to keep the share of their pairs that is asked for.
+
+    A text of a fourth of the model's positions is: of 8,192 tokens, where the model has 32,768. Early tokens have few
+    keys before them, so that they read more costs a long text little. But where its first 2,048 tokens keep no more
+    than the share either, they hold most of its error.
+
+    Args:
+        lengths: rising; those that heads and pages are measured at.
+        positions: of the model; None for any number.
+    """
+    first = NEED_LENGTHS[1] if positions is None else min(NEED_LENGTHS[1], positions // SHORT)
+    return [length for length in lengths if length >= first] or list(lengths[-1:])
 
 
 def _blocks(loaded: LoadedModel, path: Path, length: int, most: int) -> np.ndarray:

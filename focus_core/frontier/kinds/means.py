@@ -120,7 +120,7 @@ def blocks_available(record: Mapping[str, Any], kind: str, length: int) -> int:
 def devices_of(record: Mapping[str, Any]) -> str:
     """The devices that measured the points of a record; of older ones, whose points lack it, that of the last call."""
     found = [point["made"]["device"] for point in record["points"] if point.get("made")]
-    return ", ".join(dict.fromkeys(found)) or record["made"]["device"]
+    return " and ".join(dict.fromkeys(found)) or record["made"]["device"]
 
 
 def mean_rows(record: Mapping[str, Any], length: int) -> list[MeanRow]:

@@ -9,7 +9,7 @@ from focus_core.evaluation import evaluate
 from focus_core.routing.routers.narrow import MEANS
 from focus_core.routing.storage import routers_hash
 from focus_core.text import token_blocks
-from focus_core.training.fit import fit_routers, narrow_config
+from focus_core.training.fit import fit_routers, lengths_at_share, narrow_config
 
 TEXT = "She rowed to the island and the old man was glad of it. Nobody had come since the storm of May. " * 120
 
@@ -95,6 +95,22 @@ def test_need_is_measured_at_every_length_that_model_and_texts_have(tiny_llama, 
     (tmp_path / "out" / "training.json").unlink()
     assert [(each["length"], each["blocks"]) for each in record["settings"]["need"]] == [(128, 2), (400, 2)]
     assert record["settings"]["config"]["shares_at"] == [128, 160, 384]
+
+
+@pytest.mark.parametrize(
+    ("positions", "lengths", "expected"),
+    [
+        (2048, [2048], [2048]),
+        (8192, [2048, 8192], [2048, 8192]),
+        (32768, [2048, 8192, 16384, 32768], [8192, 16384, 32768]),
+        (131072, [2048, 8192, 16384, 32768], [8192, 16384, 32768]),
+        (None, [2048, 8192], [8192]),
+        (32768, [2048], [2048]),  # texts are no longer
+        (256, [256], [256]),
+    ],
+)
+def test_texts_of_a_fourth_of_the_positions_keep_the_share(positions, lengths, expected):
+    assert lengths_at_share(lengths, positions) == expected
 
 
 def test_a_short_text_is_refused(tiny_llama, tmp_path):

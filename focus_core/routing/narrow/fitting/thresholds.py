@@ -48,6 +48,8 @@ PIECES = 8
 """Pieces of a text whose pairs are counted apart, about."""
 LIMITS = (-20.0, 12.0)
 """What may be added to thresholds."""
+EVERYWHERE = (-2, -1)
+"""Numbers of keys that every query has behind it."""
 FALL = 1.25
 """Behind a measured length thresholds fall until there are so many times as many keys."""
 
@@ -93,7 +95,7 @@ def plan_thresholds(
     if by_layer is None:
         none = np.array([NOTHING if mean <= 0 else EVERYTHING if mean >= 1 else 0.0 for mean in MEANS])
         read = errors_of_pages(focus, blocks, kept=kept, progress=progress)
-        same = none + _shifts(read, np.repeat(none[:, None], len(read.above), 1), (-2, -1))
+        same = none + _shifts(read, np.repeat(none[:, None], len(read.above), 1), EVERYWHERE)
         for thresholds in stored:
             thresholds.copy_(torch.from_numpy(same)[:, None])
         return {}
@@ -109,18 +111,26 @@ def lower_thresholds(
     """Lower all thresholds alike, until longer texts keep each mean share of their pairs.
 
     Args:
-        focus: narrow routers after `plan_thresholds`; `FocusConfig.shares_at` has the `places_of` all lengths.
+        focus: narrow routers after `plan_thresholds`; `FocusConfig.shares_at` has the `places_of` the lengths of these
+            texts, and perhaps of those that were planned for before them. Without these, shorter texts keep more.
         texts: longer ones than those that were planned for, shorter ones first: (N, T) int64 token ids for each length.
         kept: what this fit measured before.
         progress: told the share done.
     """
-    stored, places = _stored(focus), focus.config.shares_at
-    for last, blocks in zip(count(2, 2), texts if stored else ()):
+    stored, places = [_by_place(thresholds) for thresholds in _stored(focus)], focus.config.shares_at
+    first = 2 * (len(places) // 2 + 1 - len(texts))  # 2 places a length: 0 where the first text is the first of them
+    for last, blocks in zip(count(first, 2), texts if stored else ()):
         read = errors_of_pages(focus, blocks, kept=kept, progress=progress)
         before = torch.cat([thresholds[last] for thresholds in stored], -1)
-        shifts = torch.tensor(_shifts(read, before.double().cpu().numpy(), places[last - 2 : last]))
+        along = places[last - 2 : last] if last else EVERYWHERE
+        shifts = torch.tensor(_shifts(read, before.double().cpu().numpy(), along))
         for thresholds in stored:
-            thresholds[last - 1 :] += shifts[:, None].to(thresholds)
+            thresholds[max(0, last - 1) :] += shifts[:, None].to(thresholds)
+
+
+def _by_place(thresholds: Tensor) -> Float[Tensor, "A M Hq"]:
+    """The same thresholds, with one place where there are no `FocusConfig.shares_at`."""
+    return thresholds.view(-1, *thresholds.shape[-2:])
 
 
 def places_of(lengths: Sequence[int], window: int) -> tuple[int, ...]:

@@ -189,6 +189,19 @@ def test_texts_of_both_lengths_keep_the_share_that_is_asked_for(fitted, mean):
     assert kept_share(fitted, blocks(3, 240, seed=4), mean) == pytest.approx(mean, abs=0.02)
 
 
+@pytest.mark.parametrize("lengths", [(120, 240), (240,)])
+def test_a_text_shorter_than_those_at_the_share_keeps_more(lengths):
+    need = [blocks(6, 60), *(blocks(3, length, seed=4) for length in lengths)]
+    config = CONFIG.replace(shares_at=places_of(lengths, CONFIG.window))
+    focus = fit_narrow(model(), blocks(6), config, need=need)
+    shares = [kept_share(focus, ids, 0.3) for ids in need]
+    assert shares[0] > 0.33 and shares[1:] == pytest.approx([0.3] * len(lengths), abs=0.02)
+    thresholds = focus.router(0).thresholds
+    assert thresholds.shape == ((3, len(MEANS), 4) if len(lengths) > 1 else (len(MEANS), 4))
+    assert kept_share(focus, need[0], 1.0) == 1
+    focus.detach()
+
+
 def test_thresholds_fall_soon_behind_each_length():
     assert places_of([2048], 128) == ()
     assert places_of([2048, 8192, 32768], 128) == (2048, 2560, 8064, 10080, 32640)
