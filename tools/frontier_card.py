@@ -264,6 +264,8 @@ def pages() -> Pages:
     cards.fill(made, doc, "long", frontier_kinds.fresh(long, frontier_kinds.LONG))
     qwen = read_if_there(frontier_kinds.QWEN)
     cards.fill(made, doc, "qwen", frontier_kinds.fresh(qwen, frontier_kinds.QWEN))
+    gemma = read_if_there(frontier_kinds.GEMMA)
+    cards.fill(made, doc, "gemma", frontier_kinds.fresh(gemma, frontier_kinds.GEMMA))
     candidates = read_if_there(frontier_kinds.CANDIDATES)
     cards.fill(made, doc, "candidates", frontier_kinds.fresh(candidates, frontier_kinds.CANDIDATES))
     parts = read_if_there(frontier_kinds.PARTS)

@@ -19,6 +19,7 @@ from cards import ROOT, Pages, Record, item, read, read_if_there, table
 from frontier_kinds import (
     CANDIDATES,
     FRESH,
+    GEMMA,
     HEADS,
     LESS,
     LONG,
@@ -171,6 +172,7 @@ def limits(
     retrieval: Record,
     cache: Record,
     qwen: Record | None,
+    gemma: Record | None,
     candidates: Record | None,
 ) -> str:
     """What does not hold, as a list."""
@@ -186,7 +188,10 @@ def limits(
             ("Equal terms", terms(fresh or record, candidates)),
             ("Other lengths", short(record)),
             ("Fresh texts", texts(record, fresh)),
-            ("Another model", another_model(qwen)),
+            (
+                "Other models",
+                other_models({"[Qwen2.5-Coder](docs/frontier.md#on-another-model)": qwen, "Gemma 3 270M": gemma}),
+            ),
             ("Less memory", narrow_speeds.cache_size(cache, model)),
             ("Other machines", elsewhere(abroad)),
         )
@@ -294,7 +299,7 @@ def terms(record: Record, candidates: Record | None) -> str:
         if one is not None and sparq is not None:
             start = (
                 "Each head of ours has a threshold of its own. With "
-                f"[one for all](docs/frontier.md#what-each-part-of-the-default-earns) ours is at {one:.4f}, SparQ at "
+                f"[one for all](docs/frontier.md) ours is at {one:.4f}, SparQ at "
                 f"{sparq:.4f}: {'a' if _differ(candidates, ONE_THRESHOLD, 'sparq') else 'no'} significant difference."
             )
     return f"{start} {which} chose the edge of their grids."
@@ -332,16 +337,17 @@ def texts(record: Record, fresh: Record | None) -> str:
     )
 
 
-def another_model(qwen: Record | None) -> str:
-    """The same form beside SparQ on a model of more positions."""
-    if qwen is None:
+def other_models(records: dict[str, Record | None]) -> str:
+    """The same form beside SparQ on models of more positions, each at the longest length that has both."""
+    found = []
+    for name, record in records.items():
+        both = [] if record is None else [n for n in lengths_of(record) if divergence(record, n, "sparq") is not None]
+        if record is not None and both:
+            ours, sparq = (divergence(record, max(both), *method) for method in ((), ("sparq",)))
+            found.append(f"on {name} KL is {ours:.4f}, SparQ's {sparq:.4f} (T = {max(both):,})")
+    if not found:
         return "The default's form is measured on one model alone."
-    both = [length for length in lengths_of(qwen) if divergence(qwen, length, "sparq") is not None]
-    length = max(both or lengths_of(qwen))
-    ours, sparq = divergence(qwen, length), divergence(qwen, length, "sparq")
-    beside = "" if sparq is None else f", SparQ's {sparq:.4f}"
-    place = "[Qwen2.5-Coder](docs/frontier.md#on-another-model)"
-    return f"On {place} KL is {ours:.4f}{beside} (T = {length:,})."
+    return f"O{'; '.join(found)[1:]}."
 
 
 def pages() -> Pages:
@@ -360,7 +366,7 @@ def pages() -> Pages:
     )
     abroad = [read(name) for name in ABROAD]
     speeds = abroad, read(RETRIEVAL), read("bench-cache.json")
-    measured = *speeds, read_if_there(QWEN), read_if_there(CANDIDATES)
+    measured = *speeds, read_if_there(QWEN), read_if_there(GEMMA), read_if_there(CANDIDATES)
     cards.fill(made, readme, "limits", limits(record, long, read_if_there(FRESH), model, *measured))
     return made
 

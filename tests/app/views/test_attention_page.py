@@ -47,7 +47,14 @@ def test_the_page_says_what_a_token_reads():
 @real_model
 @pytest.mark.parametrize("states", ["untouched", "routed"])
 def test_a_token_reads_as_much_as_on_the_explore_page(states):
-    settings = {"layer": "17", "token": "125", "window": "16", "share": "6", "routers": "smollm2-135m-narrow64", "states": states}
+    settings = {
+        "layer": "17",
+        "token": "125",
+        "window": "16",
+        "share": "6",
+        "routers": "smollm2-135m-narrow64",
+        "states": states,
+    }
     here = shown(paste("attention", TEXT, **settings))
     there = shown(paste("explore", TEXT, **settings))
     read, keys = map(int, re.search(r"reads (\d+) of (\d+) tokens exactly", here).groups())
