@@ -77,7 +77,10 @@ def test_points_tell_who_measured_them_and_when_and_older_ones_stay(measure, fol
     assert all(row.complete for row in mean_rows(record, 32))
     monkeypatch.setattr(protocol, "made_now", lambda device: MADE)
     measure(lengths=(32, 64), baselines=())
-    assert "tiny; B and A, python" in (folder / "f.md").read_text() and "tiny; B and A, 20" in (folder / "f.svg").read_text()
+    assert (
+        "tiny; B and A, python" in (folder / "f.md").read_text()
+        and "tiny; B and A, 20" in (folder / "f.svg").read_text()
+    )
 
 
 def test_the_blocks_that_settings_are_tuned_on_are_named(measure, folder, tiny_llama, monkeypatch):
