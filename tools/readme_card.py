@@ -338,16 +338,17 @@ def texts(record: Record, fresh: Record | None) -> str:
 
 
 def other_models(records: dict[str, Record | None]) -> str:
-    """The same form beside SparQ on models of more positions, each at the longest length that has both."""
-    found = []
-    for name, record in records.items():
-        both = [] if record is None else [n for n in lengths_of(record) if divergence(record, n, "sparq") is not None]
-        if record is not None and both:
-            ours, sparq = (divergence(record, max(both), *method) for method in ((), ("sparq",)))
-            found.append(f"on {name} KL is {ours:.4f}, SparQ's {sparq:.4f} (T = {max(both):,})")
-    if not found:
-        return "The default's form is measured on one model alone."
-    return f"O{'; '.join(found)[1:]}."
+    """The same form beside SparQ on models of more positions, a sentence for each."""
+    told = [beside_sparq(place, record) for place, record in records.items() if record is not None]
+    return " ".join(told) or "The default's form is measured on one model alone."
+
+
+def beside_sparq(place: str, record: Record) -> str:
+    """KL of ours and of SparQ on one model, at the longest length that has both."""
+    found = {length: (divergence(record, length), divergence(record, length, "sparq")) for length in lengths_of(record)}
+    length = max(length for length, both in found.items() if None not in both)
+    ours, sparq = found[length]
+    return f"On {place} KL is {ours:.4f}, SparQ's {sparq:.4f} (T = {length:,})."
 
 
 def pages() -> Pages:

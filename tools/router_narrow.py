@@ -12,7 +12,6 @@ from frontier_kinds import QWEN as QWEN_RECORD
 from router_texts import ROUTERS, Row, base, beside, book_table, facts
 from safetensors.numpy import load_file
 
-from focus_core.evaluation.compare import MIN_BLOCKS
 from focus_core.frontier.kinds.means import blocks_of, lengths_of
 from focus_core.routing.routers.narrow import ALL, MEANS
 
@@ -29,17 +28,14 @@ def qwen_card() -> str:
     """The card of the routers of a second model, made by the same command."""
     model = " --model qwen2.5-coder-0.5b-instruct.gguf"
     record = read(QWEN_RECORD)
-    blocks = {length: max(blocks_of(record, kind, length) for kind in record["kinds"]) for length in lengths_of(record)}
-    each = ", ".join(f"{number} of a kind at {length:,} tokens" for length, number in blocks.items())
-    few = [length for length, number in blocks.items() if number * len(record["kinds"]) < MIN_BLOCKS]
-    nothing = f" Nothing is established at {', '.join(f'{length:,}' for length in few)} tokens." if few else ""
+    blocks = max(blocks_of(record, kind, length) for length in lengths_of(record) for kind in record["kinds"])
     return _card(
         QWEN,
         "For Qwen2.5-Coder-0.5B-Instruct, made as the default is. Pages of 8 keys are what `focus fit` chooses\n"
         "here. No head reads everything: a tenth of the share is less than one key/value head. ",
         (f" --page 8{model}", f"--kinds books-and-code/{model}"),
         [record],
-        f"""- Few blocks: {each}.{nothing}
+        f"""- Few blocks: {blocks} of a kind at each length. Nothing is established by so few.
 - Texts shorter than 8,192 tokens keep more pairs than the share, and their quality was not measured.
 - The weights are those of a GGUF file, rounded to four to eight bits. On the hub's
   `Qwen/Qwen2.5-Coder-0.5B-Instruct`, and on other models of this architecture, they were not measured.

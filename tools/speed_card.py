@@ -298,7 +298,7 @@ focus bench model --data BOOK --routers smollm2-135m-narrow64 --repetitions 2 --
 focus bench model --data BOOK --routers smollm2-135m-narrow64 --dtype bfloat16 --out bench-model-narrow-bf16.json"""
 
 BASELINE_NOTE = f"""Two speed-ups stand beside each other: attention only, and choosing the pairs included. Where a
-record says "{OLDER}", the speed-ups are understated: routed calls fold the query heads of a
+record says "{OLDER}", the speed-ups are understated. Routed calls fold the query heads of a
 key/value head into one, and those calls did not. Do not set such rows beside routed ones.
 
 Each baseline runs over the pairs that it selects, exactly, in the fastest of several ways, each tried twice. The ways

@@ -179,7 +179,7 @@ def run_model_bench(
           ``top_k``, None with a share;
         - ``full_below`` where switched;
         - ``kept_share``: of causal pairs in prefill, of the last token's keys in decode, mean over layers; in decode of
-          narrow groups of the keys of the 64 tokens before, and in older records by their budget;
+          narrow groups of those of the last 64 tokens, and in older records by the budget;
         - ``distant_share`` in prefill: of pairs farther apart than the routers' window; ``window`` of a window;
         - ``seconds`` (median, minimum and maximum), ``tokens_per_second``, and ``speedup`` over the untouched model;
         - ``memory_bytes`` in prefill: peak beyond the memory held before, cache included;
@@ -335,9 +335,8 @@ def _decode_narrow(focus: FocusModel, ids: Tensor, tokens: int, settings: ModelB
     for step in range(settings.steps + 2):
         new = ids[:, :tokens] if step == 0 else ids[:, tokens + step - 2 : tokens + step - 1]
         for mode, cache in caches.items():
-            shares = kept[mode]
 
-            def count(routing: LayerRouting, shares: list[float] = shares) -> None:
+            def count(routing: LayerRouting, shares: list[float] = kept[mode]) -> None:
                 shares.append(late_keys_kept(routing))
 
             def write(new: Tensor = new, cache: Cache = cache) -> None:

@@ -31,10 +31,9 @@ SCHEMA = "focus-fit/1"
 LENGTH = 1024
 """Tokens of a block on which groups are fitted, where the model has as many positions."""
 NEED_LENGTHS = (2048, 8192, 16384, 32768)
-"""Tokens of the blocks on which need of heads is measured, where the model has as many positions; spread on the first.
-"""
+"""Tokens of the blocks on which heads are measured, where the model has as many positions; spread on the first."""
 SHORT = 4
-"""A text of fewer tokens than one in so many of the model's positions may keep more than the share of its pairs."""
+"""Texts of less than the model's positions over this may keep more than the share of their pairs."""
 PAGE_SIZES = (16, 8)
 """Keys of a page that `focus fit` tries in this order. Small pages cost more to rank and to sum up."""
 LONG_TOKENS = 32768
@@ -145,9 +144,8 @@ def fit_routers(
 def lengths_at_share(lengths: Sequence[int], positions: int | None) -> list[int]:
     """Those of these lengths whose texts are to keep the share of their pairs that is asked for.
 
-    A text of a fourth of the model's positions is: of 8,192 tokens, where the model has 32,768. Early tokens have few
-    keys before them, so that they read more costs a long text little. But where its first 2,048 tokens keep no more
-    than the share either, they hold most of its error.
+    The first is a fourth of the model's positions: 8,192 tokens, where the model has 32,768. Early tokens have few keys
+    before them, so what they read costs a long text little, and shorter texts may keep more.
 
     Args:
         lengths: rising; those that heads and pages are measured at.

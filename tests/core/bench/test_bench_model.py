@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from focus_core import FocusConfig, retrofit
+from focus_core.bench.kept import LATE
 from focus_core.bench.model import ModelBenchSettings, record_model_bench, run_model_bench
 from focus_core.bench.window import window_of_share, window_rule
 from focus_core.cli import app
@@ -74,8 +75,8 @@ def test_a_decoded_token_reads_as_many_keys_as_those_before_it(tiny_llama, token
         return [sum(int(getattr(each, name).sum()) for each in counts) for name in ("kept", "causal")]
 
     kept, causal = counted(tokens)
-    if tokens > 64:
-        earlier = counted(tokens - 64)
+    if tokens > LATE:
+        earlier = counted(tokens - LATE)
         kept, causal = kept - earlier[0], causal - earlier[1]
     assert untouched["kept_share"] == 1 and ours["kept_share"] == pytest.approx(kept / causal)
 

@@ -18,6 +18,7 @@ from scipy.optimize import root_scalar
 from torch import Tensor
 
 from focus_core.attention import AttentionOutput
+from focus_core.errors import FocusError
 from focus_core.progress import Progress, silent
 from focus_core.routing.layer import reading_of
 from focus_core.routing.model import FocusModel
@@ -49,7 +50,7 @@ PIECES = 8
 LIMITS = (-20.0, 12.0)
 """What may be added to thresholds."""
 EVERYWHERE = (-2, -1)
-"""Numbers of keys that every query has behind it."""
+"""Fewer keys than any query has beyond the window, for `_shifts` that hold in all of a text."""
 FALL = 1.25
 """Behind a measured length thresholds fall until there are so many times as many keys."""
 
@@ -116,9 +117,16 @@ def lower_thresholds(
         texts: longer ones than those that were planned for, shorter ones first: (N, T) int64 token ids for each length.
         kept: what this fit measured before.
         progress: told the share done.
+
+    Raises:
+        FocusError: `shares_at` has places of more or fewer lengths.
     """
     stored, places = [_by_place(thresholds) for thresholds in _stored(focus)], focus.config.shares_at
     first = 2 * (len(places) // 2 + 1 - len(texts))  # 2 places a length: 0 where the first text is the first of them
+    if texts and first not in (0, 2):
+        raise FocusError(
+            f"shares_at has {len(places)} places for texts of {len(texts)} lengths: give those of `places_of` them."
+        )
     for last, blocks in zip(count(first, 2), texts if stored else ()):
         read = errors_of_pages(focus, blocks, kept=kept, progress=progress)
         before = torch.cat([thresholds[last] for thresholds in stored], -1)

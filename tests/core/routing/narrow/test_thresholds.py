@@ -202,6 +202,12 @@ def test_a_text_shorter_than_those_at_the_share_keeps_more(lengths):
     focus.detach()
 
 
+def test_places_of_other_lengths_than_the_texts_are_refused():
+    need = [blocks(6, 60), blocks(3, 120), blocks(3, 240)]
+    with pytest.raises(FocusError, match="shares_at has 0 places for texts of 2 lengths"):
+        fit_narrow(model(), blocks(6), CONFIG, need=need)
+
+
 def test_thresholds_fall_soon_behind_each_length():
     assert places_of([2048], 128) == ()
     assert places_of([2048, 8192, 32768], 128) == (2048, 2560, 8064, 10080, 32640)
