@@ -48,8 +48,15 @@ def switch(model: dict[str, Any]) -> str:
     )
 
 
-def missed(kernel: dict[str, Any], model: dict[str, Any], cache: dict[str, Any]) -> str:
-    """What the speeds of the default fall short of, as a list."""
+def missed(kernel: dict[str, Any], narrower: dict[str, Any], model: dict[str, Any], cache: dict[str, Any]) -> str:
+    """What the speeds of the default fall short of, as a list.
+
+    Args:
+        kernel: one call.
+        narrower: the same on a CPU with narrower vectors.
+        model: the whole model.
+        cache: its cache.
+    """
     points = {point["tokens"]: point for point in _float32(kernel)}
     prefill, window = by_tokens(model, "prefill"), by_tokens(model, "prefill", "window")
     longest = max(prefill)
@@ -76,6 +83,7 @@ def missed(kernel: dict[str, Any], model: dict[str, Any], cache: dict[str, Any])
     return "\n".join(
         (
             f"- **The bound.** {reached} {why}",
+            f"- **A CPU without AVX-512.** {_reached(narrower)}",
             *([beside] if worse else []),
             f"- **Short texts.** The smallest speed-up of prefill is {min(prefill.values()):.2f}, at "
             f"{min(prefill, key=lambda tokens: prefill[tokens]):,} tokens.",
@@ -84,6 +92,16 @@ def missed(kernel: dict[str, Any], model: dict[str, Any], cache: dict[str, Any])
             f"before, cache included. The untouched model takes {memory['off']:,.0f} MiB.",
         )
     )
+
+
+def _reached(kernel: dict[str, Any]) -> str:
+    """The parts of its bound that a call reaches, and where it is slower than full attention."""
+    speeds = with_choice(kernel)
+    parts = {point["tokens"]: speeds[point["tokens"]] / point["bound"] for point in _float32(kernel)}
+    longest, slower = max(parts), [f"{tokens:,}" for tokens, speed in speeds.items() if speed < 1]
+    text = f"An {machine_of(kernel)['device']} reaches {parts[8192]:.0%} of the bound at 8,192 tokens, and "
+    text += f"{parts[longest]:.0%} at {longest:,}, assignment included."
+    return text + (f" The call is slower than full attention at {listed(slower)}." if slower else "")
 
 
 def cache_size(record: dict[str, Any], model: dict[str, Any]) -> str:
@@ -158,7 +176,8 @@ def elsewhere(kernel: dict[str, Any]) -> str:
         points = [p for p in kernel["points"] if p["dtype"] == dtype and 2048 <= p["tokens"] <= 8192]
         cells = ", ".join(f"{point['speedup_with_choice']:.2f} at {point['tokens']:,}" for point in points)
         sentences.append(f"{cells} in {dtype}")
-    made = f"an {machine_of(kernel)['device']}, {kernel['made']['date'][:10]}"
+    machine = machine_of(kernel)
+    made = f"an {machine['device']} ({machine['instructions']}), {kernel['made']['date'][:10]}"
     return f"On {made}, an attention call has speed-ups of {'; '.join(sentences)}, choosing included."
 
 

@@ -43,9 +43,9 @@ from focus_core.results import machine_of
 
 ABROAD = (
     *("bench-model-narrow-xeon.json", "bench-model-narrow-bf16-xeon.json"),
-    "earlier/bench-model-narrow-epyc-after.json",
+    "bench-model-narrow-epyc-25.json",
 )
-"""The whole model on a CPU of another name, in two dtypes, and on an older one of the same name."""
+"""The whole model on a CPU of another name, in two dtypes, and on one with narrower vectors."""
 MORE = 1.1
 """Ours and another method keep about as many pairs where their shares differ by less than this factor."""
 ONE_THRESHOLD = "one-threshold"
@@ -200,16 +200,17 @@ def limits(
 
 
 def elsewhere(records: Sequence[Record]) -> str:
-    """Prefill on a CPU of another name, in float32 and in bfloat16, and on an older one of the same name."""
+    """Prefill on a CPU of another name, in float32 and in bfloat16, and on one with narrower vectors."""
     speeds = [narrow_speeds.by_tokens(record, "prefill").items() for record in records]
-    told = (" and ".join(f"{speed:.2f}x" for tokens, speed in each if tokens >= 2048) for each in speeds)
-    single, half, older = told
+    single, half, narrower = (
+        " and ".join(f"{speed:.2f}x" for tokens, speed in each if tokens >= 2048) for each in speeds
+    )
     names = (machine_of(record)["device"].replace("(R)", "").removesuffix(" Processor") for record in records)
-    where, _, same = names
-    form = any(record["settings"]["config"].get("spread_directions") for record in records)
+    where, _, other = names
+    old = any(not record["settings"]["config"].get("spread_directions") for record in records[:2])
     return (
-        f"On an {where} prefill was at {single} (bfloat16: {half}), on an older {same} at "
-        f"{older}{'' if form else ', all before directions of spread'}. No GPU was timed."
+        f"On an {where} prefill was at {single} (bfloat16: {half}{'; before directions of spread' if old else ''}), on "
+        f"an {other.partition(',')[0]} without AVX-512 at {narrower}. No GPU was timed."
     )
 
 

@@ -185,7 +185,7 @@ def tables() -> Pages:
         'One layer of the default model\'s width, float32. "Choosing included" adds it, without Sinkhorn.',
         routing_table(kernel),
     )
-    narrow, xeon = read("bench-narrow.json"), read("bench-narrow-xeon.json")
+    narrow, xeon, narrower = (read(f"bench-narrow{each}.json") for each in ("", "-xeon", "-epyc-25"))
     cards.page(
         made_pages,
         "speed-narrow.md",
@@ -202,7 +202,13 @@ def tables() -> Pages:
         narrow_speeds.attention_table(xeon),
         narrow_speeds.model_table(read("bench-model-narrow-xeon.json")),
         narrow_speeds.model_table(read("bench-model-narrow-bf16-xeon.json")),
+        "## A CPU without AVX-512",
+        narrow_speeds.attention_table(narrower),
+        narrow_speeds.model_table(read("bench-model-narrow-epyc-25.json")),
         "## What the last changes gained",
+        "On the EPYC without AVX-512: before it the sums of a step were more than its 16 registers hold, and the "
+        "readers of a page were packed through memory.",
+        narrow_speeds.gained(read("earlier/bench-narrow-epyc-25-before.json"), narrower),
         "On the Xeon: before it the readers of each page were lists, written far apart, an exponential took a third "
         "more steps, and each step counted references to forty arrays.",
         narrow_speeds.gained(read("earlier/bench-narrow-xeon-before.json"), xeon),
@@ -326,10 +332,11 @@ def pages() -> Pages:
     busy = read_if_there("busy-narrow.json")
     cards.fill(made, doc, "busy", MISSING if busy is None else narrow_speeds.busy_table(busy))
     cards.fill(made, doc, "switch", narrow_speeds.switch(whole))
-    cards.fill(made, doc, "missed", narrow_speeds.missed(narrow, whole, cache))
+    others = [read(f"bench-narrow-{each}.json") for each in ("xeon", "epyc-25")]
+    cards.fill(made, doc, "missed", narrow_speeds.missed(narrow, others[1], whole, cache))
     cards.fill(made, doc, "cache", narrow_speeds.cache_table(cache))
     cards.fill(made, doc, "folded", folded_table(narrow))
-    cards.fill(made, doc, "other-cpu", narrow_speeds.elsewhere(read("bench-narrow-xeon.json")))
+    cards.fill(made, doc, "other-cpu", "\n".join(map(narrow_speeds.elsewhere, others)))
     cards.fill(made, doc, "attention", lengths_table(kernel))
     cards.fill(made, doc, "heads", heads_summary(heads))
     cards.fill(made, doc, "model", f"{_model(model)}\n\n{model_summary(model)}")

@@ -37,7 +37,12 @@ _TITLES = {
     "bench-baselines-cpu": "Other methods",
     "bench-baselines-heads-cpu": "Other methods, MagicPIG",
 }
-_MACHINES = {"xeon": "Intel Xeon", "epyc": "AMD EPYC", "epyc-26": "AMD EPYC, family 26"}
+_MACHINES = {
+    "xeon": "Intel Xeon",
+    "epyc": "AMD EPYC",
+    "epyc-25": "AMD EPYC, family 25",
+    "epyc-26": "AMD EPYC, family 26",
+}
 _MAX_POINTS = 5_000
 _MAX_WORD = 120
 _ROUTING_PARTS = ("projection", "calibrated", "top_k", "sort")

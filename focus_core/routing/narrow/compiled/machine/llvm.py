@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -19,6 +19,8 @@ LANES = 16
 """Keys of a tile."""
 FEW = LANES // 2
 """Keys of a tile that is half full, at most."""
+WIDE = bool(binding.get_host_cpu_features().get("avx512f"))
+"""Whether a vector is one of 32 registers. Elsewhere it takes two of 16 (AVX2) or four of 32 (NEON): few sums fit."""
 
 F32 = ir.FloatType()
 I32 = ir.IntType(32)

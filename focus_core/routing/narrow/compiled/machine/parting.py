@@ -21,6 +21,7 @@ from focus_core.routing.narrow.compiled.machine.llvm import (
     INTS,
     LANES,
     MASKED,
+    WIDE,
     Builder,
     call_llvm,
     constant,
@@ -241,12 +242,20 @@ def _readers(context: Any, builder: Builder, signature: Any, args: Sequence[Any]
     found = builder.load(pointer(builder, marks, shorts), align=2)
     bit = builder.shl(ir.Constant(BITS, 1), builder.trunc(page, BITS))
     there = builder.icmp_unsigned("!=", builder.and_(found, splat(builder, bit)), ir.Constant(shorts, [0] * LANES))
-    steps = builder.mul(ir.Constant(INTS, list(range(LANES))), splat(builder, builder.trunc(step, I32)))
-    readers = builder.add(splat(builder, builder.trunc(begin, I32)), steps)
-    kind = ir.FunctionType(INTS, [INTS, there.type, INTS])
-    compress = cgutils.get_or_insert_function(builder.module, kind, "llvm.experimental.vector.compress.v16i32")
-    packed = builder.call(compress, [readers, there, ir.Constant(INTS, ir.Undefined)])
-    builder.store(packed, pointer(builder, out, INTS), align=4)
+    if WIDE:
+        steps = builder.mul(ir.Constant(INTS, list(range(LANES))), splat(builder, builder.trunc(step, I32)))
+        readers = builder.add(splat(builder, builder.trunc(begin, I32)), steps)
+        kind = ir.FunctionType(INTS, [INTS, there.type, INTS])
+        compress = cgutils.get_or_insert_function(builder.module, kind, "llvm.experimental.vector.compress.v16i32")
+        packed = builder.call(compress, [readers, there, ir.Constant(INTS, ir.Undefined)])
+        builder.store(packed, pointer(builder, out, INTS), align=4)
+    else:
+        # Without an instruction for it each number is written where the next one belongs.
+        bits, reader, to = builder.zext(builder.bitcast(there, BITS), I64), begin, out
+        for lane in range(LANES):
+            builder.store(builder.trunc(reader, I32), pointer(builder, to, I32), align=4)
+            own = builder.and_(builder.lshr(bits, whole(lane)), whole(1))
+            to, reader = builder.add(to, builder.shl(own, whole(2))), builder.add(reader, step)
     bits = builder.bitcast(there, BITS)
     number = cgutils.get_or_insert_function(builder.module, ir.FunctionType(BITS, [BITS]), "llvm.ctpop.i16")
     return builder.zext(builder.call(number, [bits]), I64)

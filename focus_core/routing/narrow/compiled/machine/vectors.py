@@ -6,7 +6,7 @@ All take addresses (`array.ctypes.data`) and numbers of rows; nothing is checked
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from llvmlite import ir
@@ -19,6 +19,7 @@ from focus_core.routing.narrow.compiled.machine.llvm import (
     FEW,
     LANES,
     MASKED,
+    WIDE,
     Builder,
     call_llvm,
     constant,
@@ -44,20 +45,29 @@ MARGIN = 16.0
 """A logit so far above the one of weight 1 makes all be counted anew; exp of it is 9e6, so sums stay in range."""
 
 
+def _at_once(lanes: int) -> int:
+    """Vectors of sums that each of four rows has in registers.
+
+    A single one that is one register would wait for itself; of two that are two registers each, not all would fit.
+    """
+    return 2 if WIDE or lanes < LANES else 1
+
+
 def _dots(context: Any, builder: Builder, signature: Any, args: Sequence[Any], keys_of_tile: int = LANES) -> Any:
     *rows, query, width, tile, out, stride = args
     queries = [row_at(builder, query, row, width) for row in rows]
-    # Two sums for each row: a single one would wait for itself.
-    sums = [[variable(builder, lanes=keys_of_tile) for _ in range(2)] for _ in rows]
+    at_once = _at_once(keys_of_tile)
+    sums = [[variable(builder, lanes=keys_of_tile) for _ in range(at_once)] for _ in rows]
     with cgutils.for_range_slice(builder, whole(0), width, whole(2)) as (place, _):
         for half in range(2):
             here = builder.add(place, whole(half))
             keys = load(builder, row_at(builder, tile, here, whole(LANES)), keys_of_tile)
             for each, address in zip(sums, queries):
                 factor = splat_at(builder, row_at(builder, address, here, whole(1)), keys_of_tile)
-                builder.store(fma(builder, factor, keys, builder.load(each[half])), each[half])
-    for number, (one, other) in enumerate(sums):
-        total = builder.fadd(builder.load(one), builder.load(other))
+                total = each[half % at_once]
+                builder.store(fma(builder, factor, keys, builder.load(total)), total)
+    for number, parts in enumerate(sums):
+        total = reduce(builder.fadd, map(builder.load, parts))
         store(builder, total, row_at(builder, out, whole(number), stride))
     return context.get_dummy_value()
 
@@ -103,12 +113,13 @@ def _values(context: Any, builder: Builder, signature: Any, args: Sequence[Any],
             for address, total in zip(addresses, totals):
                 store(builder, total, address)
 
-    # Two vectors of columns for each row: a sum alone would wait for itself.
-    pairs = builder.and_(width, whole(-2 * LANES))
-    with cgutils.for_range_slice(builder, whole(0), pairs, whole(2 * LANES)) as (place, _):
-        add(place, 2)
-    with builder.if_then(builder.icmp_signed("<", pairs, width)):
-        add(pairs, 1)
+    at_once = _at_once(LANES)
+    together = builder.and_(width, whole(-at_once * LANES))
+    with cgutils.for_range_slice(builder, whole(0), together, whole(at_once * LANES)) as (place, _):
+        add(place, at_once)
+    if at_once > 1:
+        with builder.if_then(builder.icmp_signed("<", together, width)):
+            add(together, 1)
     return context.get_dummy_value()
 
 

@@ -15,6 +15,7 @@ from reading_budgets import readings
 from focus_core.routing.narrow.attention import narrow_attention
 from focus_core.routing.narrow.compiled import prefill as compiled
 from focus_core.routing.narrow.compiled.choice import choose_pages
+from focus_core.routing.narrow.compiled.machine import vectors
 from focus_core.routing.narrow.compiled.machine.llvm import LANES
 from focus_core.routing.narrow.compiled.machine.vectors import ROWS, add_values, dots, softmax_row, softmax_tile
 from focus_core.routing.narrow.reading import Reading
@@ -156,7 +157,6 @@ def test_chosen_pages_are_those_of_the_ranking(data):
     assert set(chosen[:number_read]) == set(expected.nonzero().flatten().tolist())
 
 
-@njit
 def _one_tile(rows, query, keys, values, logits, weights, largest, totals, output, count, alone):
     """All three kernels on one tile, with results between them."""
     r0, r1, r2, r3 = rows
@@ -172,29 +172,37 @@ def _one_tile(rows, query, keys, values, logits, weights, largest, totals, outpu
     add_values(r0, r1, r2, r3, weights.ctypes.data, LANES, values.ctypes.data, output.ctypes.data, output.shape[1])
 
 
+@pytest.fixture(params=[True, False], ids=["a register for a vector", "several"], scope="module")
+def one_tile(request):
+    """`_one_tile` as it is compiled for a processor of either kind."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vectors, "WIDE", request.param)
+        yield njit(_one_tile)
+
+
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("seen", [-2.0, -40.0])
-@pytest.mark.parametrize("count", [1, 15, 16])
-def test_kernels_equal_numpy(count, seen, alone):
-    random = np.random.default_rng(0)
-    query, keys, values = (random.normal(size=size).astype(np.float32) for size in ((9, 6), (16, 6), (16, 32)))
+@pytest.mark.parametrize(("count", "columns"), [(1, 32), (15, 16), (16, 48)])
+def test_kernels_equal_numpy(one_tile, count, columns, seen, alone):
+    random, sizes = np.random.default_rng(0), ((9, 6), (16, 6), (16, columns))
+    query, keys, values = (random.normal(size=size).astype(np.float32) for size in sizes)
     rows = np.array([7, 0, 3, 4])
     logits, weights = np.zeros((ROWS, LANES), np.float32), np.zeros((ROWS, LANES), np.float32)
     # Rows have seen a logit with weight 1 and a value of ones; -40 is so far below that all is counted anew.
     largest, totals, output = (
         np.full(9, seen, np.float32),
         np.zeros((9, LANES), np.float32),
-        np.ones((9, 32), np.float32),
+        np.ones((9, columns), np.float32),
     )
     totals[:, 3] = 1
-    _one_tile(rows, query, np.ascontiguousarray(keys.T), values, logits, weights, largest, totals, output, count, alone)
+    one_tile(rows, query, np.ascontiguousarray(keys.T), values, logits, weights, largest, totals, output, count, alone)
     expected = query[rows].astype(np.float64) @ keys.T
     np.testing.assert_allclose(logits, expected, atol=1e-6)
     kept = np.concatenate([expected[:, :count], np.full((ROWS, 1), seen)], 1)
     whole = np.exp(kept).sum(1)
     sums = totals[rows].sum(1, keepdims=True)
     np.testing.assert_allclose(np.log(sums[:, 0]) + largest[rows], np.log(whole), atol=2e-6)
-    all_values = np.concatenate([values[:count], np.ones((1, 32))])
+    all_values = np.concatenate([values[:count], np.ones((1, columns))])
     np.testing.assert_allclose(output[rows] / sums, np.exp(kept) @ all_values / whole[:, None], rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(weights[:, count:], 0)
     untouched = np.setdiff1d(np.arange(9), rows)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
+from focus_core.routing.narrow.compiled.machine import parting
 from focus_core.routing.narrow.compiled.machine.llvm import LANES, MASKED
 from focus_core.routing.narrow.compiled.machine.parting import (
     hide,
@@ -32,7 +33,6 @@ def as_numbers(halves):
     return (halves.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
-@njit
 def _readers(marks, page, size, out):
     found = 0
     for row in range(0, marks.shape[1], LANES):
@@ -42,14 +42,22 @@ def _readers(marks, page, size, out):
     return found
 
 
+@pytest.fixture(params=[True, False], ids=["packed by one instruction", "one by one"], scope="module")
+def readers(request):
+    """`_readers` as it is compiled for a processor of either kind."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parting, "WIDE", request.param)
+        yield njit(_readers)
+
+
 @settings(deadline=None)  # the first call compiles
 @given(seed=st.integers(0, 999), page=st.integers(0, 2 * LANES - 1), share=st.floats(0, 1), size=st.integers(1, 16))
-def test_readers_of_a_page_are_the_rows_that_marked_it(seed, page, share, size):
+def test_readers_of_a_page_are_the_rows_that_marked_it(readers, seed, page, share, size):
     wanted = np.random.default_rng(seed).random((2 * LANES, ROWS)) < share
     powers = (1 << np.arange(LANES, dtype=np.uint16))[None, :, None]
     marks = (wanted.reshape(2, LANES, ROWS) * powers).sum(1).astype(np.uint16).view(np.int16)
     out = np.full(ROWS + LANES, -1, np.int32)
-    found = _readers(marks, page, size, out)
+    found = readers(marks, page, size, out)
     rows = np.flatnonzero(wanted[page])
     np.testing.assert_array_equal(out[:found], rows << SEEN_BITS | size)
 
