@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import statistics
+import time
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
-from transformers.cache_utils import DynamicLayer
 
-from focus_core.bench.timing import alternate
+from focus_core.bench.narrow import random_directions, some_spread
+from focus_core.bench.timing import alternate, synchronize
 from focus_core.errors import FocusError
 from focus_core.files import to_json, write_atomic
 from focus_core.models.default_model import cache_dir
+from focus_core.models.heads import head_dim_of
 from focus_core.progress import Progress, silent
 from focus_core.reading import read_json
 from focus_core.results import describe_machine, made_now, run_key
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import reading_of
-from focus_core.routing.model import FocusModel
+from focus_core.routing.model import FocusModel, Mode
 from focus_core.routing.narrow.attention import narrow_attention
-from focus_core.routing.narrow.cache.layer import PAGE_SIZE
-from focus_core.routing.narrow.cache.text import CachedText
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.routers import ROUTERS
 from focus_core.schema import number, table, whole
 
 PLACES = (512, 1024, 2048, 4096, 8192)
 """Places that are tried, each with a text of twice as many tokens."""
-STEP = 1.1
-"""What attention of one new token may take, over the untouched model's. It is at most half of the token's time, so the
-token is at least 0.95 times as fast; reading a text gains more than that."""
+STEP = 1 / 0.95
+"""What a new token may take, over the time in the untouched model."""
+ROUNDS, TOKENS = 4, 6
+"""Turns in which new tokens are timed, and tokens of each."""
 
 _RATIOS = table(values=number(0))
 _RULES = table({"rules": table(values=table({"full_below": whole(0), **dict.fromkeys(("points", "steps"), _RATIOS)}))})
@@ -43,9 +44,10 @@ def crossover(focus: FocusModel, *, again: bool = False, progress: Progress = si
     """The `full_below` with which no text takes much longer than untouched, on this machine and for this model.
 
     Queries before it attend to everything. Reading a text and writing the next token both decide, and the later place
-    counts. They are measured in some seconds, for attention of one layer on normal tensors, and read from
-    `crossover_file` later, or measured again if that cannot be written. Another value is one setting: `full_below` of
-    `routing`.
+    counts. Reading is measured for attention of one layer on normal tensors, at every place; writing for the whole
+    model, from the place on where reading pays, until one is found where it does too: with more keys it gains more. All
+    takes less than half a minute for the default model, and is read from `crossover_file` later, or measured again if
+    that cannot be written. Another value is one setting: `full_below` of `routing`.
 
     Args:
         focus: model with routers.
@@ -65,7 +67,7 @@ def crossover(focus: FocusModel, *, again: bool = False, progress: Progress = si
         return 0
     text: Any = focus.model.config.get_text_config()
     heads = text.num_attention_heads
-    shape = heads, getattr(text, "num_key_value_heads", None) or heads, _head_dim(text)
+    shape = heads, getattr(text, "num_key_value_heads", None) or heads, head_dim_of(focus.model)
     longest = getattr(text, "max_position_embeddings", None) or 2 * PLACES[-1]
     places = [place for place in PLACES if 2 * place <= longest] or [max(1, longest // 2)]
     device, dtype = focus.model.device.type, focus.model.dtype
@@ -73,16 +75,33 @@ def crossover(focus: FocusModel, *, again: bool = False, progress: Progress = si
     key = run_key(machine=machine, shape=shape, dtype=str(dtype), places=places, reading=_deciding(config))
     stored = _read()
     if again or key not in stored:
-        points, steps = {}, {}
-        for number_done, place in enumerate(places):
-            progress(f"Measuring where sparse attention pays: {2 * place:,} tokens", number_done / len(places))
-            points[str(place)] = _ratio(place, shape, config, dtype, device)
-            steps[str(place)] = _step_ratio(place, shape, config, dtype, device)
-        full_below = max(_rule(points, longest), _rule(steps, longest, STEP))
-        rule = {"full_below": full_below, "points": points, "steps": steps, "made": made_now(device)}
+        rule = _measured(focus, config, shape, places, longest, progress)
         stored = _read() | {key: rule}
         _write(stored)
     return stored[key]["full_below"]
+
+
+def _measured(
+    focus: FocusModel,
+    config: FocusConfig,
+    shape: tuple[int, int, int],
+    places: list[int],
+    longest: int,
+    progress: Progress,
+) -> dict[str, Any]:
+    """A rule as it is stored."""
+    device, points, steps = focus.model.device.type, {}, {}
+    for number_done, place in enumerate(places):
+        progress(f"Measuring where sparse attention pays: {2 * place:,} tokens", number_done / len(places))
+        points[str(place)] = _ratio(place, shape, config, focus.model.dtype, device)
+    from_here, full_below = _rule(points, longest), longest
+    for place in (each for each in places if each >= from_here):
+        progress(f"Measuring where sparse attention pays: a token after {place:,} others", 1)
+        steps[str(place)] = _step_ratio(place, focus)
+        if steps[str(place)] <= STEP:
+            full_below = place
+            break
+    return {"full_below": full_below, "points": points, "steps": steps, "made": made_now(device)}
 
 
 def crossover_file() -> Path:
@@ -90,12 +109,9 @@ def crossover_file() -> Path:
     return cache_dir() / "crossover.json"
 
 
-def _head_dim(text: Any) -> int:
-    return getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-
-
 def _deciding(config: FocusConfig) -> dict[str, Any]:
     names = ("num_groups", "top_k", "window", "sink_tokens", "chunk", "read_share", "page_size", "cache_bits")
+    names += ("count_spread", "spread_directions")
     return {name: getattr(config, name) for name in names}
 
 
@@ -103,44 +119,50 @@ def _ratio(place: int, shape: tuple[int, int, int], config: FocusConfig, dtype: 
     """Time of a text whose queries from `place` on choose, over that of full attention; twice as many tokens."""
     tokens = 2 * place
     query, key, value, groups = _normal(tokens, shape, config, dtype, device)
+    ours, full = (_reading(config, full_below, shape, device) for full_below in (place, tokens))
 
-    def attend(full_below: int) -> Any:
-        reading = _reading(config, full_below)
+    def attend(reading: Reading) -> Any:
         with torch.inference_mode():
             return narrow_attention(query, key, value, groups, config.num_groups, reading, scale=shape[-1] ** -0.5)
 
-    times = alternate({"ours": lambda: attend(place), "full": lambda: attend(tokens)}, 3, device)
+    times = alternate({"ours": lambda: attend(ours), "full": lambda: attend(full)}, 3, device)
     return statistics.median(times["ours"]) / statistics.median(times["full"])
 
 
-def _step_ratio(place: int, shape: tuple[int, int, int], config: FocusConfig, dtype: torch.dtype, device: str) -> float:
-    """Time of a token after `place` others that chooses, over that in the untouched model with its own cache."""
-    query, key, value, groups = _normal(place, shape, config, dtype, device)
-    new, reading, scale = slice(0, 1), _reading(config, 0), shape[-1] ** -0.5
-    page_size = config.page_size or PAGE_SIZE
-    text = CachedText(key[0], value[0], config.num_groups, page_size, config.sink_tokens, config.cache_bits)
-    text.fill(key[0], value[0], groups[0], None, reading)
-    untouched = DynamicLayer()
-    untouched.update(key, value)
+def _step_ratio(place: int, focus: FocusModel) -> float:
+    """Time of a token after `place` random ones under the settings in force, over that in the untouched model.
 
-    def assign(keys: Tensor, _: Any) -> Tensor:
-        return groups[0, :, : keys.shape[1]]
+    The fastest of each count: whatever else runs on the machine only adds to a time.
+    """
+    device, usual = focus.model.device, focus.config
+    config = focus.current.config.replace(full_below=0)
+    changed = {each.name: getattr(config, each.name) for each in fields(config)}
+    changed = {name: value for name, value in changed.items() if value != getattr(usual, name)}
+    modes: dict[Mode, dict[str, Any]] = {"hard": changed, "off": {}}
+    generator = torch.Generator().manual_seed(place)
+    ids = torch.randint(focus.model.config.get_text_config().vocab_size, (1, place), generator=generator).to(device)
+    caches, times = {}, {mode: [] for mode in modes}
+    for turn in range(ROUNDS + 1):
+        for mode, changes in modes.items():
+            with focus.routing(mode, **changes), torch.inference_mode():
+                for _ in range(TOKENS if turn else 1):
+                    given = ids[:, -1:] if turn else ids
+                    synchronize(device.type)
+                    start = time.perf_counter()
+                    found = focus.model(input_ids=given, past_key_values=caches.get(mode), logits_to_keep=1)
+                    synchronize(device.type)
+                    caches[mode] = found.past_key_values
+                    if turn:
+                        times[mode].append(time.perf_counter() - start)
+    return min(times["hard"]) / min(times["off"])
 
-    def choose() -> Any:
-        with torch.inference_mode():
-            return text.attend(query[0, :, new], key[0, :, new], value[0, :, new], None, assign, reading, scale, None)
 
-    def attend() -> Any:
-        with torch.inference_mode():
-            keys, values = untouched.update(key[:, :, new], value[:, :, new])
-            return F.scaled_dot_product_attention(query[:, :, new], keys, values, enable_gqa=True)
-
-    times = alternate({"ours": choose, "full": attend}, 3, device)
-    return statistics.median(times["ours"]) / statistics.median(times["full"])
-
-
-def _reading(config: FocusConfig, full_below: int) -> Reading:
-    return reading_of(config.replace(full_below=full_below), config.top_k, config.read_share)
+def _reading(config: FocusConfig, full_below: int, shape: tuple[int, int, int], device: str) -> Reading:
+    """The form of the settings, with random directions of spread; by a share, since thresholds are for texts."""
+    heads, kv_heads, head_dim = shape
+    directions = random_directions(config, kv_heads, head_dim, torch.Generator().manual_seed(0), device)
+    form = {"spread": some_spread(config, heads), "directions": directions}
+    return reading_of(config.replace(full_below=full_below), config.top_k, config.read_share, **form)
 
 
 def _normal(
@@ -158,11 +180,11 @@ def _normal(
     return normal(heads), normal(kv_heads), normal(kv_heads), groups
 
 
-def _rule(points: dict[str, float], longest: int, at_most: float = 1.0) -> int:
-    """The first place from which on no length takes more than `at_most` the time; all positions where each does."""
+def _rule(points: dict[str, float], longest: int) -> int:
+    """The first place from which on no length takes more time than full attention; all positions where each does."""
     found = longest
     for place, ratio in reversed(points.items()):
-        if ratio > at_most:
+        if ratio > 1:
             break
         found = int(place)
     return found

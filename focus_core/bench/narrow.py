@@ -77,15 +77,12 @@ def measure_narrow(
     """
     kv_heads, tokens, head_dim = key.shape[1:]
     scale = head_dim**-0.5
-    weights = (0.1,) * query.shape[1] if config.count_spread else None
+    weights = some_spread(config, query.shape[1])
     generator = torch.Generator().manual_seed(0)
     router = config.new_router(head_dim, kv_heads, generator, query.shape[1]).to(device)
     router.centroids.data.copy_(key[0, :, :: max(1, tokens // config.num_groups)][:, : config.num_groups])
 
-    directions = None
-    if config.spread_directions:
-        drawn = torch.randn(kv_heads, head_dim, config.spread_directions, generator=generator)
-        directions = Directions(torch.linalg.qr(drawn).Q.to(device))
+    directions = random_directions(config, kv_heads, head_dim, generator, device)
 
     def groups() -> Tensor:
         return groups_of_keys(router, key, None, config)
@@ -132,6 +129,21 @@ def measure_narrow(
         "speedup_with_choice": full_s / (sparse_s + select_s),
         **({"loaded": beside_load(calls, runs, repetitions, device)} if loaded else {}),
     }
+
+
+def some_spread(config: FocusConfig, num_heads: int) -> tuple[float, ...] | None:
+    """A weight of spread for each query head; None where the settings count none."""
+    return (0.1,) * num_heads if config.count_spread else None
+
+
+def random_directions(
+    config: FocusConfig, kv_heads: int, head_dim: int, generator: torch.Generator, device: str
+) -> Directions | None:
+    """As many directions of spread as the settings have; None where they have none."""
+    if not config.spread_directions:
+        return None
+    drawn = torch.randn(kv_heads, head_dim, config.spread_directions, generator=generator)
+    return Directions(torch.linalg.qr(drawn).Q.to(device))
 
 
 def _threshold(

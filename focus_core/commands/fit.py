@@ -29,8 +29,15 @@ def fit(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the routers.")] = Path("runs/narrow"),
     model: ModelOption = "default",
     groups: Annotated[
-        int, typer.Option("--groups", "-K", min=2, max=MAX_GROUPS, help="Groups per key/value head, K.")
-    ] = 64,
+        int | None,
+        typer.Option(
+            "--groups",
+            "-K",
+            min=2,
+            max=MAX_GROUPS,
+            help="Groups per key/value head, K. Left out: as many as a key has dimensions, from 64 to 256.",
+        ),
+    ] = None,
     page: Annotated[
         int | None,
         typer.Option(
@@ -107,11 +114,13 @@ def fit(
 
     Example: focus fit --data texts/ --out runs/narrow
     """
+    from focus_core.models import load_model
     from focus_core.progress import terminal_progress
-    from focus_core.training.fit import PAGE_SIZES, fit_routers, narrow_config
+    from focus_core.text import CORPUS_SUFFIXES, find_texts
+    from focus_core.training.fit import PAGE_SIZES, fit_routers, narrow_config, usual_groups
 
     settings = {
-        "num_groups": groups, "page_size": page or PAGE_SIZES[0], "read_share": share, "window": window,
+        "page_size": page or PAGE_SIZES[0], "read_share": share, "window": window,
         "sink_tokens": sinks, "by_error": not one_share, "count_spread": not no_spread,
     }  # fmt: skip
     if directions is not None:
@@ -122,15 +131,18 @@ def fit(
         refuse_given(context, ["recall"], "leave --one-threshold out")
     if one_share and no_spread:
         refuse_given(context, ["directions"], "leave --one-share or --no-spread out")
+    find_texts(data, suffixes=CORPUS_SUFFIXES)  # what is wrong with them is said before the model is loaded
     with terminal_progress() as progress:
+        loaded = load_model(model, progress=progress)
+        settings["num_groups"] = groups or usual_groups(loaded.model)
         how = {"config": narrow_config(**settings), "tokens": tokens, "one_threshold": one_threshold}
         if not one_share and not one_threshold:
             how |= {"recall": recall, "page_sizes": PAGE_SIZES if page is None else ()}
-        record = fit_routers(data, out, model=model, **how, seed=seed, progress=progress)
+        record = fit_routers(data, out, model=loaded, **how, seed=seed, progress=progress)
     if json_output:
         print_json(record)
     else:
-        print(f"{groups} groups per key/value head, fitted on {record['settings']['blocks']} blocks.")
+        print(f"{settings['num_groups']} groups per key/value head, fitted on {record['settings']['blocks']} blocks.")
         for tried in record.get("expected", ()):
             print(expected(tried["page_size"], tried["kl"], share))
         print(f"Written to {out}")

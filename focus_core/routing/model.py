@@ -20,6 +20,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from focus_core.errors import FocusError
+from focus_core.models.heads import head_dim_of
 from focus_core.routing.cache import cache_renamed
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.families import own_window
@@ -81,7 +82,7 @@ class FocusModel(nn.Module):
         self._own_heads = own_heads(model, config, num_kv_heads)
         width = text.hidden_size
         if ROUTERS[config.router].from_keys:
-            width = getattr(text, "head_dim", None) or width // text.num_attention_heads
+            width = head_dim_of(model)
         self.routers = nn.ModuleDict(
             {str(i): config.new_router(width, num_kv_heads, generator, text.num_attention_heads) for i in chosen}
         )

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from transformers import PreTrainedModel
 
 from focus_core.errors import FocusError
 from focus_core.locks import claims_folder
 from focus_core.models import LoadedModel, load_model
+from focus_core.models.heads import head_dim_of
 from focus_core.models.positions import positions_of
 from focus_core.progress import Progress, silent
 from focus_core.results import record_run, text_records
@@ -36,6 +38,8 @@ SHORT = 4
 """Texts of less than the model's positions over this may keep more than the share of their pairs."""
 PAGE_SIZES = (16, 8)
 """Keys of a page that `focus fit` tries in this order. Small pages cost more to rank and to sum up."""
+GROUPS = (64, 256)
+"""Groups of a key/value head where their number is not given, at least and at most."""
 LONG_TOKENS = 32768
 """Tokens of longer blocks together: each block takes minutes."""
 
@@ -51,6 +55,15 @@ def narrow_config(**changes: Any) -> FocusConfig:
     }  # fmt: skip
     directions = DIRECTIONS if changes.get("count_spread", True) else 0
     return FocusConfig(**{**usual, "spread_directions": directions, **changes})
+
+
+def usual_groups(model: PreTrainedModel) -> int:
+    """Groups of a key/value head where their number is not given: as many as its keys have dimensions, within `GROUPS`.
+
+    Keys that spread over more dimensions need more groups to be alike within one.
+    """
+    fewest, most = GROUPS
+    return min(max(fewest, head_dim_of(model)), most)
 
 
 @claims_folder()
@@ -77,7 +90,8 @@ def fit_routers(
             blocks are taken from each file, spread over it.
         out: folder for the routers and `training.json`.
         model: a loaded model, or a name that `load_model` accepts.
-        config: settings with router="narrow"; `narrow_config` when None. `shares_at` is what the texts allow.
+        config: settings with router="narrow"; `narrow_config` with `usual_groups` when None. `shares_at` is what the
+            texts allow.
         tokens: in the sample, about.
         one_threshold: see `fit_narrow`.
         recall: see `fit_narrow`; None for True where each head has a threshold of its own.
@@ -98,7 +112,7 @@ def fit_routers(
     out, files = Path(out), find_texts(texts, suffixes=CORPUS_SUFFIXES)
     check_elsewhere(out)
     loaded = model if isinstance(model, LoadedModel) else load_model(model, progress=progress)
-    config = narrow_config() if config is None else config
+    config = narrow_config(num_groups=usual_groups(loaded.model)) if config is None else config
     if recall is None:
         recall = config.by_error and not one_threshold
     length = min(LENGTH, positions_of(loaded.model) or LENGTH)

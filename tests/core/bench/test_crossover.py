@@ -30,13 +30,13 @@ def routed(config=NARROW):
 @pytest.mark.parametrize(
     ("ratios", "steps", "expected"),
     [
-        ((0.9, 0.8), (0.9, 0.8), 32),
-        ((1.1, 0.8), (0.9, 0.8), 64),
-        ((0.9, 1.1), (0.9, 0.8), 256),
-        ((1.2, 1.1), (0.9, 0.8), 256),
-        ((1.0, 1.0), (1.1, 1.1), 32),
-        ((0.9, 0.8), (1.2, 1.1), 64),
-        ((0.9, 0.8), (1.0, 1.2), 256),
+        ((0.9, 0.8), (0.9,), 32),
+        ((1.1, 0.8), (0.9,), 64),
+        ((0.9, 1.1), (), 256),
+        ((1.2, 1.1), (), 256),
+        ((1.0, 1.0), (1.05,), 32),
+        ((0.9, 0.8), (1.06, 1.05), 64),
+        ((0.9, 0.8), (1.06, 1.06), 256),
     ],
 )
 def test_choosing_begins_where_reading_is_faster_at_every_longer_length_and_writing_hardly_slower(
@@ -46,6 +46,22 @@ def test_choosing_begins_where_reading_is_faster_at_every_longer_length_and_writ
     monkeypatch.setattr(module, "_ratio", lambda *_: next(read))
     monkeypatch.setattr(module, "_step_ratio", lambda *_: next(written))
     assert crossover(routed()) == expected
+    assert next(written, None) is None  # no place is tried for nothing
+
+
+@pytest.mark.parametrize("directions", [0, 3])
+def test_what_is_timed_has_the_form_of_the_settings(directions):
+    spread = {"count_spread": True, "spread_directions": directions}
+    reading = module._reading(NARROW.replace(**spread), 64, (4, 2, 8), "cpu")
+    assert (reading.full_below, reading.share, len(reading.spread_weights(4))) == (64, 0.2, 4)
+    assert (reading.directions is not None) == bool(directions)
+    focus = routed(NARROW.replace(**spread))
+    seen = []
+    with focus.routing("hard", read_share=0.5), focus.observe(lambda layer: seen.append(layer.config)):
+        assert module._step_ratio(32, focus) > 0
+    assert seen and {(each.read_share, each.full_below, each.spread_directions) for each in seen} == {
+        (0.5, 0, directions)
+    }
 
 
 def test_it_is_measured_once_and_again_when_asked_or_when_the_file_is_damaged(monkeypatch):
@@ -55,9 +71,8 @@ def test_it_is_measured_once_and_again_when_asked_or_when_the_file_is_damaged(mo
     first = crossover(focus)
     assert first in (32, 64, 256) and len(measured) == 2
     (rule,) = json.loads(crossover_file().read_text())["rules"].values()
-    assert rule["full_below"] == first and all(
-        set(rule[kind]) == {"32", "64"} and min(rule[kind].values()) > 0 for kind in ("points", "steps")
-    )
+    assert rule["full_below"] == first and set(rule["points"]) == {"32", "64"} >= set(rule["steps"])
+    assert min([*rule["points"].values(), *rule["steps"].values()]) > 0
 
     assert crossover(focus) == first and len(measured) == 2
     crossover(focus, again=True)

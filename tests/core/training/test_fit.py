@@ -3,13 +3,14 @@
 import json
 
 import pytest
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from focus_core import FocusError, FocusModel
 from focus_core.evaluation import evaluate
 from focus_core.routing.routers.narrow import MEANS
 from focus_core.routing.storage import routers_hash
 from focus_core.text import token_blocks
-from focus_core.training.fit import fit_routers, lengths_at_share, narrow_config
+from focus_core.training.fit import fit_routers, lengths_at_share, narrow_config, usual_groups
 
 TEXT = "She rowed to the island and the old man was glad of it. Nobody had come since the storm of May. " * 120
 
@@ -111,6 +112,15 @@ def test_need_is_measured_at_every_length_that_model_and_texts_have(tiny_llama, 
 )
 def test_texts_of_a_fourth_of_the_positions_keep_the_share(positions, lengths, expected):
     assert lengths_at_share(lengths, positions) == expected
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [({"head_dim": 16}, 64), ({"head_dim": 128}, 128), ({"head_dim": 512}, 256), ({"head_dim": None}, 96)],
+)
+def test_keys_of_more_dimensions_have_more_groups(sizes, expected):
+    config = LlamaConfig(vocab_size=8, hidden_size=192, num_hidden_layers=0, num_attention_heads=2, **sizes)
+    assert usual_groups(LlamaForCausalLM(config)) == expected
 
 
 def test_a_short_text_is_refused(tiny_llama, tmp_path):
