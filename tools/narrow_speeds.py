@@ -99,7 +99,7 @@ def _reached(kernel: dict[str, Any]) -> str:
     speeds = with_choice(kernel)
     parts = {point["tokens"]: speeds[point["tokens"]] / point["bound"] for point in _float32(kernel)}
     longest, slower = max(parts), [f"{tokens:,}" for tokens, speed in speeds.items() if speed < 1]
-    text = f"An {machine_of(kernel)['device']} reaches {parts[8192]:.0%} of the bound at 8,192 tokens, and "
+    text = f"An {machine_of(kernel)['device']}, reaches {parts[8192]:.0%} of the bound at 8,192 tokens, and "
     text += f"{parts[longest]:.0%} at {longest:,}, assignment included."
     return text + (f" The call is slower than full attention at {listed(slower)}." if slower else "")
 

@@ -72,7 +72,8 @@ def crossover(focus: FocusModel, *, again: bool = False, progress: Progress = si
     places = [place for place in PLACES if 2 * place <= longest] or [max(1, longest // 2)]
     device, dtype = focus.model.device.type, focus.model.dtype
     machine = describe_machine(device)
-    key = run_key(machine=machine, shape=shape, dtype=str(dtype), places=places, reading=_deciding(config))
+    size = focus.model.num_parameters()  # tokens of a larger model spend another part of their time in attention
+    key = run_key(machine=machine, shape=shape, size=size, dtype=str(dtype), places=places, reading=_deciding(config))
     stored = _read()
     if again or key not in stored:
         rule = _measured(focus, config, shape, places, longest, progress)

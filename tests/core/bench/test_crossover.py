@@ -21,9 +21,9 @@ def own_cache(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "PLACES", (32, 64))
 
 
-def routed(config=NARROW):
+def routed(config=NARROW, layers=1):
     size = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=99, num_hidden_layers=1, max_position_embeddings=256, **size))
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=99, num_hidden_layers=layers, max_position_embeddings=256, **size))
     return retrofit(model.eval(), config)
 
 
@@ -82,7 +82,7 @@ def test_it_is_measured_once_and_again_when_asked_or_when_the_file_is_damaged(mo
     assert len(measured) == 6
 
 
-def test_other_settings_and_threads_have_rules_of_their_own(monkeypatch):
+def test_other_settings_threads_and_models_have_rules_of_their_own(monkeypatch):
     focus, measured = routed(), []
     monkeypatch.setattr(module, "_ratio", lambda *_: measured.append(1) or 0.5)
     monkeypatch.setattr(module, "_step_ratio", lambda *_: 0.5)
@@ -93,6 +93,8 @@ def test_other_settings_and_threads_have_rules_of_their_own(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
     crossover(focus)
     assert len(measured) == 6
+    crossover(routed(layers=2))
+    assert len(measured) == 8
 
 
 def test_other_routers_do_not_mix_the_two():
