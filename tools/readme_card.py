@@ -207,10 +207,11 @@ def elsewhere(records: Sequence[Record]) -> str:
     )
     names = (machine_of(record)["device"].replace("(R)", "").removesuffix(" Processor") for record in records)
     where, _, other = names
+    other = other.partition(",")[0]
     old = any(not record["settings"]["config"].get("spread_directions") for record in records[:2])
     return (
         f"On an {where}{', before directions of spread,' if old else ''} prefill was at {single} (bfloat16: {half}), "
-        f"and on an {other.partition(',')[0]} without AVX-512 {'with them ' if old else ''}at {narrower}. No GPU was timed."
+        f"and on an {other} without AVX-512 {'with them ' if old else ''}at {narrower}. No GPU was timed."
     )
 
 
