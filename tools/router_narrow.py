@@ -17,11 +17,13 @@ from focus_core.routing.routers.narrow import ALL, MEANS
 
 NARROW = "smollm2-135m-narrow64"
 QWEN = "qwen2.5-coder-0.5b-narrow64"
+AS_BEFORE = " --query-power 0"
+"""`focus fit` compared keys as they are when these were made."""
 
 
 def narrow_card() -> str:
     """The card of the default routers, whose groups are fitted and not trained."""
-    return _card(NARROW, "The default. ", ("", "--kinds held-out/"), measured(), limits())
+    return _card(NARROW, "The default. ", (AS_BEFORE, "--kinds held-out/"), measured(), limits())
 
 
 def qwen_card() -> str:
@@ -33,7 +35,7 @@ def qwen_card() -> str:
         QWEN,
         "For Qwen2.5-Coder-0.5B-Instruct, made as the default is. Pages of 8 keys are what `focus fit` chooses\n"
         "here. No head reads everything: a tenth of the share is less than one key/value head. ",
-        (f" --page 8{model}", f"--kinds books-and-code/{model}"),
+        (f"{AS_BEFORE} --page 8{model}", f"--kinds books-and-code/{model}"),
         [record],
         f"""- Few blocks: {blocks} of a kind at each length. Nothing is established by so few.
 - Texts shorter than 8,192 tokens keep more pairs than the share, and their quality was not measured.
@@ -67,6 +69,7 @@ def _card(name: str, opening: str, options: tuple[str, str], records: list[dict[
             listed([counted(each["blocks"], each["length"]) for each in settings["need"]]),
         ),
         *recalling(name, config["read_share"]),
+        ("keys compared", "as queries see them" if settings.get("query_power") else "as they are"),
         ("seed", str(settings["seed"])),
     ]
     return f"""# Routers {name}

@@ -80,6 +80,13 @@ def fit(
             "Left out: 5, or 0 with --no-spread.",
         ),
     ] = None,
+    query_power: Annotated[
+        float,
+        typer.Option(
+            parser=finite(0, 0.5),
+            help="How much queries decide which keys are alike, for groups: 0 not at all, 0.5 as much as for logits.",
+        ),
+    ] = 0.25,
     window: Annotated[int, typer.Option("--window", "-w", min=0, max=MAX_TOKENS, help="Local window, w.")] = 128,
     sinks: Annotated[
         int, typer.Option(min=0, max=MAX_TOKENS, help="First tokens that every later token attends to.")
@@ -91,7 +98,7 @@ def fit(
     """Fit narrow routers to a model; nothing is trained.
 
     The model's keys on a sample of the text are grouped by k-means, in one
-    pass. Queries then read pages of these groups, and a summary stands for
+    pass, as its queries see them. Queries then read pages of these groups, and a summary stands for
     each page that is not read. Take broad text of several kinds.
 
     A second pass over one block of each text finds the directions in which
@@ -135,7 +142,12 @@ def fit(
     with terminal_progress() as progress:
         loaded = load_model(model, progress=progress)
         settings["num_groups"] = groups or usual_groups(loaded.model)
-        how = {"config": narrow_config(**settings), "tokens": tokens, "one_threshold": one_threshold}
+        how = {
+            "config": narrow_config(**settings),
+            "tokens": tokens,
+            "one_threshold": one_threshold,
+            "query_power": query_power,
+        }
         if not one_share and not one_threshold:
             how |= {"recall": recall, "page_sizes": PAGE_SIZES if page is None else ()}
         record = fit_routers(data, out, model=loaded, **how, seed=seed, progress=progress)

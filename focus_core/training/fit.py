@@ -20,6 +20,7 @@ from focus_core.results import record_run, text_records
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.narrow.directions import DIRECTIONS
 from focus_core.routing.narrow.fitting.fit import fit_narrow
+from focus_core.routing.narrow.fitting.groups import QUERY_POWER
 from focus_core.routing.narrow.fitting.thresholds import places_of
 from focus_core.routing.portable import model_key
 from focus_core.routing.storage import check_elsewhere
@@ -77,6 +78,7 @@ def fit_routers(
     one_threshold: bool = False,
     recall: bool | None = None,
     page_sizes: Sequence[int] = (),
+    query_power: float = QUERY_POWER,
     seed: int = 0,
     progress: Progress = silent,
 ) -> dict[str, Any]:
@@ -96,6 +98,7 @@ def fit_routers(
         one_threshold: see `fit_narrow`.
         recall: see `fit_narrow`; None for True where each head has a threshold of its own.
         page_sizes: see `fit_narrow`; only with `by_error`, and without `one_threshold`.
+        query_power: see `fit_narrow`.
         seed: of k-means.
         progress: told the share done.
 
@@ -126,6 +129,7 @@ def fit_routers(
     how: dict[str, Any] = {"one_threshold": True} if one_threshold else {}
     how |= {"recall": True} if recall else {}
     how |= {"page_sizes": page_sizes} if page_sizes else {}
+    how |= {"query_power": query_power} if config.score == "dot" else {}
     report = {
         "schema": SCHEMA,
         "model": loaded.info.identity,

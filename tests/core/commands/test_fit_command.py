@@ -15,7 +15,12 @@ SMALL = ("--groups", "8", "--page", "8", "--window", "16", "--tokens", "1024")
 
 @pytest.mark.parametrize(
     ("options", "recall", "own_thresholds"),
-    [((), True, True), (("--no-recall",), False, True), (("--one-threshold",), False, False)],
+    [
+        ((), True, True),
+        (("--query-power", "0"), True, True),
+        (("--no-recall",), False, True),
+        (("--one-threshold",), False, False),
+    ],
 )
 def test_heads_that_recall_read_everything_unless_asked_otherwise(
     model_folder, tmp_path, options, recall, own_thresholds
@@ -27,5 +32,6 @@ def test_heads_that_recall_read_everything_unless_asked_otherwise(
     record = json.loads((tmp_path / "out" / "training.json").read_text())
     assert ("recall" in record) == recall and record["settings"].get("recall", False) == recall
     assert ("expected" in record) == own_thresholds
+    assert record["settings"]["query_power"] == (0 if "--query-power" in options else 0.25)
     if recall:
         assert [row["layer"] for row in record["recall"]] == [0, 1, 2]

@@ -82,7 +82,10 @@ def test_a_record_names_the_heads_that_recall(tiny_llama, tmp_path):
     assert [each["layer"] for each in record["recall"]] == list(range(tiny_llama.model.config.num_hidden_layers))
     assert all(len(each["attention"]) == heads for each in record["recall"])
     assert all(0 <= weight <= 1 for each in record["recall"] for weight in each["attention"])
+    assert record["settings"]["query_power"] == 0.25
     fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048, recall=True)  # the same
+    with pytest.raises(FocusError, match="another run"):
+        fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048, query_power=0.0)
     with pytest.raises(FocusError, match="another run"):
         fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048, recall=False)
 

@@ -28,7 +28,8 @@ from focus_core.evaluation.perplexity import evaluate
 from focus_core.evaluation.retention import retention
 from focus_core.routing.balance import assign, groups_of
 from focus_core.routing.layer import LayerRouting
-from focus_core.routing.narrow.fitting.fit import even_potentials, fit_narrow
+from focus_core.routing.narrow.fitting.fit import fit_narrow
+from focus_core.routing.narrow.fitting.groups import even_potentials
 from focus_core.routing.narrow.reference import narrow_reference
 from focus_core.routing.rules import Rule, attend_hard, hard_groups
 
