@@ -210,8 +210,8 @@ def elsewhere(records: Sequence[Record]) -> str:
     other = other.partition(",")[0]
     old = any(not record["settings"]["config"].get("spread_directions") for record in records[:2])
     return (
-        f"On an {where}{', before directions of spread,' if old else ''} prefill was at {single} (bfloat16: {half}), "
-        f"and on an {other} without AVX-512 {'with them ' if old else ''}at {narrower}. No GPU was timed."
+        f"On an {where} prefill was at {single} (bfloat16: {half}){', before directions of spread' if old else ''}. "
+        f"On an {other} without AVX-512 it is at {narrower}. No GPU was timed."
     )
 
 

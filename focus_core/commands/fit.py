@@ -84,7 +84,7 @@ def fit(
         float,
         typer.Option(
             parser=finite(0, 0.5),
-            help="How much queries decide which keys are alike, for groups: 0 not at all, 0.5 as much as for logits.",
+            help="How far keys are compared as queries see them, for groups: 0 not at all, 0.5 by their logits alone.",
         ),
     ] = 0.25,
     window: Annotated[int, typer.Option("--window", "-w", min=0, max=MAX_TOKENS, help="Local window, w.")] = 128,
@@ -97,9 +97,10 @@ def fit(
 ) -> None:
     """Fit narrow routers to a model; nothing is trained.
 
-    The model's keys on a sample of the text are grouped by k-means, in one
-    pass, as its queries see them. Queries then read pages of these groups, and a summary stands for
-    each page that is not read. Take broad text of several kinds.
+    The model's keys on a sample of the text are grouped by k-means, as its
+    queries see them, in one pass. Queries then read pages of these groups,
+    and a summary stands for each page that is not read. Take broad text of
+    several kinds.
 
     A second pass over one block of each text finds the directions in which
     the keys of a page are spread, and another how much this counts in its
