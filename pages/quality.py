@@ -32,7 +32,7 @@ from workbench.views.quality.record_charts import KEPT as DISTANT_KEPT
 from workbench.views.quality.record_charts import draw
 from workbench.views.quality.record_tables import SPEEDS
 from workbench.views.quality.record_verdicts import num_blocks, verdict
-from workbench.views.quality.records import VIEWS, Record, find_records, read, run_files
+from workbench.views.quality.records import VIEWS, Record, by_name, find_records, read, run_files
 from workbench.views.quality.tables import Found, find_results
 from workbench.views.quality.verdicts import quality_verdict
 from workbench.widgets.columns import fitted_table
@@ -187,7 +187,7 @@ def _quality(found: Found) -> None:
 def _evidence(kind: str, records: list[Record]) -> None:
     """One kind of record beyond perplexity tables: sentence, chart and table."""
     view = VIEWS[kind]
-    found = {f"{number}:{each.label}": each for number, each in enumerate(r for r in records if r.kind == kind)}
+    found = by_name(each for each in records if each.kind == kind)
     if not found:
         st.info(f"**No record of this kind was found.** {view.question}. `{view.command}` makes one.")
         return

@@ -26,7 +26,7 @@ from focus_core.results import REPRODUCTION, made_now, plain, record_run
 from workbench.views.quality.record_charts import draw
 from workbench.views.quality.record_tables import SPEEDS
 from workbench.views.quality.record_verdicts import few_blocks, num_blocks, verdict
-from workbench.views.quality.records import VIEWS, find_records, read, run_files
+from workbench.views.quality.records import VIEWS, Record, by_name, find_records, read, run_files
 
 SHIPPED = sorted((data_dir() / "results").rglob("*.json"))
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "dog", "run", "past", "it", "then", "slept"]
@@ -205,6 +205,12 @@ def test_damaged_records_are_refused_in_one_sentence(records):
     for text in ("", "[" * 5000, "{}", '{"schema": "focus-reproduce/1", "experiment": "x", "model": {"name": "a"}}'):
         path.write_text(text)
         assert find_records([path, path.with_name("gone.json")]) == []
+
+
+def test_records_of_one_name_are_told_apart():
+    records = [Record("kinds", name, "2026-01-01", {"number": number}) for number, name in enumerate("abaa")]
+    found = {key: each.content["number"] for key, each in by_name(records).items()}
+    assert found == {"a": 0, "b": 1, "a 2": 2, "a 3": 3}
 
 
 def test_a_frontier_is_drawn_against_measured_speed_too():

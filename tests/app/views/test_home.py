@@ -53,6 +53,24 @@ def test_results_are_those_of_the_records():
         assert (data_dir() / "results" / f"{result.record}.json").is_file() and result.page in ("quality", "speed")
 
 
+def test_what_is_closer_on_another_model_is_told_with_a_link_to_its_record():
+    told = {result.record: result for result in results.failing() if result.record in results.OTHER_MODELS}
+    for name in results.OTHER_MODELS:
+        length = max(point["length"] for point in record(name)["points"])
+        kl = {
+            each: np.mean(
+                [np.mean(p["block_kl"]) for p in record(name)["points"] if (p["method"], p["length"]) == each]
+            )
+            for each in ((record(name)["ours"]["method"], length), ("sparq", length))
+        }
+        ours, sparq = kl.values()
+        assert (name in told) == (sparq < ours)
+        if name in told:
+            assert f"by {ours:.4f}" in told[name].detail and f"by {sparq:.4f} at {length:,}" in told[name].detail
+            app = open_page("quality", **told[name].query)
+            assert app.selectbox(key="record").value == name and f"T = {length:,}" in shown(app)
+
+
 def test_a_result_that_no_record_supports_is_left_out(monkeypatch, tmp_path):
     monkeypatch.setattr(results, "data_dir", lambda: tmp_path)
     assert results.holding() == [] == results.failing()

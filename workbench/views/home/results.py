@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from focus_core.errors import FocusError
-from focus_core.frontier.kinds.means import MeanRow, mean_rows
+from focus_core.frontier.kinds.means import MeanRow, lengths_of, mean_rows
 from focus_core.reading import read_json
 from focus_core.resources import data_dir
 from focus_core.schema import table
 from workbench.views.speed.tables import faster_from, is_faster
 
 KINDS, MODEL, ATTENTION = "frontier-kinds", "bench-model-narrow", "bench-narrow"
+OTHER_MODELS = ("frontier-qwen", "frontier-gemma")
 DTYPE = "float32"  # of the attention calls that are quoted, and of the page that a link opens
 
 
@@ -45,7 +47,8 @@ def holding() -> list[Result]:
 
 def failing() -> list[Result]:
     """What the records do not support, said as plainly."""
-    makers = (_prefill, _closer, _gain, _short, _machines)
+    others = (partial(_on_another_model, name) for name in OTHER_MODELS)
+    makers = (_prefill, _closer, *others, _gain, _short, _machines)
     return [found for make in makers if (found := _made(make)) is not None]
 
 
@@ -69,8 +72,8 @@ def _rows() -> tuple[int, list[MeanRow], MeanRow]:
     return length, rows, next(row for row in rows if row.ours)
 
 
-def _evidence(length: int) -> dict[str, str]:
-    return {"evidence": "kinds", "kinds_length": str(length)}
+def _evidence(length: int, record: str = KINDS) -> dict[str, str]:
+    return {"evidence": "kinds", "record": record, "kinds_length": str(length)}
 
 
 def _close() -> Result | None:
@@ -171,6 +174,28 @@ def _closer() -> Result | None:
         "quality",
         KINDS,
         _evidence(length),
+    )
+
+
+def _on_another_model(name: str) -> Result | None:
+    """The nearest baseline on another model, over the longest texts, where it is nearer than routing."""
+    record = _record(name)
+    length = lengths_of(record)[-1]
+    rows = [row for row in mean_rows(record, length) if row.kl is not None]
+    ours = next(row for row in rows if row.ours)
+    best = min((row for row in rows if row.against is not None), key=lambda row: row.kl.difference if row.kl else 0)
+    if ours.kl is None or best.kl is None or best.kl.difference >= ours.kl.difference:
+        return None
+    blocks = sum(len(point["block_kl"]) for point in ours.points.values())
+    settled = "" if best.established else f" ({blocks} blocks: not established)"
+    return Result(
+        "",
+        f"Closest on {record['model']['name'].removesuffix('.gguf')}.",
+        f"{best.series} diverges by {best.kl.difference:.4f} at {length:,} tokens, routing by "
+        f"{ours.kl.difference:.4f}{settled}.",
+        "quality",
+        name,
+        _evidence(length, name),
     )
 
 

@@ -104,6 +104,17 @@ def find_records(files: Iterable[Path]) -> list[Record]:
     return [record for *_, record in sorted(found, key=lambda each: each[:2], reverse=True)]
 
 
+def by_name(records: Iterable[Record]) -> dict[str, Record]:
+    """Records by their names, which links to them hold; of a name that comes again the number is added."""
+    found: dict[str, Record] = {}
+    for record in records:
+        name, number = record.name, 2
+        while name in found:
+            name, number = f"{record.name} {number}", number + 1
+        found[name] = record
+    return found
+
+
 def _rank(kind: str, content: dict[str, Any], own: bool) -> float:
     """What goes before the date in the order of records: of kinds of text, the texts times lengths of a shipped one."""
     if kind != "kinds":
