@@ -262,6 +262,8 @@ def pages() -> Pages:
     less = read_if_there(frontier_kinds.LESS)
     cards.fill(made, doc, "less", frontier_kinds.fresh(less, frontier_kinds.LESS))
     cards.fill(made, doc, "long", frontier_kinds.fresh(long, frontier_kinds.LONG))
+    fresh_long = read_if_there(frontier_kinds.FRESH_LONG)
+    cards.fill(made, doc, "fresh long", frontier_kinds.fresh(fresh_long, frontier_kinds.FRESH_LONG))
     qwen = read_if_there(frontier_kinds.QWEN)
     cards.fill(made, doc, "qwen", frontier_kinds.fresh(qwen, frontier_kinds.QWEN))
     gemma = read_if_there(frontier_kinds.GEMMA)

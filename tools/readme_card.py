@@ -2,7 +2,7 @@
 
     python tools/readme_card.py [--check]
 
-Every figure comes from `data/results/frontier-kinds.json` and `frontier-fresh*.json` (focus frontier),
+Every figure comes from `data/results/frontier-kinds*.json` and `frontier-fresh*.json` (focus frontier),
 `bench-*.json` (focus bench), and `retrieval-smollm2-135m-narrow64.json` (focus harness).
 """
 
@@ -99,7 +99,7 @@ def which_texts(main: Record, record: Record) -> str:
     own, others = record["kinds"], main["kinds"]
     shared = all(name in others and entry["documents"] == others[name]["documents"] for name, entry in own.items())
     if not shared:
-        return "on other texts"
+        return "on the same kinds of text" if own.keys() == others.keys() else "on other texts"
     return "on the same texts" if len(own) == len(others) else f"on {len(own)} of these {len(others)} kinds of text"
 
 
@@ -227,26 +227,25 @@ def faster(model: Record) -> str:
 
 
 def closest(*found: Record) -> str:
-    """SparQ beside ours at each length, and its speed at the longest."""
+    """How much farther SparQ is than ours at each length, over blocks and over kinds, and its speed at the longest."""
     rows = [
-        (length, row, divergence(record, length))
+        (record, length, row, ours)
         for record in found
         for length in lengths_of(record)
-        if (row := row_of(record, length, "sparq")) is not None and row.kl is not None and alike(record, length, row)
+        if (row := row_of(record, length, "sparq")) is not None
+        and row.kl is not None
+        and (ours := divergence(record, length)) is not None
+        and alike(record, length, row)
     ]
-    longest, last, _ = rows[-1]
-    told = ", ".join(
-        f"{ours:.4f} and {row.kl.difference:.4f} at {length:,} tokens{' *' * row.established}"
-        for length, row, ours in rows
-        if ours is not None and row.kl is not None
-    )
+    times = " and ".join(f"{row.kl.difference / ours:.1f}" for *_, row, ours in rows if row.kl is not None)
+    lengths = " and ".join(f"{length:,}" for _, length, *_ in rows)
+    record, longest, last, _ = rows[-1]
     setting = next(iter(last.points.values()))["setting"]
     speed = recorded_speeds().at("sparq", longest, last.kept_share, setting=setting).with_choice
     runs = "a speed not measured" if speed is None else f"{speed:.2f}x"
     return (
-        f"The default and SparQ are at a KL of {told}; * is significant over blocks. "
-        f"{over_kinds(found[-1], longest)} SparQ's choice reads {setting['components']:.0%} of every key, and is not "
-        f"compiled as ours is: {runs} at {longest:,} tokens."
+        f"SparQ has {times} times the KL of the default at {lengths} tokens. {over_kinds(record, longest)} It reads "
+        f"{setting['components']:.0%} of every key to choose, and is not compiled as ours is: {runs}."
     )
 
 
@@ -259,8 +258,8 @@ def over_kinds(record: Record, length: int) -> str:
     chance = float(ttest_rel(means[0], means[1]).pvalue)
     closer = [kind for kind, one, other in zip(kinds, *means) if other < one]
     named = f", and on {' and '.join(closer)} SparQ is closer" if closer else ""
-    how = "it is, too" if chance < 0.05 else "it is not"
-    return f"Over the {len(kinds)} kinds at {length:,} {how} (p = {chance:.2f}){named}."
+    over = "" if chance < 0.05 else "not "
+    return f"At {length:,} that is {over}significant over the {len(kinds)} kinds (p = {chance:.2f}){named}."
 
 
 def alike(record: Record, length: int, row: MeanRow) -> bool:

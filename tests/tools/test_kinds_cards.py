@@ -86,11 +86,11 @@ def test_longer_texts_have_a_record_of_their_own(load, only, monkeypatch, tmp_pa
     for kind in only["kinds"].values():
         kind["blocks"] = {"8192": kind["blocks"]["2048"]}
     shutil.copytree(ROOT / "data" / "results", tmp_path, dirs_exist_ok=True)
-    long = tmp_path / "frontier-fresh-8192.json"
+    long = tmp_path / "frontier-kinds-8192.json"
     long.write_text(json.dumps(only), encoding="utf-8") if there else long.unlink(missing_ok=True)
     for name, page, blocks in (
         ("frontier_card", "docs/frontier.md", ("answer", "long")),
-        ("readme_card", "README.md", ("kinds", "limits")),
+        ("readme_card", "README.md", ("kinds",)),
     ):
         tool = load(name)
         monkeypatch.setattr(tool.cards, "RESULTS", tmp_path)
@@ -153,6 +153,8 @@ def test_texts_of_another_record_are_told_beside_those_of_the_table(load, record
     assert card.which_texts(record, record) == "on the same texts"
     only["kinds"]["code"]["documents"] = []
     assert card.which_texts(record, only) == "on other texts"
+    one, other = ({"kinds": {"code": {"documents": [name]}}} for name in "ab")
+    assert card.which_texts(one, other) == "on the same kinds of text"
 
 
 def test_rows_where_ours_keeps_more_pairs_compare_no_methods(load, record):
