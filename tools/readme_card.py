@@ -137,13 +137,20 @@ def _change(point: dict[str, Any], full: dict[str, Any]) -> str:
     return f"{np.exp(np.mean(point['block_nll']) - np.mean(full['block_nll'])) - 1:+.1%}"
 
 
-def decoding(model: Record) -> str:
-    """One sentence on decoding."""
+def decoding(model: Record, qwen: Record | None) -> str:
+    """One sentence on decoding, and one on the model with more positions."""
     speeds = narrow_speeds.by_tokens(model, "decode")
     longest = max(speeds)
-    return (
+    told = (
         f"A token after {longest:,} others is decoded {speeds[longest]:.2f} times as fast as by the untouched model "
         "([speed](docs/speed.md))."
+    )
+    if qwen is None:
+        return told
+    prefill, decode = (narrow_speeds.by_tokens(qwen, task) for task in ("prefill", "decode"))
+    return (
+        f"{told} With Qwen2.5-Coder prefill of {max(prefill):,} tokens is {prefill[max(prefill)]:.2f} times as fast, "
+        f"and a token after {max(decode):,} others {decode[max(decode)]:.2f} times."
     )
 
 
@@ -357,7 +364,8 @@ def pages() -> Pages:
     record, long, model = read(RECORD), read_if_there(LONG), read("bench-model-narrow.json")
     sentences = " ".join(each for each in (answer(record), longer(record, long)) if each)
     found = "" if misses(read(RETRIEVAL)) else f"{pairs(read(RETRIEVAL))[:-1]} ([retrieval](docs/benchmarks.md))."
-    beneath = "\n".join(each for each in (decoding(model), less(record, read_if_there(LESS)), found) if each)
+    qwen = read_if_there("bench-model-qwen.json")
+    beneath = "\n".join(each for each in (decoding(model, qwen), less(record, read_if_there(LESS)), found) if each)
     made: Pages = {}
     readme = ROOT / "README.md"
     cards.fill(
