@@ -94,7 +94,7 @@ def test_the_page_opens_at_the_longest_length_that_establishes_something(record)
         kind["blocks"]["64"] = {"used": 8}
     assert usual_length(content) == 64
     shipped = json.loads((data_dir() / "results" / "frontier-kinds.json").read_text(encoding="utf-8"))
-    assert _evidence(_rows()[0]) == {"evidence": "kinds", "kinds_length": str(usual_length(shipped))}
+    assert _evidence(_rows()[0])["kinds_length"] == str(usual_length(shipped))
 
 
 @pytest.mark.parametrize("dark", [False, True])
