@@ -159,13 +159,16 @@ def less(main: Record, record: Record | None) -> str:
     if record is None:
         return ""
     length = max(lengths_of(record))
-    ours, sparq = row_of(record, length), row_of(record, length, "sparq")
-    if ours is None or sparq is None or ours.kl is None or sparq.kl is None or not sparq.established:
+    rows = [row for row in mean_rows(record, length) if row.against is not None and row.kl is not None]
+    ours, (_, farther) = row_of(record, length), told_apart(rows)
+    if ours is None or ours.kl is None or not rows or farther < len(rows):
         return ""
-    how = "closer" if ours.kl.difference < sparq.kl.difference else "farther"
+    nearest = rows[0]
+    than = "" if len(rows) == 1 else f"each of {len(rows)} methods, the nearest of them "
     return (
-        f"At {ours.wanted_share:.0%} of the pairs the default is significantly {how} than SparQ: KL "
-        f"{ours.kl.difference:.4f} and {sparq.kl.difference:.4f}, {which_texts(main, record)} "
+        f"At {ours.wanted_share:.0%} of the pairs the default is significantly closer than {than}"
+        f"{next(iter(nearest.points.values()))['label']}: KL {ours.kl.difference:.4f} and "
+        f"{nearest.kl.difference if nearest.kl else 0:.4f}, {which_texts(main, record)} "
         f"([{length:,} tokens](docs/frontier.md))."
     )
 

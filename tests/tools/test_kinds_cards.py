@@ -157,6 +157,21 @@ def test_texts_of_another_record_are_told_beside_those_of_the_table(load, record
     assert card.which_texts(one, other) == "on the same kinds of text"
 
 
+def test_a_smaller_share_names_the_nearest_method_where_all_are_farther(load, record, only):
+    card = load("readme_card")
+    for point in only["points"]:  # every baseline farther by the same in every block, the later ones more
+        far = 2.0 if point["method"] == "sparq" else 3.0
+        if point["kind"] == "baseline":
+            point["block_kl"] = [far + 0.01 * block for block in range(len(point["block_kl"]))]
+    told = card.less(record, only)
+    baselines = {point["method"] for point in only["points"] if point["kind"] == "baseline"}
+    assert f"closer than each of {len(baselines)} methods, the nearest of them SparQ: KL 0.4321 and 2.0" in told
+    for point in only["points"]:
+        if point["method"] == "sparq":
+            point["block_kl"] = [0.4321] * len(point["block_kl"])
+    assert card.less(record, only) == ""
+
+
 def test_rows_where_ours_keeps_more_pairs_compare_no_methods(load, record):
     card = load("readme_card")
     for point in record["points"]:
