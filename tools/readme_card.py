@@ -19,6 +19,7 @@ from cards import ROOT, Pages, Record, item, read, read_if_there, table
 from frontier_kinds import (
     CANDIDATES,
     FRESH,
+    FRESH_LONG,
     GEMMA,
     HEADS,
     LESS,
@@ -137,20 +138,25 @@ def _change(point: dict[str, Any], full: dict[str, Any]) -> str:
     return f"{np.exp(np.mean(point['block_nll']) - np.mean(full['block_nll'])) - 1:+.1%}"
 
 
-def decoding(model: Record, qwen: Record | None) -> str:
-    """One sentence on decoding, and one on the model with more positions."""
+def decoding(model: Record, qwen: Record | None, quality: Record | None) -> str:
+    """One sentence on decoding, and one on the model with more positions, at a length whose quality is known."""
     speeds = narrow_speeds.by_tokens(model, "decode")
     longest = max(speeds)
     told = (
         f"A token after {longest:,} others is decoded {speeds[longest]:.2f} times as fast as by the untouched model "
         "([speed](docs/speed.md))."
     )
-    if qwen is None:
+    if qwen is None or quality is None:
         return told
-    prefill, decode = (narrow_speeds.by_tokens(qwen, task) for task in ("prefill", "decode"))
+    prefill, window, decode = (
+        narrow_speeds.by_tokens(qwen, *each) for each in (("prefill",), ("prefill", "window"), ("decode",))
+    )
+    known = max(prefill.keys() & decode.keys() & set(lengths_of(quality)), default=None)
+    if known is None:
+        return told
     return (
-        f"{told} With Qwen2.5-Coder prefill of {max(prefill):,} tokens is {prefill[max(prefill)]:.2f} times as fast, "
-        f"and a token after {max(decode):,} others {decode[max(decode)]:.2f} times."
+        f"{told} With Qwen2.5-Coder and {known:,} tokens prefill is {prefill[known]:.2f} times as fast, a window of "
+        f"the same share {window[known]:.2f} times, and decoding {decode[known]:.2f} times."
     )
 
 
@@ -160,16 +166,16 @@ def less(main: Record, record: Record | None) -> str:
         return ""
     length = max(lengths_of(record))
     rows = [row for row in mean_rows(record, length) if row.against is not None and row.kl is not None]
-    ours, (_, farther) = row_of(record, length), told_apart(rows)
-    if ours is None or ours.kl is None or not rows or farther < len(rows):
+    ours, (closer, farther) = row_of(record, length), told_apart(rows)
+    if ours is None or ours.kl is None or not rows:
         return ""
     nearest = rows[0]
-    than = "" if len(rows) == 1 else f"each of {len(rows)} methods, the nearest of them "
     return (
-        f"At {ours.wanted_share:.0%} of the pairs the default is significantly closer than {than}"
-        f"{next(iter(nearest.points.values()))['label']}: KL {ours.kl.difference:.4f} and "
-        f"{nearest.kl.difference if nearest.kl else 0:.4f}, {which_texts(main, record)} "
-        f"([{length:,} tokens](docs/frontier.md))."
+        f"At {ours.wanted_share:.0%} of the pairs, {which_texts(main, record)}, the default is at a KL of "
+        f"{ours.kl.difference:.4f}, the nearest of {len(rows)} methods, "
+        f"{next(iter(nearest.points.values()))['label']}, at {nearest.kl.difference if nearest.kl else 0:.4f} "
+        f"([{length:,} tokens](docs/frontier.md)). {closer or 'None'} {'is' if closer < 2 else 'are'} significantly "
+        f"closer, {farther} farther."
     )
 
 
@@ -177,6 +183,7 @@ def limits(
     record: Record,
     long: Record | None,
     fresh: Record | None,
+    fresh_long: Record | None,
     model: Record,
     abroad: Sequence[Record],
     retrieval: Record,
@@ -193,7 +200,7 @@ def limits(
             ("Large speed-ups", faster(model)),
             ("[Retrieval](docs/benchmarks.md)", pairs(retrieval) if misses(retrieval) else ""),
             ("A gain in perplexity", adaptation),
-            ("A wide lead", closest(*there(record, long))),
+            ("A wide lead", closest(fresh_long, *there(record, long))),
             ("Trained routers", trained(record)),
             ("Equal terms", terms(fresh or record, candidates)),
             ("Other lengths", short(record)),
@@ -236,8 +243,8 @@ def faster(model: Record) -> str:
     )
 
 
-def closest(*found: Record) -> str:
-    """How much farther SparQ is than ours at each length, over blocks and over kinds, and its speed at the longest."""
+def closest(fresh: Record | None, *found: Record) -> str:
+    """How much farther SparQ is than ours at each length, over kinds at the longest, and its speed there."""
     rows = [
         (record, length, row, ours)
         for record in found
@@ -252,24 +259,27 @@ def closest(*found: Record) -> str:
     record, longest, last, _ = rows[-1]
     setting = next(iter(last.points.values()))["setting"]
     speed = recorded_speeds().at("sparq", longest, last.kept_share, setting=setting).with_choice
-    runs = "a speed not measured" if speed is None else f"{speed:.2f}x"
+    runs = "has no measured speed" if speed is None else f"is at {speed:.2f}x"
+    over = f"p over the {len(kinds_at(record, longest))} kinds is {over_kinds(record, longest)}"
+    if fresh is not None and longest in lengths_of(fresh) and len(fresh["kinds"]) < len(record["kinds"]):
+        without = " and ".join(kind for kind in record["kinds"] if kind not in fresh["kinds"])
+        over += f", and {over_kinds(fresh, longest)} without {without}"
     return (
-        f"SparQ has {times} times the KL of the default at {lengths} tokens. {over_kinds(record, longest)} It reads "
-        f"{setting['components']:.0%} of every key to choose, and is not compiled as ours is: {runs}."
+        f"SparQ has {times} times the KL of the default at {lengths} tokens. At {longest:,} {over}. It reads "
+        f"{setting['components']:.0%} of every key to choose; not compiled, it {runs}."
     )
 
 
 def over_kinds(record: Record, length: int) -> str:
-    """The comparison with SparQ with kinds of text as units in place of blocks, and where SparQ is closer."""
+    """p of the comparison with SparQ with kinds of text as units in place of blocks, and where SparQ is closer."""
     ours, sparq = (row_of(record, length, name) for name in (None, "sparq"))
     assert ours is not None and sparq is not None
     kinds = kinds_at(record, length)
     means = [[float(np.mean(row.points[kind]["block_kl"])) for kind in kinds] for row in (ours, sparq)]
     chance = float(ttest_rel(means[0], means[1]).pvalue)
     closer = [kind for kind, one, other in zip(kinds, *means) if other < one]
-    named = f", and on {' and '.join(closer)} SparQ is closer" if closer else ""
-    over = "" if chance < 0.05 else "not "
-    return f"At {length:,} that is {over}significant over the {len(kinds)} kinds (p = {chance:.2f}){named}."
+    named = f" (SparQ closer on {' and '.join(closer)})" if closer else ""
+    return f"{chance:.2f}{named}"
 
 
 def alike(record: Record, length: int, row: MeanRow) -> bool:
@@ -368,7 +378,9 @@ def pages() -> Pages:
     sentences = " ".join(each for each in (answer(record), longer(record, long)) if each)
     found = "" if misses(read(RETRIEVAL)) else f"{pairs(read(RETRIEVAL))[:-1]} ([retrieval](docs/benchmarks.md))."
     qwen = read_if_there("bench-model-qwen.json")
-    beneath = "\n".join(each for each in (decoding(model, qwen), less(record, read_if_there(LESS)), found) if each)
+    beneath = "\n".join(
+        each for each in (decoding(model, qwen, read_if_there(QWEN)), less(record, read_if_there(LESS)), found) if each
+    )
     made: Pages = {}
     readme = ROOT / "README.md"
     cards.fill(
@@ -380,7 +392,7 @@ def pages() -> Pages:
     abroad = [read(name) for name in ABROAD]
     speeds = abroad, read(RETRIEVAL), read("bench-cache.json")
     measured = *speeds, read_if_there(QWEN), read_if_there(GEMMA), read_if_there(CANDIDATES)
-    cards.fill(made, readme, "limits", limits(record, long, read_if_there(FRESH), model, *measured))
+    cards.fill(made, readme, "limits", limits(record, long, *map(read_if_there, (FRESH, FRESH_LONG)), model, *measured))
     return made
 
 

@@ -157,7 +157,7 @@ def test_texts_of_another_record_are_told_beside_those_of_the_table(load, record
     assert card.which_texts(one, other) == "on the same kinds of text"
 
 
-def test_a_smaller_share_names_the_nearest_method_where_all_are_farther(load, record, only):
+def test_a_smaller_share_names_the_nearest_method_and_who_is_told_apart(load, record, only):
     card = load("readme_card")
     for point in only["points"]:  # every baseline farther by the same in every block, the later ones more
         far = 2.0 if point["method"] == "sparq" else 3.0
@@ -165,11 +165,12 @@ def test_a_smaller_share_names_the_nearest_method_where_all_are_farther(load, re
             point["block_kl"] = [far + 0.01 * block for block in range(len(point["block_kl"]))]
     told = card.less(record, only)
     baselines = {point["method"] for point in only["points"] if point["kind"] == "baseline"}
-    assert f"closer than each of {len(baselines)} methods, the nearest of them SparQ: KL 0.4321 and 2.0" in told
+    assert f"at a KL of 0.4321, the nearest of {len(baselines)} methods, SparQ, at 2.0" in told
+    assert f"None is significantly closer, {len(baselines)} farther" in told
     for point in only["points"]:
         if point["method"] == "sparq":
             point["block_kl"] = [0.4321] * len(point["block_kl"])
-    assert card.less(record, only) == ""
+    assert f"None is significantly closer, {len(baselines) - 1} farther" in card.less(record, only)
 
 
 def test_rows_where_ours_keeps_more_pairs_compare_no_methods(load, record):
@@ -180,7 +181,17 @@ def test_rows_where_ours_keeps_more_pairs_compare_no_methods(load, record):
             point["kept_share"] = share
     told = card.short(record)
     assert told == "The default keeps 30% of the pairs at 512 tokens, others 15%: no comparison there."
-    assert "at 512 tokens" not in card.closest(record) and "at 2,048 tokens" in card.closest(record)
+    told = card.closest(None, record)
+    assert "512" not in told and "at 2,048 tokens" in told
+
+
+def test_a_lead_over_kinds_is_told_with_and_without_those_that_served_to_choose(load, record, only):
+    card = load("readme_card")
+    for point in record["points"]:
+        point["kept_share"] = 0.15
+    told = card.closest(only, record)
+    assert "p over the 6 kinds is" in told and "without books" in told
+    assert "without" not in card.closest(None, record) and "without" not in card.closest(record, record)
 
 
 def test_sparq_says_what_it_reads_to_choose_and_loses_with_less(kinds, record):

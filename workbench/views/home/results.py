@@ -206,7 +206,7 @@ def _gain() -> Result | None:
     return Result(
         "",
         "A gain over the untouched model.",
-        f"Perplexity rises by {ours.relative - 1:.1%} at {length:,} tokens, on the mean over kinds of text.",
+        f"Perplexity rises by {ours.relative - 1:.2%} at {length:,} tokens, on the mean over kinds of text.",
         "quality",
         KINDS,
         _evidence(length),
