@@ -390,9 +390,10 @@ def pages() -> Pages:
         f"{sentences}\n\n{kinds_table(*there(record, long))}\n\n{beneath}",
     )
     abroad = [read(name) for name in ABROAD]
+    fresh = read_if_there(FRESH), read_if_there(FRESH_LONG)
     speeds = abroad, read(RETRIEVAL), read("bench-cache.json")
     measured = *speeds, read_if_there(QWEN), read_if_there(GEMMA), read_if_there(CANDIDATES)
-    cards.fill(made, readme, "limits", limits(record, long, *map(read_if_there, (FRESH, FRESH_LONG)), model, *measured))
+    cards.fill(made, readme, "limits", limits(record, long, *fresh, model, *measured))
     return made
 
 
