@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from cards import listed, table
@@ -48,12 +49,14 @@ def switch(model: dict[str, Any]) -> str:
     )
 
 
-def missed(kernel: dict[str, Any], narrower: dict[str, Any], model: dict[str, Any], cache: dict[str, Any]) -> str:
+def missed(
+    kernel: dict[str, Any], others: Sequence[dict[str, Any]], model: dict[str, Any], cache: dict[str, Any]
+) -> str:
     """What the speeds of the default fall short of, as a list.
 
     Args:
         kernel: one call.
-        narrower: the same on a CPU with narrower vectors.
+        others: the same on other CPUs.
         model: the whole model.
         cache: its cache.
     """
@@ -83,7 +86,7 @@ def missed(kernel: dict[str, Any], narrower: dict[str, Any], model: dict[str, An
     return "\n".join(
         (
             f"- **The bound.** {reached} {why}",
-            f"- **A CPU without AVX-512.** {_reached(narrower)}",
+            f"- **Other CPUs.** {' '.join(map(_reached, others))}",
             *([beside] if worse else []),
             f"- **Short texts.** The smallest speed-up of prefill is {min(prefill.values()):.2f}, at "
             f"{min(prefill, key=lambda tokens: prefill[tokens]):,} tokens.",
@@ -99,8 +102,9 @@ def _reached(kernel: dict[str, Any]) -> str:
     speeds = with_choice(kernel)
     parts = {point["tokens"]: speeds[point["tokens"]] / point["bound"] for point in _float32(kernel)}
     longest, slower = max(parts), [f"{tokens:,}" for tokens, speed in speeds.items() if speed < 1]
-    text = f"An {machine_of(kernel)['device']}, reaches {parts[8192]:.0%} of the bound at 8,192 tokens, and "
-    text += f"{parts[longest]:.0%} at {longest:,}, assignment included."
+    machine = machine_of(kernel)
+    text = f"An {machine['device']} ({machine['instructions']}), reaches {parts[8192]:.0%} of the bound at 8,192 "
+    text += f"tokens, and {parts[longest]:.0%} at {longest:,}, assignment included."
     return text + (f" The call is slower than full attention at {listed(slower)}." if slower else "")
 
 

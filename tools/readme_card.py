@@ -43,10 +43,10 @@ from focus_core.frontier.speeds import recorded_speeds
 from focus_core.results import machine_of
 
 ABROAD = (
-    *("bench-model-narrow-xeon.json", "bench-model-narrow-bf16-xeon.json"),
+    *("bench-model-narrow-xeon-no-amx.json", "bench-model-narrow-bf16-xeon.json"),
     "bench-model-narrow-epyc-25.json",
 )
-"""The whole model on a CPU of another name, in two dtypes, and on one with narrower vectors."""
+"""The whole model on CPUs of another name: in float32, in bfloat16 with matrix units, and with narrower vectors."""
 MORE = 1.1
 """Ours and another method keep about as many pairs where their shares differ by less than this factor."""
 ONE_THRESHOLD = "one-threshold"
@@ -217,18 +217,16 @@ def limits(
 
 
 def elsewhere(records: Sequence[Record]) -> str:
-    """Prefill on a CPU of another name, in float32 and in bfloat16, and on one with narrower vectors."""
+    """Prefill on a CPU of another name, in float32 and, with matrix units, in bfloat16; and on one without AVX-512."""
     speeds = [narrow_speeds.by_tokens(record, "prefill").items() for record in records]
     single, half, narrower = (
         " and ".join(f"{speed:.2f}x" for tokens, speed in each if tokens >= 2048) for each in speeds
     )
-    names = (machine_of(record)["device"].replace("(R)", "").removesuffix(" Processor") for record in records)
-    where, _, other = names
-    other = other.partition(",")[0]
-    old = any(not record["settings"]["config"].get("spread_directions") for record in records[:2])
+    names = [machine_of(record)["device"].partition(",")[0].replace("(R)", "") for record in records]
+    before = "" if records[1]["settings"]["config"].get("spread_directions") else ", before directions of spread"
     return (
-        f"On an {where} prefill was at {single} (bfloat16: {half}){', before directions of spread' if old else ''}. "
-        f"On an {other} without AVX-512 it is at {narrower}. No GPU was timed."
+        f"On an {names[0].removesuffix(' Processor')} prefill is at {single} (bfloat16 with AMX: {half}{before}). "
+        f"On an {names[2]} without AVX-512 it is at {narrower}. No GPU was timed."
     )
 
 

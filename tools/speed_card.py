@@ -33,6 +33,8 @@ from focus_core.results import machine_of, made_of
 
 TOOL = "speed_card.py"
 MISSING = "Not measured yet."
+NO_UNITS = "-xeon-no-amx"
+"""How records of the Xeon without matrix units end."""
 FOLDED = ("bench-baselines-epyc-26.json", "bench-baselines-epyc.json", "bench-baselines-xeon.json")
 """Baselines timed with query heads folded, on three CPUs."""
 
@@ -185,7 +187,7 @@ def tables() -> Pages:
         'One layer of the default model\'s width, float32. "Choosing included" adds it, without Sinkhorn.',
         routing_table(kernel),
     )
-    narrow, xeon, narrower = (read(f"bench-narrow{each}.json") for each in ("", "-xeon", "-epyc-25"))
+    narrow, xeon, newer, narrower = (read(f"bench-narrow{each}.json") for each in ("", "-xeon", NO_UNITS, "-epyc-25"))
     cards.page(
         made_pages,
         "speed-narrow.md",
@@ -198,10 +200,16 @@ def tables() -> Pages:
         kernel_table(narrow),
         PAST,
         "## Another CPU",
-        "In bfloat16 its matrix units (AMX) do full attention, and the products of narrow groups.",
+        "In bfloat16 its matrix units (AMX) do full attention, and the products of narrow groups. These are of the "
+        "default before directions of spread.",
         narrow_speeds.attention_table(xeon),
         narrow_speeds.model_table(read("bench-model-narrow-xeon.json")),
         narrow_speeds.model_table(read("bench-model-narrow-bf16-xeon.json")),
+        "## An Intel Xeon whose matrix units are hidden",
+        "A virtual machine that offers its guests AVX-512, and no AMX. In bfloat16 full attention is slower there than "
+        "in float32.",
+        narrow_speeds.attention_table(newer),
+        narrow_speeds.model_table(read(f"bench-model-narrow{NO_UNITS}.json")),
         "## A CPU without AVX-512",
         narrow_speeds.attention_table(narrower),
         narrow_speeds.model_table(read("bench-model-narrow-epyc-25.json")),
@@ -332,8 +340,8 @@ def pages() -> Pages:
     busy = read_if_there("busy-narrow.json")
     cards.fill(made, doc, "busy", MISSING if busy is None else narrow_speeds.busy_table(busy))
     cards.fill(made, doc, "switch", narrow_speeds.switch(whole))
-    others = [read(f"bench-narrow-{each}.json") for each in ("xeon", "epyc-25")]
-    cards.fill(made, doc, "missed", narrow_speeds.missed(narrow, others[1], whole, cache))
+    others = [read(f"bench-narrow{each}.json") for each in ("-xeon", NO_UNITS, "-epyc-25")]
+    cards.fill(made, doc, "missed", narrow_speeds.missed(narrow, others[1:], whole, cache))
     cards.fill(made, doc, "cache", narrow_speeds.cache_table(cache))
     cards.fill(made, doc, "folded", folded_table(narrow))
     cards.fill(made, doc, "other-cpu", "\n".join(map(narrow_speeds.elsewhere, others)))

@@ -16,11 +16,12 @@ from focus_core.bench.narrow import random_directions, some_spread
 from focus_core.bench.timing import alternate, synchronize
 from focus_core.errors import FocusError
 from focus_core.files import to_json, write_atomic
+from focus_core.machine import describe_machine
 from focus_core.models.default_model import cache_dir
 from focus_core.models.heads import head_dim_of
 from focus_core.progress import Progress, silent
 from focus_core.reading import read_json
-from focus_core.results import describe_machine, made_now, run_key
+from focus_core.results import made_now, run_key
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import reading_of
 from focus_core.routing.model import FocusModel, Mode

@@ -2,8 +2,7 @@
 
 `recorded_speeds(model)` reads the shipped records of a model, and `read_speeds(files)` any others. `Speeds.at` answers
 for one method, one length and one share: attention alone, attention with the choice of its pairs, and the whole model.
-It answers None where that length was not measured: no speed is taken from another length. All speeds are of one CPU,
-that of the latest record.
+It answers None where that length was not measured: no speed is taken from another length. All speeds are of one CPU.
 
 For routers, random groups keep about the same share of distant pairs. Baselines are executed exactly. Content-based
 baselines count only if timed on heads of a model with a text as input: on normal tensors, neighbouring queries select
@@ -38,6 +37,9 @@ from focus_core.schema import Check, Wrong, array, maybe, number, table, text, w
 
 NEAR = 0.04
 """Largest distance between the share of a measured speed and the share of a row."""
+
+REFERENCE = "bench-narrow.json"
+"""The shipped record whose CPU all shipped speeds of a frontier are of: one attention call of the default."""
 
 Kind = tuple[Any, ...]
 """("head" or "layer", K, k) of routers, or (name of a baseline,)."""
@@ -208,16 +210,19 @@ class _Machine:
     models: list[ModelSpeed] = field(default_factory=list)
 
 
-def read_speeds(files: Iterable[Path], *, named: bool = False, model: str | None = None) -> Speeds:
+def read_speeds(
+    files: Iterable[Path], *, named: bool = False, model: str | None = None, machine: str | None = None
+) -> Speeds:
     """The points of the records of `focus bench` among files.
 
-    Speeds of different CPUs are not comparable: those of the CPU of the latest record are taken. Where it has folded
-    points of baselines, its older unfolded ones are left out.
+    Speeds of different CPUs are not comparable: those of one are taken. Where it has folded points of baselines, its
+    older unfolded ones are left out.
 
     Args:
         files: to read.
         named: whether a user named them; other files are then refused, and ignored otherwise.
         model: name of the model whose speeds are wanted, and those of attention calls of its shape; None for any.
+        machine: the CPU whose speeds are taken where it has some; otherwise that of the latest record is.
 
     Raises:
         FocusError: a record of `focus bench` is damaged.
@@ -240,24 +245,24 @@ def read_speeds(files: Iterable[Path], *, named: bool = False, model: str | None
             if model is not None and _model_of(record) != model:
                 continue
             name, date = _made(record)
-            machine = machines[name]
-            machine.date = max(machine.date, date)
+            found = machines[name]
+            found.date = max(found.date, date)
             if schema == KERNEL:
-                machine.points += _of_routers(record)
+                found.points += _of_routers(record)
             elif schema == MODEL:
-                machine.models += _of_model(record)
+                found.models += _of_model(record)
             else:
-                machine.points += _of_baselines(record["points"], folded=schema == BASELINE)
+                found.points += _of_baselines(record["points"], folded=schema == BASELINE)
         except (KeyError, TypeError, AttributeError, ZeroDivisionError, Wrong) as error:
             raise FocusError(
                 f"{path} is a damaged record of focus bench: leave it out, or delete it and measure again."
             ) from error
     if not machines:
         return Speeds()
-    name, machine = max(machines.items(), key=lambda each: each[1].date)
-    alike = any(point.folded and point.kind[0] in BASELINES for point in machine.points)
-    points = (point for point in machine.points if point.folded or not alike)
-    return Speeds(tuple(points), tuple(machine.models), name)
+    name, own = max(machines.items(), key=lambda each: (each[0] == machine, each[1].date))
+    alike = any(point.folded and point.kind[0] in BASELINES for point in own.points)
+    points = (point for point in own.points if point.folded or not alike)
+    return Speeds(tuple(points), tuple(own.models), name)
 
 
 def _model_of(record: dict[str, Any]) -> str:
@@ -267,15 +272,19 @@ def _model_of(record: dict[str, Any]) -> str:
 
 
 def _made(record: dict[str, Any]) -> tuple[str, str]:
-    """The CPU or GPU of a record, and its date; empty where it does not name them."""
+    """The CPU or GPU of a record, with its matrix units, and its date; empty where it does not name them."""
     if "made" not in record and "machine" not in record:
         return "", ""
     dates = [point.get("date") or "" for point in record.get("points") or ()]
-    return str(machine_of(record).get("device", "")), max([made_of(record).get("date", "")[:10], *dates])
+    machine = machine_of(record)
+    units = ", AMX" if "AMX" in str(machine.get("instructions")) else ""
+    return f"{machine.get('device', '')}{units}", max([made_of(record).get("date", "")[:10], *dates])
 
 
 def recorded_speeds(model: str = NAME) -> Speeds:
     """The speeds of a model that are shipped with the project, read again when a file changes.
+
+    They are of the CPU of the default's own record, `REFERENCE`, whatever was measured elsewhere since.
 
     Raises:
         FocusError: one of them is damaged.
@@ -286,7 +295,9 @@ def recorded_speeds(model: str = NAME) -> Speeds:
 
 @lru_cache(maxsize=4)
 def _read_once(files: tuple[tuple[Path, int], ...], model: str) -> Speeds:
-    return read_speeds((file for file, _ in files), model=model)
+    reference = next((read_json(file, table()) for file, _ in files if file.name == REFERENCE), None)
+    machine = None if reference is None else _made(reference)[0]
+    return read_speeds((file for file, _ in files), model=model, machine=machine)
 
 
 def with_choice(point: dict[str, Any]) -> float | None:

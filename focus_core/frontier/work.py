@@ -23,8 +23,8 @@ from focus_core.evaluation.measure import Measured, joined, measure
 from focus_core.evaluation.perplexity import evaluation_in, overrides
 from focus_core.evaluation.retention import Untouched
 from focus_core.frontier.measure import Part, Point, measure_blocks, point_from, routed_point
+from focus_core.machine import describe_machine
 from focus_core.progress import Progress, silent
-from focus_core.results import describe_machine
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, Mode
 from focus_core.routing.portable import PortableModel, done_on

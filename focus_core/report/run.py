@@ -18,6 +18,7 @@ from focus_core.analysis.trace import Provenance
 from focus_core.cluster import Cluster
 from focus_core.errors import FocusError
 from focus_core.files import valid_name
+from focus_core.machine import peak_memory
 from focus_core.models import LoadedModel
 from focus_core.progress import Progress, silent
 from focus_core.remote import RemoteFile, claim_output, destination
@@ -29,7 +30,6 @@ from focus_core.report.model import Report
 from focus_core.report.saved import check_unlike
 from focus_core.report.stream import StreamSettings, chosen_layers, collect, forget
 from focus_core.report.tags import TAGS, SectionTagger
-from focus_core.results import peak_memory
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
 from focus_core.routing.storage import model_hash, routers_hash, weights_fingerprint

@@ -15,7 +15,7 @@ import pytest
 from focus_core.bench.memory import working_bytes
 from focus_core.errors import FocusError
 from focus_core.locks import claim_file, claim_folder
-from focus_core.results import peak_memory
+from focus_core.machine import peak_memory
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,7 +44,7 @@ for module in pkgutil.walk_packages(focus_core.__path__, "focus_core."):
 from typer.testing import CliRunner
 from focus_core import cli
 assert CliRunner().invoke(cli.app, ["--help"]).exit_code == 0
-from focus_core.results import peak_memory
+from focus_core.machine import peak_memory
 peak_memory()
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -13,10 +13,9 @@ import torch
 from focus_core.bench.attention import SCHEMA, run_bench
 from focus_core.bench.settings import BenchSettings
 from focus_core.errors import FocusError
+from focus_core.machine import cpu_name, describe_machine
 from focus_core.resources import data_dir
 from focus_core.results import (
-    cpu_name,
-    describe_machine,
     machine_of,
     made_of,
     plain,
@@ -82,6 +81,13 @@ def test_every_shipped_record_says_how_it_was_made(path):
 )  # fmt: skip
 def test_a_cpu_without_a_number_has_its_family_and_model(cpuinfo, name):
     assert cpu_name(cpuinfo) == name
+
+
+@pytest.mark.parametrize(("units", "beside"), [(True, ", AMX"), (False, "")])
+def test_matrix_units_are_named_beside_vectors(monkeypatch, units, beside):
+    vectors = torch.backends.cpu.get_cpu_capability()
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": units})
+    assert describe_machine()["instructions"] == vectors + beside
 
 
 def test_a_record_without_a_machine_is_refused():

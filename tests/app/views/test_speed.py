@@ -335,6 +335,7 @@ def test_the_page_opens_on_the_default_routers_and_names_measurements_in_words()
     assert box.value == DEFAULTS[0]
     assert box.options[:2] == [f"{title_of(name)} · comes with the workbench" for name in DEFAULTS]
     assert title_of("bench-narrow-xeon") == "One attention call, default routers, Intel Xeon"
+    assert title_of("bench-narrow-xeon-no-amx") == "One attention call, default routers, Intel Xeon without AMX"
     assert title_of("bench-baselines-epyc") == "Other methods, AMD EPYC" and title_of("bench-other") == "bench-other"
     assert title_of("bench-baselines-epyc-26") == "Other methods, AMD EPYC, family 26"
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from xml.etree import ElementTree
 
 import numpy as np
@@ -295,7 +296,7 @@ def test_speeds_of_a_model_are_none_of_another(tmp_path):
 
 
 def test_recorded_speeds_cover_routers_and_baselines():
-    # Those of the CPU that was measured last, and no other.
+    # Those of the CPU of the default's own record, and no other.
     kinds = {kind[0] for kind, *_ in recorded_speeds().points}
     assert {"narrow", "streaming", "sparq"} <= kinds
     results = data_dir() / "results"
@@ -304,6 +305,24 @@ def test_recorded_speeds_cover_routers_and_baselines():
     xeon = read_speeds(sorted(results.glob("bench-*xeon.json")))
     assert xeon.machine and xeon.machine != recorded_speeds().machine
     assert xeon.points and all(point not in recorded_speeds().points for point in xeon.points)
+
+
+def test_recorded_speeds_stay_those_of_one_cpu_when_another_is_measured_later(tmp_path, monkeypatch):
+    (tmp_path / "results").mkdir()
+    for name in ("bench-narrow.json", "bench-model-narrow.json"):
+        shutil.copy(data_dir() / "results" / name, tmp_path / "results" / name)
+    monkeypatch.setattr("focus_core.frontier.speeds.data_dir", lambda: tmp_path)
+    alone = recorded_speeds()
+    later = json.loads((tmp_path / "results" / "bench-model-narrow.json").read_text())
+    later["made"] |= {"date": "2030-01-01T00:00:00+00:00", "device": "another"}
+    (tmp_path / "results" / "bench-another.json").write_text(json.dumps(later))
+    assert recorded_speeds() == alone and alone.models
+    assert read_speeds(sorted((tmp_path / "results").iterdir())).machine == "another"
+    # A processor of the same name with matrix units is another one, too.
+    later["made"] |= {"device": alone.machine, "instructions": "AVX512, AMX"}
+    (tmp_path / "results" / "bench-another.json").write_text(json.dumps(later))
+    assert recorded_speeds() == alone
+    assert read_speeds(sorted((tmp_path / "results").iterdir())).machine == f"{alone.machine}, AMX"
 
 
 def over(blocks, shifts):

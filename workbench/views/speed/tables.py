@@ -39,6 +39,7 @@ _TITLES = {
 }
 _MACHINES = {
     "xeon": "Intel Xeon",
+    "xeon-no-amx": "Intel Xeon without AMX",
     "epyc": "AMD EPYC",
     "epyc-25": "AMD EPYC, family 25",
     "epyc-26": "AMD EPYC, family 26",
