@@ -10,10 +10,10 @@ from pathlib import Path
 
 from focus_core import analyze
 from focus_core.analysis.tables import to_csv
-from focus_core.files import write_atomic
+from focus_core.io.files import write_atomic
+from focus_core.report.corpora.stream import StreamSettings
 from focus_core.report.html import summary
 from focus_core.report.run import write_report
-from focus_core.report.stream import StreamSettings
 from focus_core.routing.attach import attached
 from focus_core.text import read_text
 

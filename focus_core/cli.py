@@ -13,24 +13,24 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from focus_core.commands.align import align
-from focus_core.commands.analyze import analyze
-from focus_core.commands.app import app as app_command
-from focus_core.commands.bench import bench
-from focus_core.commands.effects import effects
-from focus_core.commands.evaluate import evaluate
-from focus_core.commands.fetch import fetch
-from focus_core.commands.fit import fit
-from focus_core.commands.frontier import frontier
-from focus_core.commands.generate import generate
-from focus_core.commands.harness import harness
+from focus_core.commands.evidence.bench import bench
+from focus_core.commands.evidence.evaluate import evaluate
+from focus_core.commands.evidence.frontier import frontier
+from focus_core.commands.evidence.harness import harness
+from focus_core.commands.evidence.plan import plan
+from focus_core.commands.evidence.reproduce import reproduce
+from focus_core.commands.evidence.scale import scale
+from focus_core.commands.look.align import align
+from focus_core.commands.look.analyze import analyze
+from focus_core.commands.look.effects import effects
+from focus_core.commands.look.report import report
+from focus_core.commands.make.app import app as app_command
+from focus_core.commands.make.fetch import fetch
+from focus_core.commands.make.fit import fit
+from focus_core.commands.make.generate import generate
+from focus_core.commands.make.serve import export, serve
+from focus_core.commands.make.train import train
 from focus_core.commands.options import FocusCommand, RayCommand, UsageError, print_json, usage_sentence
-from focus_core.commands.plan import plan
-from focus_core.commands.report import report
-from focus_core.commands.reproduce import reproduce
-from focus_core.commands.scale import scale
-from focus_core.commands.serve import export, serve
-from focus_core.commands.train import train
 from focus_core.errors import FocusError
 
 USER_ERROR = 2

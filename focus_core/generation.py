@@ -26,8 +26,8 @@ from focus_core.models import LoadedModel
 from focus_core.models.gguf import first_line
 from focus_core.progress import Progress, silent
 from focus_core.routing.attach import attached
-from focus_core.routing.compiling import compile_ahead
 from focus_core.routing.model import FocusModel, Mode
+from focus_core.routing.narrow.compiling import compile_ahead
 from focus_core.text import check_characters, read_text
 
 COLDEST = 1e-3

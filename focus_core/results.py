@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.errors import FocusError
-from focus_core.files import to_json, valid_name, write_atomic
+from focus_core.io.files import to_json, valid_name, write_atomic
+from focus_core.io.reading import parse_json, read_json, regular
+from focus_core.io.schema import Check, array, table, text
 from focus_core.machine import describe_machine
-from focus_core.reading import parse_json, read_json, regular
-from focus_core.schema import Check, array, table, text
 
 REPRODUCTION = "focus-reproduce/1"
 """Schema of `focus reproduce`. Readers of records take it from here, since nothing imports the experiments."""
@@ -27,7 +27,7 @@ VERSIONS = ("python", "torch", "transformers")
 
 POINT = table()
 STORED = table({"settings": table()})
-"""Check of any record, see `focus_core.schema`."""
+"""Check of any record, see `focus_core.io.schema`."""
 MADE = table(optional={"date": text(), "versions": table()})
 
 
@@ -123,7 +123,7 @@ def stamp(report: dict[str, Any], *, device: str = "cpu") -> dict[str, Any]:
 
 def _write(place: str, data: str) -> None:
     """Write to a file or an address of a store."""
-    from focus_core.remote import is_remote, put  # it reads texts, and NumPy with them, which the bench does without
+    from focus_core.io.remote import is_remote, put  # it reads texts, and NumPy with them, which the bench does without
 
     if is_remote(place):
         put(data.encode(), place)
@@ -191,7 +191,7 @@ def check_replaceable(
 
 def _stored(path: str | Path) -> dict[str, Any] | None:
     """The record in a file or at an address of a store; None where there is none, {} where it is no record."""
-    from focus_core.remote import RemoteFile, exists, is_remote  # see `_write`
+    from focus_core.io.remote import RemoteFile, exists, is_remote  # see `_write`
 
     try:
         if is_remote(path):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from focus_core.errors import FocusError
-from focus_core.reading import read_json
+from focus_core.io.reading import read_json
+from focus_core.io.schema import table, text
 from focus_core.resources import data_dir
-from focus_core.schema import table, text
 
 CONFIG = "focus_config.json"
 RECORD = "training.json"

@@ -24,12 +24,12 @@ from workbench.views.balance.tables import (
     round_table,
     verdict,
 )
-from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart
-from workbench.widgets.folded import folded
 from workbench.widgets.group_link import await_labels, group_column, group_urls, labels_here
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
+from workbench.widgets.page.empty import empty_state
+from workbench.widgets.page.folded import folded
 
 QUESTION = (
     "Groups save work only if none of them holds most of the text. Sinkhorn, or potentials that were fitted once, "

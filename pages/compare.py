@@ -41,12 +41,12 @@ from workbench.views.explore.verdicts import layer_verdict
 from workbench.views.layers.charts import overlap_map
 from workbench.widgets.arriving import arriving_layer
 from workbench.widgets.columns import fitted
-from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.group_link import await_labels, called, group_column, group_urls, labels_here
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
-from workbench.widgets.markup import plain
+from workbench.widgets.page.empty import empty_state
+from workbench.widgets.page.markup import plain
 from workbench.widgets.routing import routing_progress
 from workbench.widgets.strip import strip_data, token_strip
 

@@ -42,10 +42,10 @@ from workbench.views.effects.tables import (
     verdict,
 )
 from workbench.widgets.export import chart, downloads
-from workbench.widgets.folded import folded
 from workbench.widgets.group_link import await_labels, called, group_link, labels_here
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
+from workbench.widgets.page.folded import folded
 
 QUESTION = (
     "A group is only a name until something depends on it. This page removes the distant links of a group, or forces "

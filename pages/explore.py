@@ -23,11 +23,11 @@ from workbench.views.explore.overlays import OVERLAYS, Overlay
 from workbench.views.explore.pairs import pair_bar
 from workbench.views.explore.token_map import token_map
 from workbench.views.explore.verdicts import layer_verdict, repeats_sentence, token_sentence
-from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.group_link import await_labels, group_column, group_link, group_urls, labels_here
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
+from workbench.widgets.page.empty import empty_state
 from workbench.widgets.strip import strip_data, token_strip
 
 VIEWS = {

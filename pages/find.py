@@ -6,8 +6,8 @@ from typing import Any
 
 import streamlit as st
 
-from focus_core.analysis.linguistics.tagging import ENTITIES
-from focus_core.analysis.linguistics.words import UPOS
+from focus_core.analysis.linguistics.corpus.tagging import ENTITIES
+from focus_core.analysis.linguistics.corpus.words import UPOS
 from focus_core.analysis.search.matches import MAX_PATTERN
 from focus_core.report.labels import TAG_WORDS
 from focus_core.resources import pages_dir
@@ -35,11 +35,11 @@ from workbench.views.find.show import (
 from workbench.views.linguistics.cached import tagged
 from workbench.views.report.build import report_of
 from workbench.widgets.columns import fitted
-from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart
 from workbench.widgets.group_link import await_labels
 from workbench.widgets.guard import guarded
-from workbench.widgets.markup import counted, plain
+from workbench.widgets.page.empty import empty_state
+from workbench.widgets.page.markup import counted, plain
 from workbench.widgets.short_text import note_if_short
 
 QUESTION = (

@@ -39,7 +39,7 @@ from workbench.widgets.export import chart, downloads
 from workbench.widgets.group_link import group_column, group_urls, labels_here
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
-from workbench.widgets.markup import plain
+from workbench.widgets.page.markup import plain
 from workbench.widgets.short_text import note_if_short
 
 QUESTION = (

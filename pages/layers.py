@@ -25,11 +25,11 @@ from workbench.views.layers.tables import (
     token_churn,
     verdict,
 )
-from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.group_link import await_labels, group_column, group_urls, labels_here
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
+from workbench.widgets.page.empty import empty_state
 
 QUESTION = (
     "Every layer has its own router, and its group numbers mean nothing in other layers. This page shows whether "

@@ -6,12 +6,12 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from focus_core.analysis.linguistics.alignment import MIN_WORDS, Alignment, pair_lift
+from focus_core.analysis.linguistics.corpus.sample import WordSample
+from focus_core.analysis.linguistics.corpus.tagging import ENGLISH_SHARE, english_share
+from focus_core.analysis.linguistics.corpus.words import SUBWORD_RULES, TAG_SETS
 from focus_core.analysis.linguistics.explain import MIN_BLOCKS
 from focus_core.analysis.linguistics.group_profile import group_purity, top_words
-from focus_core.analysis.linguistics.sample import WordSample
-from focus_core.analysis.linguistics.tagging import ENGLISH_SHARE, english_share
 from focus_core.analysis.linguistics.verdicts import explained_sentence, explained_verdicts, layer_sentence, verdicts
-from focus_core.analysis.linguistics.words import SUBWORD_RULES, TAG_SETS
 from focus_core.analysis.states import StateGroups
 from workbench.charts.theme import is_dark
 from workbench.engine import cached
@@ -23,13 +23,13 @@ from workbench.views.linguistics import cached as kept
 from workbench.views.linguistics.charts import MOST_GROUPS, ami_by_layer, residual_map
 from workbench.views.linguistics.explained import share_bars_of, share_lines, share_table
 from workbench.views.linguistics.tables import largest_first, layer_table, residual_table, word_lists
-from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart, downloads
-from workbench.widgets.folded import folded
 from workbench.widgets.group_link import group_link, labels_here
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
-from workbench.widgets.markup import counted, plain
+from workbench.widgets.page.empty import empty_state
+from workbench.widgets.page.folded import folded
+from workbench.widgets.page.markup import counted, plain
 
 QUESTION = (
     "Groups that look like parts of speech may follow spelling only. This page predicts the group of words held out "

@@ -38,7 +38,7 @@ from workbench.views.quality.verdicts import quality_verdict
 from workbench.widgets.columns import fitted_table
 from workbench.widgets.export import chart
 from workbench.widgets.guard import guarded
-from workbench.widgets.markup import plain
+from workbench.widgets.page.markup import plain
 
 QUESTION = (
     "Routing drops pairs of tokens, so a model may predict worse. This page shows recorded perplexities against the "

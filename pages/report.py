@@ -20,11 +20,11 @@ from workbench.shell import sessions, state
 from workbench.shell.frame import open_page
 from workbench.views.report.build import report_of
 from workbench.views.report.corpus_box import corpus_box
-from workbench.widgets.empty import empty_state
 from workbench.widgets.group_link import group_link, labels_here
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
-from workbench.widgets.markup import plain
+from workbench.widgets.page.empty import empty_state
+from workbench.widgets.page.markup import plain
 from workbench.widgets.short_text import note_if_short
 
 QUESTION = (

@@ -29,10 +29,10 @@ from workbench.views.sparsity.tables import (
     mask_table,
     verdict,
 )
-from workbench.widgets.empty import empty_state
 from workbench.widgets.export import chart
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
+from workbench.widgets.page.empty import empty_state
 
 VIEWS = {"mask": "Pattern", "layers": "Pairs by layer", "mass": "Attention kept"}
 QUESTION = (

@@ -39,7 +39,7 @@ from workbench.views.speed.verdicts import baseline_verdict, model_speed_verdict
 from workbench.widgets.columns import fitted_table
 from workbench.widgets.export import chart, downloads
 from workbench.widgets.guard import guarded
-from workbench.widgets.markup import plain
+from workbench.widgets.page.markup import plain
 
 QUESTION = (
     "Attention over fewer pairs is less work, but gathering the pairs takes time. This page shows measured times of "

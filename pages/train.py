@@ -18,8 +18,8 @@ from workbench.views.train.tables import history_table, results_table, share_don
 from workbench.views.train.verdicts import training_verdict
 from workbench.widgets.export import chart
 from workbench.widgets.guard import guarded
-from workbench.widgets.markup import plain
-from workbench.widgets.scroll import scroll_here
+from workbench.widgets.page.markup import plain
+from workbench.widgets.page.scroll import scroll_here
 
 QUESTION = (
     "Training changes the routers only; the model's own parameters stay as they are. A run works in the background and "

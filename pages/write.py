@@ -35,7 +35,7 @@ from workbench.views.write.show import (
 )
 from workbench.widgets.export import chart
 from workbench.widgets.guard import guarded
-from workbench.widgets.markup import counted, plain
+from workbench.widgets.page.markup import counted, plain
 
 QUESTION = (
     "The untouched and the routed model continue the same prompt. Then both read each text, which shows where their "

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from focus_core import FocusConfig, retrofit
-from focus_core.bench import timing
+from focus_core.bench.measures import timing
 from focus_core.cluster import Cluster
 from focus_core.models import LoadedModel, ModelInfo, load_model
 from focus_core.progress import Progress

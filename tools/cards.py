@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from focus_core.files import write_atomic
+from focus_core.io.files import write_atomic
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "data" / "results"

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 from focus_core.analysis import Trace  # noqa: E402
 from focus_core.analysis.tables import text_hash  # noqa: E402
-from focus_core.files import to_json, write_atomic  # noqa: E402
+from focus_core.io.files import to_json, write_atomic  # noqa: E402
 from focus_core.shipped import DEFAULT  # noqa: E402
 from workbench.engine import service  # noqa: E402
 from workbench.engine.service import Settings  # noqa: E402

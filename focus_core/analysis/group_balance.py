@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from focus_core.analysis.agreement import entropy
+from focus_core.analysis.statistics.agreement import entropy
 from focus_core.routing.sinkhorn import column_potentials, marginal_error, sinkhorn
 
 

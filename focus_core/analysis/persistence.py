@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from focus_core.analysis.agreement import (
+from focus_core.analysis.statistics.agreement import (
     adjusted,
     contingency,
     expected_information,
     mutual_information,
 )
-from focus_core.analysis.matching import match_groups
+from focus_core.analysis.statistics.matching import match_groups
 
 LEVEL = 0.95
 

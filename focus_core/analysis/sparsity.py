@@ -11,8 +11,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from focus_core.analysis.agreement import membership_sets
 from focus_core.analysis.reading import PartsRead, always_kept, kept_keys, pair_counts
+from focus_core.analysis.statistics.agreement import membership_sets
 from focus_core.analysis.trace import Trace
 from focus_core.attention import AttentionOutput
 from focus_core.routing.config import FocusConfig

@@ -20,12 +20,12 @@ from focus_core.attention import focus_attention, kept_pairs
 from focus_core.attention.inputs import AttentionInputs
 from focus_core.attention.registry import resolve
 from focus_core.attention.validate import checked_inputs
-from focus_core.bench.memory import working_bytes
+from focus_core.bench.measures.memory import working_bytes
+from focus_core.bench.measures.timing import alternate, beside_load, spread
 from focus_core.bench.routing import choosing_seconds, routing_seconds
 from focus_core.bench.settings import DTYPES, BenchSettings
-from focus_core.bench.timing import alternate, beside_load, spread
 from focus_core.errors import FocusError
-from focus_core.locks import claims_file
+from focus_core.io.locks import claims_file
 from focus_core.results import record_run, resume_record
 from focus_core.routing.routers import ROUTERS
 
@@ -63,7 +63,7 @@ def run_bench(
         - ``error_output`` and ``error_logsumexp``: largest deviations from the float32 reference on some queries;
         - ``routing_s``, from `focus_core.bench.routing.routing_seconds`, ``select_s``, its part at inference, and
           ``speedup_with_choice`` with it;
-        - ``loaded``, from `focus_core.bench.timing.beside_load`, where the settings ask for it;
+        - ``loaded``, from `focus_core.bench.measures.timing.beside_load`, where the settings ask for it;
         - ``failure``: a sentence, alone, where the point could not be measured.
 
     Raises:

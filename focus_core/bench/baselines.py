@@ -36,9 +36,9 @@ from focus_core.baselines.execution import (
     tiles,
 )
 from focus_core.bench.heads import Head, random_heads
-from focus_core.bench.timing import alternate, spread, synchronize
+from focus_core.bench.measures.timing import alternate, spread, synchronize
 from focus_core.errors import FocusError
-from focus_core.locks import claims_file
+from focus_core.io.locks import claims_file
 from focus_core.results import plain, record_run, resume_record
 
 SCHEMA = "focus-bench-baselines/2"

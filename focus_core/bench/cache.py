@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from focus_core.bench.memory import held_bytes
+from focus_core.bench.measures.memory import held_bytes
+from focus_core.bench.measures.timing import timed
 from focus_core.bench.reading import positions, text_ids
 from focus_core.bench.settings import DTYPES
-from focus_core.bench.timing import timed
 from focus_core.errors import FocusError
 from focus_core.evaluation.compare import mean_difference
 from focus_core.evaluation.divergence import compare_logits
-from focus_core.locks import claims_file
+from focus_core.io.locks import claims_file
 from focus_core.models import check_positions, load_model
 from focus_core.progress import Progress, silent
 from focus_core.results import record_rows

@@ -12,15 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from focus_core.bench.measures.timing import alternate, synchronize
 from focus_core.bench.narrow import random_directions, some_spread
-from focus_core.bench.timing import alternate, synchronize
 from focus_core.errors import FocusError
-from focus_core.files import to_json, write_atomic
+from focus_core.io.files import to_json, write_atomic
+from focus_core.io.reading import read_json
+from focus_core.io.schema import number, table, whole
 from focus_core.machine import describe_machine
 from focus_core.models.default_model import cache_dir
 from focus_core.models.heads import head_dim_of
 from focus_core.progress import Progress, silent
-from focus_core.reading import read_json
 from focus_core.results import made_now, run_key
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import reading_of
@@ -28,7 +29,6 @@ from focus_core.routing.model import FocusModel, Mode
 from focus_core.routing.narrow.attention import narrow_attention
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.routers import ROUTERS
-from focus_core.schema import number, table, whole
 
 PLACES = (512, 1024, 2048, 4096, 8192)
 """Places that are tried, each with a text of twice as many tokens."""

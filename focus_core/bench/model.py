@@ -20,13 +20,13 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from focus_core.bench.crossover import crossover
 from focus_core.bench.kept import keys_kept, late_keys_kept, pairs_kept
-from focus_core.bench.memory import held_bytes, working_bytes
+from focus_core.bench.measures.memory import held_bytes, working_bytes
+from focus_core.bench.measures.timing import timed
 from focus_core.bench.reading import positions, text_ids
 from focus_core.bench.settings import DTYPES
-from focus_core.bench.timing import timed
 from focus_core.bench.window import window_kept, window_of_share, window_rule
 from focus_core.errors import FocusError
-from focus_core.locks import claims_file
+from focus_core.io.locks import claims_file
 from focus_core.models import check_positions, load_model
 from focus_core.models.positions import has_position_table
 from focus_core.progress import Progress, silent

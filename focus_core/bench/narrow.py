@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from focus_core.bench.memory import working_bytes
-from focus_core.bench.timing import alternate, beside_load, spread
+from focus_core.bench.measures.memory import working_bytes
+from focus_core.bench.measures.timing import alternate, beside_load, spread
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.grouping import groups_of_keys
 from focus_core.routing.layer import reading_of
 from focus_core.routing.narrow.attention import NarrowOutput, narrow_attention, narrow_pairs
 from focus_core.routing.narrow.directions import Directions
+from focus_core.routing.narrow.grouping import groups_of_keys
 from focus_core.routing.narrow.reading import Reading
 
 CHUNK, PAGE_SIZE = 16, 16

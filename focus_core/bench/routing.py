@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from focus_core.bench.timing import alternate
+from focus_core.bench.measures.timing import alternate
 from focus_core.routing.balance import assign
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.layer import top_k_membership

@@ -14,8 +14,8 @@ import typer
 from typer.core import TyperCommand
 
 from focus_core.errors import FocusError
-from focus_core.files import to_json
-from focus_core.schema import Wrong, number, whole
+from focus_core.io.files import to_json
+from focus_core.io.schema import Wrong, number, whole
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -17,15 +17,15 @@ import numpy as np
 from focus_core.errors import FocusError
 from focus_core.evaluation.exposure import check_exposed
 from focus_core.evaluation.perplexity import evaluate
-from focus_core.locks import claims_folder
+from focus_core.io.locks import claims_folder
+from focus_core.io.reading import read_json
+from focus_core.io.schema import array, number, refused, table, whole
 from focus_core.models import LoadedModel, check_positions
 from focus_core.progress import Progress, silent
-from focus_core.reading import read_json
 from focus_core.results import plain, record_run, text_records
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
 from focus_core.routing.storage import check_elsewhere, routers_hash
-from focus_core.schema import array, number, refused, table, whole
 from focus_core.text import find_texts, read_text, token_blocks
 
 RECORD, SCHEMA = "plan.json", "focus-plan/1"

@@ -14,15 +14,15 @@ from focus_core.evaluation.exposure import check_exposed
 from focus_core.evaluation.lengths import LengthRow, at_lengths, length_rows
 from focus_core.evaluation.perplexity import Evaluation, settings_for
 from focus_core.evaluation.work import Asked, measured, measurement_key
+from focus_core.io.remote import claims_record
+from focus_core.io.unfinished import unfinished
 from focus_core.models import LoadedModel, check_positions
 from focus_core.progress import Progress, silent
-from focus_core.remote import claims_record
-from focus_core.report.corpus import scan
+from focus_core.report.corpora.corpus import scan
 from focus_core.results import check_replaceable, record_run, stamp
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
 from focus_core.text import opening_tokens, token_blocks, token_windows
-from focus_core.unfinished import unfinished
 
 SCHEMA = "focus-eval/1"
 

@@ -16,12 +16,12 @@ from focus_core.cluster import Cluster
 from focus_core.evaluation.measure import Measured, Pairs, joined, measure, rows_at_once
 from focus_core.evaluation.perplexity import Evaluation, evaluation_of, overrides
 from focus_core.evaluation.retention import Retention, Untouched
+from focus_core.io.reading import read_json
+from focus_core.io.schema import array, table
+from focus_core.io.unfinished import resumed
 from focus_core.progress import Progress
-from focus_core.reading import read_json
 from focus_core.routing.model import FocusModel, Mode
 from focus_core.routing.portable import PortableModel, done_on, pass_key
-from focus_core.schema import array, table
-from focus_core.unfinished import resumed
 
 Setting = tuple[Mode, int | None, str | None]
 """Routing, k and balance, as in `standard_settings`."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from focus_core.errors import FocusError
-from focus_core.files import write_atomic
-from focus_core.reading import read_bytes
+from focus_core.io.files import write_atomic
+from focus_core.io.reading import read_bytes
 
 MARKS = {".md": "| method |", ".svg": '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 '}
 """What our tables and figures contain, by the ending of their names."""

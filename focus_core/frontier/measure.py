@@ -26,9 +26,9 @@ from focus_core.evaluation.retention import (
     joined_retention,
     retention_of,
 )
+from focus_core.io.schema import array, maybe, number, refused, table, text, whole
 from focus_core.routing.model import FocusModel
 from focus_core.routing.rules import AttentionCall, Rule, attend_fully, hard_groups
-from focus_core.schema import array, maybe, number, refused, table, text, whole
 
 SCHEMA = "focus-frontier/1"
 FITTED_TOGETHER = 4

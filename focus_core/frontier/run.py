@@ -24,17 +24,17 @@ from focus_core.frontier.table import markdown
 from focus_core.frontier.texts import check_held_out, cut, training_texts
 from focus_core.frontier.tuning import Tuning, training_pool
 from focus_core.frontier.work import Attention, Replaced, Routers, Wanted, points_of
-from focus_core.locks import claims_file
+from focus_core.io.locks import claims_file
+from focus_core.io.reading import read_json
+from focus_core.io.schema import array, table, text
 from focus_core.models import LoadedModel, check_positions, load_model
 from focus_core.progress import Progress, silent
-from focus_core.reading import read_json
 from focus_core.results import record_run, resume_record, text_records
 from focus_core.routing.attach import attach
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, retrofit
 from focus_core.routing.routers import ROUTERS
 from focus_core.routing.storage import routers_hash
-from focus_core.schema import array, table, text
 from focus_core.text import find_texts
 from focus_core.training.calibrate import calibrate
 

@@ -28,12 +28,12 @@ from focus_core.bench.baselines import UNFOLDED
 from focus_core.bench.model import SCHEMA as MODEL
 from focus_core.bench.routing import choosing_seconds
 from focus_core.errors import FocusError
+from focus_core.io.reading import read_json
+from focus_core.io.schema import Check, Wrong, array, maybe, number, table, text, whole
 from focus_core.models.default_model import NAME
-from focus_core.reading import read_json
 from focus_core.resources import data_dir
 from focus_core.results import machine_of, made_of
 from focus_core.routing.narrow.directions import DIRECTIONS
-from focus_core.schema import Check, Wrong, array, maybe, number, table, text, whole
 
 NEAR = 0.04
 """Largest distance between the share of a measured speed and the share of a row."""

@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from focus_core.errors import FocusError
-from focus_core.files import write_atomic
-from focus_core.remote import RemoteFile, claim_record, exists, is_remote, remote_texts, upload
+from focus_core.io.files import write_atomic
+from focus_core.io.remote import RemoteFile, claim_record, exists, is_remote, remote_texts, upload
 from focus_core.text import TEXT_SUFFIXES
 
 

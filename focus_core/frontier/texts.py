@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from focus_core.errors import FocusError
-from focus_core.reading import read_json
-from focus_core.schema import array, maybe, table, text
+from focus_core.io.reading import read_json
+from focus_core.io.schema import array, maybe, table, text
 from focus_core.shipped import routers_folder
 from focus_core.text import document_blocks, evenly_spaced, read_text
 

@@ -13,7 +13,7 @@ from focus_core.errors import FocusError
 from focus_core.harness.model import FocusLM
 from focus_core.harness.scores import Setting, run_task, summary
 from focus_core.harness.tasks import check_task, load_task, task_files
-from focus_core.locks import claims_folder
+from focus_core.io.locks import claims_folder
 from focus_core.models import LoadedModel, load_model
 from focus_core.progress import Progress, silent
 from focus_core.resources import data_dir

@@ -18,7 +18,7 @@ from lm_eval.tasks._yaml_loader import load_yaml  # TaskManager reads all 14,000
 
 from focus_core.errors import FocusError
 from focus_core.harness.retrieval import Row, cut, retrieval, retrieval_of
-from focus_core.reading import parse_json, read_bytes
+from focus_core.io.reading import parse_json, read_bytes
 
 LONG, AFTER = "_long", "_after_"
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from focus_core.reading import file_sha256, read_json, regular
-from focus_core.schema import table
+from focus_core.io.reading import file_sha256, read_json, regular
+from focus_core.io.schema import table
 
 _NOISE = ("transformers_version", "torch_dtype", "dtype", "name_or_path", "use_cache")
 """Entries that the version or the place of a model decides, and no result."""

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from focus_core.errors import FocusError
+from focus_core.io.reading import file_sha256, read_json
 from focus_core.models.gguf import load_gguf, quiet_transformers
 from focus_core.progress import Progress, silent
-from focus_core.reading import file_sha256, read_json
 
 
 @dataclass(frozen=True)

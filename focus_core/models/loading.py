@@ -17,12 +17,12 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from focus_core.errors import FocusError
+from focus_core.io.reading import parse_json, read_json, regular
+from focus_core.io.schema import anything, array, maybe, number, table, whole
 from focus_core.models import default_model
 from focus_core.models.configuration import folder_configuration
 from focus_core.models.gguf import first_line, load_gguf, quiet_transformers
 from focus_core.progress import Progress, terminal_progress
-from focus_core.reading import parse_json, read_json, regular
-from focus_core.schema import anything, array, maybe, number, table, whole
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@
 `corpus` and `stream` feed texts of any length in bounded memory.
 """
 
+from focus_core.report.corpora.statistics import Block, Statistics
 from focus_core.report.model import SECTIONS, Card, Report
-from focus_core.report.statistics import Block, Statistics
 
 __all__ = ["SECTIONS", "Block", "Card", "Report", "Statistics"]

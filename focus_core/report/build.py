@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from focus_core.evaluation.compare import LEVEL, MIN_BLOCKS
+from focus_core.report.corpora.statistics import Occurrence, Statistics
 from focus_core.report.model import (
     DROPPED,
     Card,
@@ -21,7 +22,6 @@ from focus_core.report.model import (
     TokenCount,
     Unread,
 )
-from focus_core.report.statistics import Occurrence, Statistics
 from focus_core.results import made_now
 
 MIN_UNITS = 10

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from focus_core.errors import FocusError
-from focus_core.reading import parse_json
+from focus_core.io.reading import parse_json
 from focus_core.report.files import FILES, report_files
 from focus_core.report.model import Report
 from focus_core.results import stamp

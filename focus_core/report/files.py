@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from focus_core.analysis.tables import to_csv, to_parquet
-from focus_core.files import write_atomic
-from focus_core.remote import RemoteFile, destination, upload
+from focus_core.io.files import write_atomic
+from focus_core.io.remote import RemoteFile, destination, upload
 from focus_core.report.frames import report_frames
 from focus_core.report.html import to_html, to_json
 from focus_core.report.model import Report

@@ -8,10 +8,10 @@ from focus_core.analysis.tables import origin, text_hash
 from focus_core.analysis.tokens import margins
 from focus_core.analysis.trace import Trace
 from focus_core.report.build import Spell, build_report
-from focus_core.report.corpus import Section
+from focus_core.report.corpora.corpus import Section
+from focus_core.report.corpora.statistics import Block, Statistics
+from focus_core.report.corpora.stream import TagSection
 from focus_core.report.model import Document, Report
-from focus_core.report.statistics import Block, Statistics
-from focus_core.report.stream import TagSection
 from focus_core.text import Encoding
 
 

@@ -17,18 +17,18 @@ from focus_core.analysis.tokens import spelled
 from focus_core.analysis.trace import Provenance
 from focus_core.cluster import Cluster
 from focus_core.errors import FocusError
-from focus_core.files import valid_name
+from focus_core.io.files import valid_name
+from focus_core.io.remote import RemoteFile, claim_output, destination
 from focus_core.machine import peak_memory
 from focus_core.models import LoadedModel
 from focus_core.progress import Progress, silent
-from focus_core.remote import RemoteFile, claim_output, destination
 from focus_core.report import bundle
 from focus_core.report.build import build_report
-from focus_core.report.corpus import Corpus, scan
+from focus_core.report.corpora.corpus import Corpus, scan
+from focus_core.report.corpora.stream import StreamSettings, chosen_layers, collect, forget
 from focus_core.report.files import report_files, write_files
 from focus_core.report.model import Report
 from focus_core.report.saved import check_unlike
-from focus_core.report.stream import StreamSettings, chosen_layers, collect, forget
 from focus_core.report.tags import TAGS, SectionTagger
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
@@ -116,7 +116,7 @@ def write_report(
         check_unlike(destination(out), {**known, "seed": settings.seed}, {"layer": layers, "head": heads})
         elsewhere = None
         if cluster is not None:
-            from focus_core.report.work import counted_on
+            from focus_core.report.corpora.work import counted_on
             from focus_core.routing.portable import PortableModel
 
             portable = PortableModel.of(focus, model, dtype)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from focus_core.errors import FocusError
-from focus_core.reading import parse_json, read_bytes
-from focus_core.remote import RemoteFile, StoreError, exists
+from focus_core.io.reading import parse_json, read_bytes
+from focus_core.io.remote import RemoteFile, StoreError, exists
+from focus_core.io.schema import array, table
 from focus_core.report.files import INDEX
 from focus_core.report.model import SCHEMA, Report
 from focus_core.results import plain
-from focus_core.schema import array, table
 
 
 def read_report(folder: Path) -> Report:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from focus_core.analysis.linguistics.tagging import ENGLISH_SHARE, english_share, load_tagger, tag_text
-from focus_core.analysis.linguistics.words import UPOS, align_words, tag_codes
-from focus_core.report.corpus import Section
+from focus_core.analysis.linguistics.corpus.tagging import ENGLISH_SHARE, english_share, load_tagger, tag_text
+from focus_core.analysis.linguistics.corpus.words import UPOS, align_words, tag_codes
+from focus_core.report.corpora.corpus import Section
 from focus_core.text import Encoding
 
 TAGS = UPOS

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.errors import FocusError
-from focus_core.files import to_json, write_atomic
-from focus_core.locks import LOCK, claim_file, claim_folder
-from focus_core.reading import read_json
+from focus_core.io.files import to_json, write_atomic
+from focus_core.io.locks import LOCK, claim_file, claim_folder
+from focus_core.io.reading import read_json
+from focus_core.io.schema import Check, array, table, text
 from focus_core.reproduce.context import Context, Scale
 from focus_core.resources import runs_dir
 from focus_core.results import REPRODUCTION, check_replaceable, plain, record_run, stored_or_run
-from focus_core.schema import Check, array, table, text
 
 CELL_SCHEMA = "focus-reproduce-cell/1"
 SETTINGS, RESULT, CELLS = "run.json", "result.json", "cells"

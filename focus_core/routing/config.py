@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from focus_core.errors import FocusError
-from focus_core.files import to_json
-from focus_core.reading import parse_json
+from focus_core.io.files import to_json
+from focus_core.io.reading import parse_json
+from focus_core.io.schema import Wrong, array, flag, maybe, number, table, text, whole
 from focus_core.routing.balance import BALANCES
 from focus_core.routing.gate import GATES
 from focus_core.routing.routers import ROUTERS, SCORES, Router
-from focus_core.schema import Wrong, array, flag, maybe, number, table, text, whole
 
 MOST_GROUPS, MOST_LAYERS, MOST_TOKENS, MOST_DIRECTIONS = 4096, 10_000, 2**31 - 1, 16
 """Largest settings that are accepted: far beyond any model, and small enough for every computation with them."""

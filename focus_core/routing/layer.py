@@ -14,9 +14,9 @@ from focus_core.attention import PairCounts, kept_pairs
 from focus_core.errors import FocusError
 from focus_core.routing.balance import assign, groups_of
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.grouping import groups_of_keys
 from focus_core.routing.narrow.attention import narrow_pairs, narrow_reads
 from focus_core.routing.narrow.directions import Directions
+from focus_core.routing.narrow.grouping import groups_of_keys
 from focus_core.routing.narrow.reading import Reading
 from focus_core.routing.narrow.rotary import before_rotation
 from focus_core.routing.routers import Router

@@ -1,7 +1,7 @@
 """Attach routers to a Transformers decoder and detach them again, without a change to its code or weights.
 
 `retrofit` freezes the base and returns a `FocusModel`. A forward pre-hook on every attention module sees the hidden
-states and lets that layer's router assign groups. The registered attention function (`focus_core.routing.interface`)
+states and lets that layer's router assign groups. The registered attention function (`routing.decoder.interface`)
 reads the result from the module in the same call. Nothing else of the model changes: any family that uses the
 Transformers attention interface works, and `detach` restores it bit for bit.
 """
@@ -23,11 +23,11 @@ from focus_core.errors import FocusError
 from focus_core.models.heads import head_dim_of
 from focus_core.routing.cache import cache_renamed
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.families import own_window
-from focus_core.routing.hooks import Before, InForce, Mode, Observer, Routing, after
-from focus_core.routing.interface import NAME
-from focus_core.routing.modules import attention_modules, decoder_layers
-from focus_core.routing.parallel import own_heads
+from focus_core.routing.decoder.families import own_window
+from focus_core.routing.decoder.hooks import Before, InForce, Mode, Observer, Routing, after
+from focus_core.routing.decoder.interface import NAME
+from focus_core.routing.decoder.modules import attention_modules, decoder_layers
+from focus_core.routing.decoder.parallel import own_heads
 from focus_core.routing.routers import ROUTERS, Router
 from focus_core.routing.rules import RULES, Rule
 from focus_core.routing.storage import OtherModelError, read_routers, write_routers

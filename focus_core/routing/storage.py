@@ -16,13 +16,13 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from focus_core.errors import FocusError
-from focus_core.files import atomic_path, to_json, write_atomic
+from focus_core.io.files import atomic_path, to_json, write_atomic
+from focus_core.io.reading import read_json, read_tensors, regular
+from focus_core.io.schema import Wrong, flag, table
+from focus_core.io.schema import whole as whole_number
 from focus_core.models.configuration import model_configuration
-from focus_core.reading import read_json, read_tensors, regular
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.routers import ROUTERS
-from focus_core.schema import Wrong, flag, table
-from focus_core.schema import whole as whole_number
 from focus_core.shipped import CONFIG
 
 WEIGHTS = "routers.safetensors"

@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from focus_core.bench.timing import alternate
+from focus_core.bench.measures.timing import alternate
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.grouping import groups_of_keys
 from focus_core.routing.layer import reading_of
 from focus_core.routing.model import FocusModel
 from focus_core.routing.narrow.attention import narrow_attention
 from focus_core.routing.narrow.cache.text import CachedText
+from focus_core.routing.narrow.grouping import groups_of_keys
 from focus_core.scale.shapes import ModelShape
 from focus_core.scale.work import Attended, attended
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from focus_core.errors import FocusError
-from focus_core.schema import array, number, table, text
+from focus_core.io.schema import array, number, table, text
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from focus_core.errors import FocusError
-from focus_core.locks import claims_file
+from focus_core.io.locks import claims_file
 from focus_core.models import LoadedModel
 from focus_core.progress import Progress, silent
 from focus_core.resources import data_dir

@@ -105,6 +105,6 @@ def find_shape(model: str) -> ModelShape:
     """
     if model.lower() in SHAPES:
         return SHAPES[model.lower()]
-    from focus_core.training.plan import model_configuration
+    from focus_core.training.parallel.plan import model_configuration
 
     return shape_of(model_configuration(model), Path(model).name)

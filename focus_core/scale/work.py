@@ -14,7 +14,7 @@ import numpy as np
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.narrow.cache.pages import GROWTH, SPARE
 from focus_core.routing.narrow.cache.text import SPARE as SPARE_NEAR
-from focus_core.routing.narrow.compiled.storing import rows_together
+from focus_core.routing.narrow.compiled.cache.storing import rows_together
 from focus_core.scale.shapes import ModelShape
 
 

@@ -14,18 +14,18 @@ import torch
 
 from focus_core.bench.crossover import crossover
 from focus_core.errors import FocusError
-from focus_core.files import to_json, write_atomic
-from focus_core.locks import claim_file
+from focus_core.io.files import to_json, write_atomic
+from focus_core.io.locks import claim_file
+from focus_core.io.reading import file_sha256, read_json, regular
+from focus_core.io.schema import anything, maybe, table, text, whole
 from focus_core.models import LoadedModel, load_model
 from focus_core.models.default_model import NAME
 from focus_core.models.loading import weights_revision
 from focus_core.progress import Progress, silent
-from focus_core.reading import file_sha256, read_json, regular
 from focus_core.routing.attach import attached
-from focus_core.routing.compiling import compile_ahead
 from focus_core.routing.config import MOST_TOKENS
 from focus_core.routing.model import FocusModel
-from focus_core.schema import anything, maybe, table, text, whole
+from focus_core.routing.narrow.compiling import compile_ahead
 
 CONFIG = "config.json"
 TYPE = "focus"

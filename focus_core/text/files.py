@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from focus_core.errors import FocusError
-from focus_core.left_out import tell_left_out
-from focus_core.reading import read_bytes, regular
+from focus_core.io.left_out import tell_left_out
+from focus_core.io.reading import read_bytes, regular
 
 TEXT_SUFFIXES = (".txt", ".md")
 """Suffixes of text files in a folder; a file given by name may have any suffix but those of tables."""

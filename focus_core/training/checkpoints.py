@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from transformers.trainer_utils import get_last_checkpoint
 
 from focus_core.errors import FocusError
-from focus_core.files import to_json, write_atomic
-from focus_core.reading import read_json, regular
+from focus_core.io.files import to_json, write_atomic
+from focus_core.io.reading import read_json, regular
+from focus_core.io.schema import table
+from focus_core.io.schema import whole as whole_number
 from focus_core.results import run_key, text_records
 from focus_core.routing.model import FocusModel
 from focus_core.routing.storage import CONFIG, model_hash, weights_hash
-from focus_core.schema import table
-from focus_core.schema import whole as whole_number
 from focus_core.training.modes import Phase
-from focus_core.training.processes import is_main_process
+from focus_core.training.parallel.processes import is_main_process
 from focus_core.training.stream import TokenStream
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from focus_core.errors import FocusError
-from focus_core.locks import claims_folder
+from focus_core.io.locks import claims_folder
+from focus_core.io.unfinished import unfinished
 from focus_core.models import LoadedModel, load_model
 from focus_core.models.heads import head_dim_of
 from focus_core.models.positions import positions_of
@@ -28,7 +29,6 @@ from focus_core.shipped import RECORD
 from focus_core.text import CORPUS_SUFFIXES, TooShortError, find_texts, token_blocks
 from focus_core.training.run import check_unlike
 from focus_core.training.stream import Source, documents
-from focus_core.unfinished import unfinished
 
 SCHEMA = "focus-fit/1"
 LENGTH = 1024

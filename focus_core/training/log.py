@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.errors import FocusError
-from focus_core.files import to_json
-from focus_core.reading import parse_json, read_bytes
-from focus_core.schema import number, table, text, whole
+from focus_core.io.files import to_json
+from focus_core.io.reading import parse_json, read_bytes
+from focus_core.io.schema import number, table, text, whole
 from focus_core.training.loop import Step
 
 LOG = "progress.jsonl"

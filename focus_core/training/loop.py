@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from focus_core.errors import FocusError
-from focus_core.files import atomic_path
-from focus_core.reading import read_tensors
+from focus_core.io.files import atomic_path
+from focus_core.io.reading import read_tensors
 from focus_core.results import run_key
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.model import FocusModel

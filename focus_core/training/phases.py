@@ -12,8 +12,8 @@ import torch
 from focus_core.errors import FocusError
 from focus_core.evaluation import Evaluation, evaluate, standard_settings
 from focus_core.evaluation.exposure import check_exposed
-from focus_core.files import to_json, write_atomic
-from focus_core.locks import claims_folder
+from focus_core.io.files import to_json, write_atomic
+from focus_core.io.locks import claims_folder
 from focus_core.models import LoadedModel, check_positions, load_model
 from focus_core.progress import silent
 from focus_core.results import record_run, text_records
@@ -25,10 +25,10 @@ from focus_core.text import token_blocks
 from focus_core.training import trainer as training
 from focus_core.training.checkpoints import CHECKPOINTS, RUN, check_belongs, phase_key, remove_checkpoints
 from focus_core.training.log import RunLog
-from focus_core.training.memory import estimate_memory
 from focus_core.training.modes import DTYPES, Phase, check_trainable, phases, scratch_model
 from focus_core.training.objectives import DEFAULT_OBJECTIVE
-from focus_core.training.processes import is_main_process, world_size
+from focus_core.training.parallel.memory import estimate_memory
+from focus_core.training.parallel.processes import is_main_process, world_size
 from focus_core.training.run import SCHEMA, TrainedRun, check_unlike
 from focus_core.training.stream import Source, TokenStream, documents, find_sources
 from focus_core.training.trainer import FocusTrainer, TrainerSettings

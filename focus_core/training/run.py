@@ -14,14 +14,14 @@ from transformers import PreTrainedModel
 from focus_core.errors import FocusError
 from focus_core.evaluation import Evaluation, evaluate, standard_settings
 from focus_core.evaluation.exposure import check_exposed
-from focus_core.locks import claims_folder
+from focus_core.io.locks import claims_folder
+from focus_core.io.reading import read_json
+from focus_core.io.schema import table
 from focus_core.models import LoadedModel, check_positions, load_model
-from focus_core.reading import read_json
 from focus_core.results import check_replaceable, record_run, text_records
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, Mode, retrofit
 from focus_core.routing.storage import CONFIG, check_elsewhere, routers_hash, saved_config
-from focus_core.schema import table
 from focus_core.shipped import RECORD, routers_folder
 from focus_core.text import CORPUS_SUFFIXES, find_texts, token_blocks
 from focus_core.training.calibrate import calibrate

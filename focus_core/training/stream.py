@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from focus_core.errors import FocusError, require
-from focus_core.jsonl import line_text, text_column
-from focus_core.reading import regular
+from focus_core.io.jsonl import line_text, text_column
+from focus_core.io.reading import regular
 from focus_core.text import CORPUS_SUFFIXES, TABLE_SUFFIXES, opened, opening_tokens, read_text
 
 HUB_PREFIX = "hf:"

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from focus_core.errors import FocusError
-from focus_core.reading import read_tensors, regular
+from focus_core.io.reading import read_tensors, regular
 from focus_core.routing.model import FocusModel
 from focus_core.routing.storage import whole
 from focus_core.training.calibrate import calibrate
@@ -30,8 +30,8 @@ from focus_core.training.checkpoints import CHECKPOINTS, checkpoint_to_resume, p
 from focus_core.training.loop import Step, check_moments
 from focus_core.training.modes import Phase, TrainingTask
 from focus_core.training.objectives import OBJECTIVES
-from focus_core.training.processes import world_size
-from focus_core.training.sharding import load_shards, save_shards, shard
+from focus_core.training.parallel.processes import world_size
+from focus_core.training.parallel.sharding import load_shards, save_shards, shard
 from focus_core.training.stream import TokenStream
 
 _BASE, _ROUTERS = "base.safetensors", "routers.safetensors"

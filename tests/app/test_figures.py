@@ -10,15 +10,15 @@ import plotly.graph_objects as go
 import pytest
 
 from focus_core import FocusConfig, analyze, retrofit
-from focus_core.analysis.agreement import contingency
 from focus_core.analysis.group_balance import balancing
 from focus_core.analysis.linguistics.alignment import align
 from focus_core.analysis.linguistics.cells import cell_tests
-from focus_core.analysis.linguistics.sample import word_sample
-from focus_core.analysis.linguistics.tagging import tag_text
-from focus_core.analysis.linguistics.words import TAG_SETS
+from focus_core.analysis.linguistics.corpus.sample import word_sample
+from focus_core.analysis.linguistics.corpus.tagging import tag_text
+from focus_core.analysis.linguistics.corpus.words import TAG_SETS
 from focus_core.analysis.persistence import churn, layer_agreement
 from focus_core.analysis.sparsity import pair_table, pooled_mask
+from focus_core.analysis.statistics.agreement import contingency
 from focus_core.resources import data_dir
 from workbench import figures
 

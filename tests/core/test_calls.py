@@ -10,8 +10,8 @@ from focus_core.analysis.linguistics.run import AlignSettings, align_texts
 from focus_core.analysis.run import analyze_text
 from focus_core.evaluation.plan import plan_routers
 from focus_core.evaluation.run import evaluate_texts
+from focus_core.report.corpora.stream import StreamSettings
 from focus_core.report.run import write_report
-from focus_core.report.stream import StreamSettings
 from focus_core.routing.attach import attached
 
 CONFIG = FocusConfig(num_groups=4, top_k=1, window=4, sink_tokens=2, route_dim=8)

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from focus_core.cli import os_sentence
-from focus_core.files import atomic_path, write_atomic
+from focus_core.io.files import atomic_path, write_atomic
 
 
 def names(folder):

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from focus_core import FocusConfig, cli, retrofit
-from focus_core.analysis.linguistics.conllu import read_conllu
+from focus_core.analysis.linguistics.corpus.conllu import read_conllu
 from focus_core.bench.attention import run_bench
 from focus_core.bench.settings import BenchSettings
 from focus_core.errors import FocusError
@@ -28,8 +28,8 @@ from focus_core.evaluation.plan import _earlier
 from focus_core.frontier.kinds.record import resumed
 from focus_core.frontier.run import stored_beside
 from focus_core.frontier.speeds import read_speeds
+from focus_core.io.reading import read_tensors
 from focus_core.models.loading import check_configuration, check_safetensors
-from focus_core.reading import read_tensors
 from focus_core.report.bundle import read_bundle
 from focus_core.resources import data_dir
 from focus_core.results import resume_record, stored_or_run

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from focus_core.errors import FocusError
-from focus_core.locks import claim_file, claim_folder, claims_file
+from focus_core.io.locks import claim_file, claim_folder, claims_file
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from focus_core.locks import claim_file, claim_folder
+from focus_core.io.locks import claim_file, claim_folder
 with {"file": claim_file, "folder": claim_folder}[sys.argv[1]](Path(sys.argv[2])):
     print("held", flush=True)
     time.sleep(60)

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from focus_core import FocusConfig, analyze, retrofit
-from focus_core.analysis.linguistics.passages import passages
+from focus_core.analysis.linguistics.corpus.passages import passages
 from focus_core.errors import FocusError
-from focus_core.report.corpus import scan
+from focus_core.report.corpora.corpus import scan
+from focus_core.report.corpora.stream import StreamSettings, collect
 from focus_core.report.from_trace import report_from_trace
-from focus_core.report.stream import StreamSettings, collect
 from focus_core.routing.balance import assign
 
 TEXT = "The ship came in at dawn, and nobody spoke of it again."

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from focus_core.bench.memory import working_bytes
+from focus_core.bench.measures.memory import working_bytes
 from focus_core.errors import FocusError
-from focus_core.locks import claim_file, claim_folder
+from focus_core.io.locks import claim_file, claim_folder
 from focus_core.machine import peak_memory
 
 ROOT = Path(__file__).parents[2]
@@ -99,7 +99,7 @@ def test_a_lock_that_nobody_else_may_touch_still_names_its_holder(tmp_path, monk
 import sys
 from pathlib import Path
 from focus_core.errors import FocusError
-from focus_core.locks import {claim.__name__} as claim
+from focus_core.io.locks import {claim.__name__} as claim
 sys.platform = "win32"  # after filelock, which would load msvcrt
 try:
     with claim(Path({str(place)!r})):

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from focus_core.errors import FocusError
-from focus_core.files import to_json
-from focus_core.reading import DEEPEST, parse_json, read_bytes, read_json, read_tensors
+from focus_core.io.files import to_json
+from focus_core.io.reading import DEEPEST, parse_json, read_bytes, read_json, read_tensors
+from focus_core.io.schema import Wrong, array, maybe, number, table, text, whole
 from focus_core.results import run_key
-from focus_core.schema import Wrong, array, maybe, number, table, text, whole
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

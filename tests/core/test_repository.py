@@ -130,7 +130,12 @@ def test_a_wheel_carries_license_type_markers_data_and_pages(wheel: zipfile.ZipF
 def test_json_of_files_is_read_in_one_place():
     """Other modules parse only what they made themselves: copies of values, and settings between parts of the app."""
     calls = re.compile(r"json\.loads?\(|safe_open\(|\bload_file\(")
-    own = {"focus_core/reading.py", "focus_core/results.py", "focus_core/files.py", "focus_core/commands/options.py"}
+    own = {
+        "focus_core/io/reading.py",
+        "focus_core/results.py",
+        "focus_core/io/files.py",
+        "focus_core/commands/options.py",
+    }
     own |= {"focus_core/routing/storage.py", "workbench/engine/cached.py", "pages/speed.py"}
     found = {
         path.relative_to(ROOT).as_posix()

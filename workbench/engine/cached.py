@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from focus_core.analysis import Trace, group_balance, matching, persistence, sparsity
+from focus_core.analysis import Trace, group_balance, persistence, sparsity
+from focus_core.analysis.statistics import matching
 from focus_core.routing.config import FocusConfig
 from workbench.engine.service import Analysis
 
@@ -47,7 +48,7 @@ def chance_band(analysis: Analysis, row: int, other: int) -> tuple[float, float]
 
 
 def agreement_within(first: Analysis, row: int, second: Analysis, other: int) -> matching.WithinText:
-    """`focus_core.analysis.matching.agreement_within` of a layer's row in each of two analyses of the same tokens."""
+    """`matching.agreement_within` of a layer's row in each of two analyses of the same tokens."""
     return _agreement_within(groups_key(first), row, groups_key(second), other, first.trace, second.trace)
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import streamlit as st
 
 from focus_core.analysis import Trace
-from focus_core.analysis.linguistics.tagging import ENGLISH_SHARE, english_share, tag_text
-from focus_core.analysis.linguistics.words import align_words, tag_codes
+from focus_core.analysis.linguistics.corpus.tagging import ENGLISH_SHARE, english_share, tag_text
+from focus_core.analysis.linguistics.corpus.words import align_words, tag_codes
 from focus_core.analysis.tables import text_hash
 from focus_core.analysis.tokens import spelled
 from focus_core.errors import FocusError

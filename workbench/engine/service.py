@@ -25,9 +25,9 @@ from focus_core.analysis.reading import untouched
 from focus_core.analysis.tables import origin, text_hash
 from focus_core.analysis.trace import RoutedLayer, key_memberships
 from focus_core.errors import FocusError
+from focus_core.io.reading import read_bytes
 from focus_core.models import ModelInfo, default_model
 from focus_core.progress import Progress
-from focus_core.reading import read_bytes
 from focus_core.routing.routers import ROUTERS
 from focus_core.routing.storage import saved_config, saved_heads
 from focus_core.shipped import routers_folder, routers_made_for, shipped_routers

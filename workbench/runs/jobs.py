@@ -24,11 +24,11 @@ from typing import Any
 import psutil
 from filelock import FileLock, Timeout
 
-from focus_core.files import to_json
-from focus_core.reading import read_bytes, read_json
-from focus_core.schema import table
+from focus_core.io.files import to_json
+from focus_core.io.reading import read_bytes, read_json
+from focus_core.io.schema import table
 from focus_core.errors import FocusError
-from focus_core.files import write_atomic
+from focus_core.io.files import write_atomic
 from focus_core.resources import runs_dir
 from focus_core.routing.storage import CONFIG
 from workbench.runs.worker import JOB, OUTCOME, PROCESS, TEXT, told_to_stop

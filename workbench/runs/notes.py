@@ -8,11 +8,11 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from focus_core.errors import FocusError
-from focus_core.files import to_json, write_atomic
-from focus_core.reading import read_json
+from focus_core.io.files import to_json, write_atomic
+from focus_core.io.reading import read_json
 from focus_core.report.bundle import MAX_NOTE
 from focus_core.resources import runs_dir
-from focus_core.schema import table
+from focus_core.io.schema import table
 
 NOTES = "notes.json"
 _FORMAT = 1

@@ -13,9 +13,9 @@ import signal
 import sys
 from pathlib import Path
 
-from focus_core.files import write_atomic
-from focus_core.reading import read_json
-from focus_core.schema import table
+from focus_core.io.files import write_atomic
+from focus_core.io.reading import read_json
+from focus_core.io.schema import table
 
 JOB, PROCESS, OUTCOME, TEXT = "job.json", "process.json", "outcome.json", "text"
 """Files of a job's folder: the task, its process, the outcome, and the copy of the user's text while it is needed."""

@@ -9,7 +9,7 @@ from focus_core.shipped import shipped_routers
 from workbench.engine import service
 from workbench.runs import jobs
 from workbench.shell import state
-from workbench.widgets.markup import plain
+from workbench.widgets.page.markup import plain
 
 NAMING = {"model": "model", "routers": "routers", "b_routers": "routers of B", "folder": "folder of texts"}
 """Settings that name something to open, and their words in the question."""

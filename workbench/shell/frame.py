@@ -17,10 +17,10 @@ from workbench.shell import asking, handover, reading, sidebar, state
 from workbench.widgets import tour
 from workbench.widgets.arriving import arriving_layer
 from workbench.widgets.badge import provenance_badge
-from workbench.widgets.copy_link import copy_link
 from workbench.widgets.guard import say
+from workbench.widgets.page.copy_link import copy_link
+from workbench.widgets.page.theme_watch import theme_watch
 from workbench.widgets.routing import routing_progress
-from workbench.widgets.theme_watch import theme_watch
 
 _SEEN = "_text_seen"
 

@@ -14,7 +14,7 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from workbench.shell import handover
-from workbench.widgets.markup import plain
+from workbench.widgets.page.markup import plain
 
 VERSION = "1"
 _VERSION_KEY = "v"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from focus_core.errors import FocusError
-from focus_core.reading import read_json
+from focus_core.io.reading import read_json
 from focus_core.resources import data_dir
 from focus_core.text import decode_text, find_texts, read_text
 from workbench.engine.access import allowed, allowed_files

@@ -18,10 +18,10 @@ from focus_core.analysis.display.palette import group_color, ink
 from focus_core.analysis.tables import text_hash
 from focus_core.analysis.trace import RoutedLayer
 from focus_core.errors import FocusError
-from focus_core.reading import read_bytes, read_json
+from focus_core.io.reading import read_bytes, read_json
+from focus_core.io.schema import table
 from focus_core.resources import data_dir
 from focus_core.routing.storage import CONFIG, WEIGHTS
-from focus_core.schema import table
 from workbench.engine.service import Settings, router_folder
 
 INDEX, FIGURE = "index.json", "figure.json"

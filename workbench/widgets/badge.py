@@ -8,7 +8,7 @@ from focus_core.analysis import Trace
 from focus_core.analysis.routed_text import how_made
 from focus_core.routing.model import OTHER_WEIGHTS
 from workbench.engine.plans import k_name, plan_in_words
-from workbench.widgets.markup import counted, plain
+from workbench.widgets.page.markup import counted, plain
 
 
 def provenance_badge(trace: Trace, text_name: str, states: str) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import streamlit as st
 
 from focus_core.errors import FocusError
-from workbench.widgets.markup import plain
+from workbench.widgets.page.markup import plain
 
 logger = logging.getLogger(__name__)
 

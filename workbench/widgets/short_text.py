@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from focus_core.analysis import Trace
-from workbench.widgets.markup import counted
+from workbench.widgets.page.markup import counted
 
 FEW_TOKENS = 100
 """Fewer than these say little about any routing."""

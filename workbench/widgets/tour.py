@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import streamlit as st
 
 from focus_core.errors import FocusError
-from focus_core.files import to_json, write_atomic
-from focus_core.reading import read_json
+from focus_core.io.files import to_json, write_atomic
+from focus_core.io.reading import read_json
+from focus_core.io.schema import table
 from focus_core.resources import pages_dir, runs_dir
-from focus_core.schema import table
 
 RUNNING = "_tour"
 _FILE = "tour.json"

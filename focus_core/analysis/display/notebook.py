@@ -18,7 +18,7 @@ from focus_core.analysis.display.cells import Cell, build_cells, page_of, pagina
 from focus_core.analysis.display.strip import asset, drawn_groups, legend, token_facts, token_groups
 from focus_core.analysis.tokens import margin_of
 from focus_core.errors import FocusError
-from focus_core.files import write_atomic
+from focus_core.io.files import write_atomic
 
 if TYPE_CHECKING:
     from focus_core.analysis.routed_text import RoutedText

@@ -14,18 +14,18 @@ import pandas as pd
 from focus_core.analysis.interventions.experiment import MAX_TOKENS, Experiment
 from focus_core.analysis.interventions.groups import EffectSettings, GroupEffect, group_effect, largest_groups
 from focus_core.analysis.interventions.slices import Kinds, by_kind, copied_or_new, distances, parts_of_speech
-from focus_core.analysis.linguistics.tagging import tag_text
+from focus_core.analysis.linguistics.corpus.tagging import tag_text
 from focus_core.analysis.tables import text_hash
 from focus_core.errors import FocusError
 from focus_core.evaluation.compare import holm
-from focus_core.locks import claims_file
+from focus_core.io.locks import claims_file
+from focus_core.io.schema import array, number, table, whole
 from focus_core.models import LoadedModel, check_positions
 from focus_core.progress import Progress, silent
 from focus_core.results import plain, record_run, resume_record, stamp
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
 from focus_core.routing.storage import routers_hash
-from focus_core.schema import array, number, table, whole
 from focus_core.text import Encoding, encode
 
 SCHEMA = "focus-effects/1"

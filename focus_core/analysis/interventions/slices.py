@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from focus_core.analysis.interventions.chance import Trial, against_chance, corrected
-from focus_core.analysis.linguistics.words import TaggedText, align_words
+from focus_core.analysis.linguistics.corpus.words import TaggedText, align_words
 
 COPIED, SEEN, NEW = "copied", "seen before", "new"
 MIN_TOKENS = 5

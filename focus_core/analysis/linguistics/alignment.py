@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import false_discovery_control, norm
 
-from focus_core.analysis.agreement import (
+from focus_core.analysis.linguistics import references as ref
+from focus_core.analysis.linguistics.corpus.sample import WordSample
+from focus_core.analysis.linguistics.corpus.words import TAG_SETS
+from focus_core.analysis.statistics.agreement import (
     Agreement,
     agreement,
     ami,
@@ -18,10 +21,7 @@ from focus_core.analysis.agreement import (
     membership_sets,
     sharing_lift,
 )
-from focus_core.analysis.intervals import Interval, bootstrap_ami, bootstrap_weights, interval
-from focus_core.analysis.linguistics import references as ref
-from focus_core.analysis.linguistics.sample import WordSample
-from focus_core.analysis.linguistics.words import TAG_SETS
+from focus_core.analysis.statistics.intervals import Interval, bootstrap_ami, bootstrap_weights, interval
 from focus_core.progress import Progress, silent
 
 REPEATS = 1000

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from focus_core.analysis.linguistics.corpus.sample import WordSample
 from focus_core.analysis.linguistics.features import sentence_blocks, word_features
-from focus_core.analysis.linguistics.sample import WordSample
 from focus_core.errors import FocusError
 from focus_core.evaluation.compare import Difference, holm, mean_difference
 from focus_core.progress import Progress, silent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from focus_core.analysis.linguistics.sample import WordSample, type_codes
+from focus_core.analysis.linguistics.corpus.sample import WordSample, type_codes
 
 BLOCKS = 32
 """Blocks of one text, about."""

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from focus_core.analysis.agreement import contingency, grouped_contingency
-from focus_core.analysis.intervals import bootstrap_weights, interval, resample
-from focus_core.analysis.linguistics.sample import WordSample
+from focus_core.analysis.linguistics.corpus.sample import WordSample
+from focus_core.analysis.statistics.agreement import contingency, grouped_contingency
+from focus_core.analysis.statistics.intervals import bootstrap_weights, interval, resample
 
 CATEGORIES = {
     "punctuation": ("PUNCT",),

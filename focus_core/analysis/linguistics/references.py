@@ -1,6 +1,6 @@
 """Reference groupings for alignment scores: chance, balance, token identity, position and frequency.
 
-n words, tags and groups as int64 codes, L layers, K groups. Scores are AMI (`focus_core.analysis.agreement`).
+n words, tags and groups as int64 codes, L layers, K groups. Scores are AMI (`analysis.statistics.agreement`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,13 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import random_table
 
-from focus_core.analysis.agreement import adjusted, ami, contingency, expected_information, mutual_information
+from focus_core.analysis.statistics.agreement import (
+    adjusted,
+    ami,
+    contingency,
+    expected_information,
+    mutual_information,
+)
 
 _CELLS_AT_ONCE = 4_000_000
 _ORDERS = 100

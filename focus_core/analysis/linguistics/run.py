@@ -10,30 +10,30 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.analysis.linguistics.alignment import KMEANS, UNTRAINED, Alignment, align
-from focus_core.analysis.linguistics.documents import (
+from focus_core.analysis.linguistics.corpus.documents import (
     TREEBANK,
     AlignSettings,
     documents_key,
     find_documents,
     route_documents,
 )
+from focus_core.analysis.linguistics.corpus.sample import WordSample, joined
+from focus_core.analysis.linguistics.corpus.words import TAG_SETS
 from focus_core.analysis.linguistics.explain import MIN_BLOCKS, Explained, explain_layers
 from focus_core.analysis.linguistics.features import sentence_blocks
 from focus_core.analysis.linguistics.group_profile import published_table
-from focus_core.analysis.linguistics.sample import WordSample, joined
 from focus_core.analysis.linguistics.verdicts import explained_verdicts, verdicts
-from focus_core.analysis.linguistics.words import TAG_SETS
 from focus_core.analysis.states import UNTRAINED_SEEDS, StateGroups, group_states
 from focus_core.cluster import Cluster
+from focus_core.io.remote import claims_record
+from focus_core.io.unfinished import unfinished
 from focus_core.models import LoadedModel, check_positions
 from focus_core.progress import Progress, silent
-from focus_core.remote import claims_record
-from focus_core.report.corpus import scan
+from focus_core.report.corpora.corpus import scan
 from focus_core.results import check_replaceable, record_run, stamp
 from focus_core.routing.attach import attached
 from focus_core.routing.model import FocusModel
 from focus_core.text import TEXT_SUFFIXES
-from focus_core.unfinished import unfinished
 
 __all__ = ["AlignSettings", "AlignedTexts", "align_texts"]
 

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import xlogy
 
-from focus_core.analysis.intervals import LEVEL, bootstrap_weights
 from focus_core.analysis.routed_text import RoutedText
+from focus_core.analysis.statistics.intervals import LEVEL, bootstrap_weights
 from focus_core.errors import FocusError
 from focus_core.evaluation.compare import MIN_BLOCKS
 

@@ -7,8 +7,8 @@ import time
 import numpy as np
 import regex
 
-from focus_core.analysis.linguistics.tagging import Entities
-from focus_core.analysis.linguistics.words import TaggedText
+from focus_core.analysis.linguistics.corpus.tagging import Entities
+from focus_core.analysis.linguistics.corpus.words import TaggedText
 from focus_core.errors import FocusError
 from focus_core.text import trim_offsets
 

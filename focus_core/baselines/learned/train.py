@@ -24,13 +24,13 @@ from focus_core.attention import AttentionOutput
 from focus_core.baselines.learned import LEARNERS
 from focus_core.baselines.learned.lesson import Learner, Lesson, Sizes, lesson
 from focus_core.errors import FocusError
-from focus_core.files import to_json, write_atomic
+from focus_core.io.files import to_json, write_atomic
+from focus_core.io.reading import parse_json, read_tensors
+from focus_core.io.schema import table
 from focus_core.progress import Progress, silent
-from focus_core.reading import parse_json, read_tensors
 from focus_core.routing.model import FocusModel
 from focus_core.routing.rules import AttentionCall, Rule, attend_fully, hard_groups
 from focus_core.routing.storage import weights_fingerprint
-from focus_core.schema import table
 
 FORMAT = 1
 RECENT = 10

@@ -21,7 +21,6 @@ from focus_core.cluster import Cluster
 from focus_core.errors import FocusError
 from focus_core.evaluation.exposure import check_exposed
 from focus_core.evaluation.retention import Untouched
-from focus_core.files import to_json, write_atomic
 from focus_core.frontier.files import check_beside, write_beside
 from focus_core.frontier.kinds.figure import kinds_figure
 from focus_core.frontier.kinds.methods import Cell, Method, routed_methods
@@ -34,7 +33,8 @@ from focus_core.frontier.speeds import Speeds, recorded_speeds
 from focus_core.frontier.texts import Cut, check_held_out, cut, find_kinds
 from focus_core.frontier.tuning import Tuning, training_pool
 from focus_core.frontier.work import Attention, Found, Replaced, Routers, Wanted, points_of
-from focus_core.locks import claims_file
+from focus_core.io.files import to_json, write_atomic
+from focus_core.io.locks import claims_file
 from focus_core.models import LoadedModel, check_positions, load_model
 from focus_core.models.positions import positions_of
 from focus_core.progress import Progress, silent

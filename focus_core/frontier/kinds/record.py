@@ -9,9 +9,9 @@ from typing import Any
 from focus_core.errors import FocusError
 from focus_core.frontier.measure import POINT, Point
 from focus_core.frontier.texts import Cut, Kind
-from focus_core.reading import read_json
+from focus_core.io.reading import read_json
+from focus_core.io.schema import Wrong, array, table, text, whole
 from focus_core.results import plain, resume_record, text_records
-from focus_core.schema import Wrong, array, table, text, whole
 
 SCHEMA = "focus-frontier-kinds/1"
 GROWING = ("lengths", "blocks", "shares", "top_k")

@@ -23,8 +23,9 @@ from focus_core.evaluation.perplexity import settings_for
 from focus_core.evaluation.retention import Untouched, compare_tokens, retention_of
 from focus_core.frontier.measure import Point, baseline_point, fit_baseline
 from focus_core.frontier.tuning import Tuner, tunable
+from focus_core.io.reading import read_json
+from focus_core.io.schema import array, table
 from focus_core.models import LoadedModel
-from focus_core.reading import read_json
 from focus_core.reproduce.context import Context
 from focus_core.reproduce.experiments.retrofits import OURS
 from focus_core.reproduce.experiments.tuning import (
@@ -40,7 +41,6 @@ from focus_core.reproduce.runner import CELLS
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, retrofit
 from focus_core.routing.narrow.fitting.fit import fit_narrow
-from focus_core.schema import array, table
 from focus_core.training.fit import narrow_config
 from focus_core.training.loop import calibration_blocks
 

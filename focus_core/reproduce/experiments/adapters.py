@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from focus_core.errors import FocusError, require
-from focus_core.reading import read_json
+from focus_core.io.reading import read_json
+from focus_core.io.schema import table
 from focus_core.reproduce.context import Context, row
 from focus_core.reproduce.experiments.retrofits import HARD, OUR_RECIPE, OURS, PAPER, train_routers
 from focus_core.reproduce.experiments.tuning import (
@@ -28,7 +29,6 @@ from focus_core.reproduce.studies.rates import RateSearch
 from focus_core.resources import data_dir
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel
-from focus_core.schema import table
 from focus_core.text import read_text
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import Any
 from focus_core.baselines import BASELINES
 from focus_core.errors import FocusError
 from focus_core.evaluation import perplexity_difference
-from focus_core.reading import read_json
+from focus_core.io.reading import read_json
+from focus_core.io.schema import anything, array, maybe, number, table
 from focus_core.reproduce.context import Context, row
 from focus_core.reproduce.runner import CELLS
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.model import FocusModel, Mode, retrofit
-from focus_core.schema import anything, array, maybe, number, table
 from focus_core.training import TrainSettings, train
 from focus_core.training.calibrate import calibrate
 from focus_core.training.checkpoints import CHECKPOINTS

@@ -19,9 +19,9 @@ from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallb
 from transformers.trainer_utils import get_last_checkpoint
 
 from focus_core.errors import FocusError
-from focus_core.files import to_json, write_atomic
-from focus_core.reading import read_json
-from focus_core.schema import array, number
+from focus_core.io.files import to_json, write_atomic
+from focus_core.io.reading import read_json
+from focus_core.io.schema import array, number
 
 ADAPTER, LOSSES = "adapter", "losses.json"
 PROJECTIONS = ({"q_proj", "k_proj", "v_proj"}, {"qkv_proj"}, {"query_key_value"}, {"c_attn"})

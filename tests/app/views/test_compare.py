@@ -11,8 +11,9 @@ from opening import TEXT, agreed, open_page, paste, shown
 from streamlit.testing.v1 import AppTest
 from synthetic import synthetic_trace
 
-from focus_core.analysis import matching, persistence
-from focus_core.analysis.matching import agreement_within
+from focus_core.analysis import persistence
+from focus_core.analysis.statistics import matching
+from focus_core.analysis.statistics.matching import agreement_within
 from focus_core.models import default_model
 from workbench.engine.service import Analysis
 from workbench.shell import handover, texts

@@ -11,12 +11,12 @@ from opening import open_page
 
 from focus_core import FocusError
 from focus_core.models import default_model
+from focus_core.report.corpora.stream import StreamSettings
 from focus_core.report.html import summary
 from focus_core.report.run import write_report
-from focus_core.report.stream import StreamSettings
 from workbench.runs import jobs
 from workbench.views.report.corpus import CorpusRequest, files_of, out_of, progress_of, saved_report, start, verdict
-from workbench.widgets.markup import plain
+from workbench.widgets.page.markup import plain
 
 TEXT = "The keeper rowed to the island, and the wind came over the grey water. "
 real_model = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")

@@ -15,8 +15,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from focus_core import FocusConfig, FocusError, retrofit
 from focus_core.evaluation import evaluate, standard_settings
-from focus_core.files import write_atomic
 from focus_core.frontier.measure import SCHEMA, baseline_point, routed_point
+from focus_core.io.files import write_atomic
 from focus_core.models import LoadedModel, ModelInfo
 from focus_core.reproduce.context import Context, Scale
 from focus_core.reproduce.registry import EXPERIMENTS

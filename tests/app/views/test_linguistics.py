@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from focus_core.analysis.linguistics import tagging
 from focus_core.analysis.linguistics.alignment import align
 from focus_core.analysis.linguistics.cells import cell_tests
+from focus_core.analysis.linguistics.corpus import tagging
+from focus_core.analysis.linguistics.corpus.sample import word_sample
+from focus_core.analysis.linguistics.corpus.tagging import tag_text
 from focus_core.analysis.linguistics.explain import explain_layers
-from focus_core.analysis.linguistics.sample import word_sample
-from focus_core.analysis.linguistics.tagging import tag_text
 from focus_core.models import default_model
 from workbench.views.linguistics import cached, explained
 from workbench.views.linguistics import tables as linguistics

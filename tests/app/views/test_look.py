@@ -16,7 +16,7 @@ from workbench.charts.theme import diverging
 from workbench.tokens.reads import pair_shares
 from workbench.views.explore.pairs import pair_bar
 from workbench.views.explore.token_map import MAX_COLUMNS, pool_groups, token_map
-from workbench.widgets.markup import plain
+from workbench.widgets.page.markup import plain
 from workbench.widgets.strip import strip_data
 
 # Machado, Oliveira and Fernandes (2009), severity 1.0.

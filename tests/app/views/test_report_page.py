@@ -18,7 +18,7 @@ from workbench.engine import service
 from workbench.engine.service import Settings, analysis
 from workbench.shell import sessions
 from workbench.views.report.build import report_of
-from workbench.widgets.markup import plain
+from workbench.widgets.page.markup import plain
 
 pytestmark = pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
 

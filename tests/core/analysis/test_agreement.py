@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from focus_core.analysis.agreement import (
+from focus_core.analysis.statistics.agreement import (
     adjusted,
     agreement,
     ami,

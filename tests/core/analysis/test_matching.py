@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import adjusted_mutual_info_score
 
 from focus_core import FocusConfig, analyze, retrofit
-from focus_core.analysis.matching import agreement_within, match_groups, overlap, renumbered
+from focus_core.analysis.statistics.matching import agreement_within, match_groups, overlap, renumbered
 
 
 def test_agreement_is_scikit_learns_and_the_interval_holds_it():

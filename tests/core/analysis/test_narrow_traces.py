@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from focus_core import FocusConfig, FocusError, analyze, cli
 from focus_core.analysis.families import FAMILIES, group_families
-from focus_core.analysis.matching import renumbered
 from focus_core.analysis.reading import kept_keys, pair_counts, untouched
 from focus_core.analysis.sparsity import mass_by_budget, mass_of_trace, measured_queries, pair_table, pooled_pattern
+from focus_core.analysis.statistics.matching import renumbered
 from focus_core.analysis.tokens import group_order, margins
-from focus_core.commands.analyze import _table
+from focus_core.commands.look.analyze import _table
 from focus_core.routing.layer import LayerRouting
 from focus_core.routing.narrow.fitting.fit import fit_narrow
 from focus_core.routing.narrow.reference import Reference, narrow_reference

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_mutual_info_score
 
-from focus_core.analysis.agreement import contingency
-from focus_core.analysis.matching import match_groups, matched_share
 from focus_core.analysis.persistence import chance_band, churn, layer_agreement
+from focus_core.analysis.statistics.agreement import contingency
+from focus_core.analysis.statistics.matching import match_groups, matched_share
 
 
 def random_groups(layers: int, tokens: int, num_groups: int, seed: int) -> np.ndarray:

@@ -6,7 +6,8 @@ import psutil
 import pytest
 
 import focus_core.bench.attention as bench
-from focus_core.bench import routing, timing
+from focus_core.bench import routing
+from focus_core.bench.measures import timing
 from focus_core.commands.tables.bench import bench_table
 from focus_core.errors import FocusError
 from focus_core.frontier.speeds import distant_share, read_speeds

@@ -8,7 +8,7 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from focus_core import FocusConfig, retrofit
-from focus_core.bench.memory import held_bytes
+from focus_core.bench.measures.memory import held_bytes
 from focus_core.bench.model import ModelBenchSettings, run_model_bench
 from focus_core.commands.tables.bench import model_bench_table
 

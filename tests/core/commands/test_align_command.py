@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from focus_core import FocusConfig, cli, retrofit
-from focus_core.analysis.linguistics.passages import passages
+from focus_core.analysis.linguistics.corpus.passages import passages
 from focus_core.analysis.states import UNTRAINED_SEEDS, group_states, state_groups
 from focus_core.text import encode
 

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from focus_core import FocusConfig, cli, retrofit
-from focus_core.commands.bench import bench
+from focus_core.commands.evidence.bench import bench
 from focus_core.frontier.speeds import read_speeds
 
 FUNCTIONS = [each.callback for each in (*cli.app.registered_commands, *bench.registered_commands)]

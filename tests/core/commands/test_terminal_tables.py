@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from focus_core.analysis.linguistics.features import FEATURES
-from focus_core.commands.align import _SHORT, _shares, _table
+from focus_core.commands.look.align import _SHORT, _shares, _table
 from focus_core.commands.tables.bench import baseline_bench_table, bench_table, model_bench_table
 from focus_core.commands.tables.evaluation import length_table
 from focus_core.commands.tables.frontier import frontier_table

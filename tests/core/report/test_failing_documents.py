@@ -10,10 +10,10 @@ import pytest
 
 from focus_core import FocusConfig, FocusError, retrofit
 from focus_core.cluster import LESS, Lost
-from focus_core.report.corpus import cuts, scan, units
-from focus_core.report.stream import BEFORE, STATE, StreamSettings, collect
-from focus_core.report.traces import TraceSettings, write_traces
-from focus_core.report.work import MOST_LOST, CountingJob, alone, bearable
+from focus_core.report.corpora.corpus import cuts, scan, units
+from focus_core.report.corpora.stream import BEFORE, STATE, StreamSettings, collect
+from focus_core.report.corpora.traces import TraceSettings, write_traces
+from focus_core.report.corpora.work import MOST_LOST, CountingJob, alone, bearable
 
 SETTINGS = StreamSettings(top_k=1, block_length=64, examples=3)
 LONG = 300  # characters of a section here
@@ -24,9 +24,9 @@ REASON = "A worker has too little memory"
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Four texts: two of several sections, one of them with bad words, and two short ones."""
-    monkeypatch.setattr("focus_core.report.corpus.cuts", functools.partial(cuts, longest=LONG))
-    monkeypatch.setattr("focus_core.report.corpus.UNIT_CHARACTERS", 10)
-    monkeypatch.setattr("focus_core.report.stream._TOKENS_BETWEEN_SAVES", 1)
+    monkeypatch.setattr("focus_core.report.corpora.corpus.cuts", functools.partial(cuts, longest=LONG))
+    monkeypatch.setattr("focus_core.report.corpora.corpus.UNIT_CHARACTERS", 10)
+    monkeypatch.setattr("focus_core.report.corpora.stream._TOKENS_BETWEEN_SAVES", 1)
     texts = (
         "The first, of ships. " * 40,
         "The second 我 text. " * 40 + "Bad words. " * 9,

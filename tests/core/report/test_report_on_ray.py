@@ -24,11 +24,11 @@ from typer.testing import CliRunner
 
 from focus_core import FocusError, cli
 from focus_core.cluster import Cluster, connected
-from focus_core.report import work
-from focus_core.report.corpus import cuts, scan, sections, units
+from focus_core.report.corpora import work
+from focus_core.report.corpora.corpus import cuts, scan, sections, units
+from focus_core.report.corpora.stream import STATE, StreamSettings
+from focus_core.report.corpora.traces import TraceSettings, write_traces
 from focus_core.report.run import write_report
-from focus_core.report.stream import STATE, StreamSettings
-from focus_core.report.traces import TraceSettings, write_traces
 from focus_core.routing.portable import PortableModel
 
 ray = pytest.importorskip("ray", reason="needs pip install 'focus-workbench[ray]'")
@@ -40,7 +40,7 @@ PIECE = 600  # characters of a unit here
 @pytest.fixture
 def given(model_folder, tmp_path, monkeypatch):
     """A corpus of a dozen units, and a model in a folder with routers."""
-    monkeypatch.setattr("focus_core.report.corpus.UNIT_CHARACTERS", PIECE)
+    monkeypatch.setattr("focus_core.report.corpora.corpus.UNIT_CHARACTERS", PIECE)
     for number in range(24):
         path = tmp_path / "texts" / f"{number % 3}" / f"{number:02}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def test_units_are_the_sections_in_order(given):
 
 
 def test_what_is_stopped_here_and_on_two_workers_resumes_to_what_one_process_counts(given, cluster, monkeypatch):
-    monkeypatch.setattr("focus_core.report.stream._TOKENS_BETWEEN_SAVES", 1)
+    monkeypatch.setattr("focus_core.report.corpora.stream._TOKENS_BETWEEN_SAVES", 1)
     one = report(given, "one").report
     runs: list[list[float]] = []
 
@@ -142,7 +142,7 @@ def test_a_document_that_is_too_large_for_its_workers_is_listed_and_in_no_count(
 
     That a piece which ends its workers has the same result is a test of the cluster, whose workers start sooner.
     """
-    monkeypatch.setattr("focus_core.report.corpus.cuts", functools.partial(cuts, longest=PIECE))
+    monkeypatch.setattr("focus_core.report.corpora.corpus.cuts", functools.partial(cuts, longest=PIECE))
     without = report(given, "without").report
     (given / "texts" / "1" / "11.txt").write_text(
         "A long text about ships and 我, " * 60 + "a heavy one. " + "More. " * 90
@@ -215,7 +215,9 @@ def command_of(given, out: str) -> list[str]:
     return ["report", texts, "--json", "--untrained", "--model", model, "--out", str(given / out), "--no-tags"]
 
 
-SMALL_UNITS = "import focus_core.report.corpus as c; from focus_core.cli import app; c.UNIT_CHARACTERS = 600; app()"
+SMALL_UNITS = (
+    "import focus_core.report.corpora.corpus as c; from focus_core.cli import app; c.UNIT_CHARACTERS = 600; app()"
+)
 
 
 @pytest.mark.slow

@@ -19,14 +19,14 @@ from typer.testing import CliRunner
 
 from focus_core import FocusConfig, cli, retrofit
 from focus_core.errors import FocusError
-from focus_core.reading import read_tensors
+from focus_core.io.reading import read_tensors
 from focus_core.report.build import build_report
 from focus_core.report.bundle import read_bundle
-from focus_core.report.corpus import cuts, scan, sections
+from focus_core.report.corpora.corpus import cuts, scan, sections
+from focus_core.report.corpora.stream import STATE, StreamSettings, collect, forget
 from focus_core.report.model import DROPPED
 from focus_core.report.run import write_report
 from focus_core.report.saved import read_report
-from focus_core.report.stream import STATE, StreamSettings, collect, forget
 from focus_core.routing.balance import assign
 
 
@@ -203,7 +203,7 @@ def test_without_a_k_planned_routers_are_reported_as_planned(tiny_llama, corpus,
 
 
 def test_an_interrupted_report_goes_on_where_it_stopped(tiny_llama, corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr("focus_core.report.stream._TOKENS_BETWEEN_SAVES", 1)
+    monkeypatch.setattr("focus_core.report.corpora.stream._TOKENS_BETWEEN_SAVES", 1)
     whole = stream(tiny_llama, corpus, tmp_path / "whole")
 
     calls = 0
@@ -377,7 +377,7 @@ def test_a_report_that_is_given_away_names_no_folder_of_its_maker(tiny_llama, co
 
 @pytest.mark.parametrize("damage", ["cut", "arrays", "samples", "place", "failed"])
 def test_a_damaged_state_is_refused_in_one_sentence(tiny_llama, corpus, tmp_path, monkeypatch, damage):
-    monkeypatch.setattr("focus_core.report.stream._TOKENS_BETWEEN_SAVES", 1)
+    monkeypatch.setattr("focus_core.report.corpora.stream._TOKENS_BETWEEN_SAVES", 1)
     stream(tiny_llama, corpus, tmp_path)
     path = tmp_path / STATE
     metadata, tensors = read_tensors(path)

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 from focus_core import FocusConfig, FocusError, cli, retrofit
 from focus_core.analysis.linguistics.run import AlignSettings, align_texts
 from focus_core.evaluation.run import evaluate_texts
-from focus_core.locks import LOCK
-from focus_core.remote import claim_output, claim_record, remote_texts, upload
-from focus_core.report.corpus import scan
+from focus_core.io.locks import LOCK
+from focus_core.io.remote import claim_output, claim_record, remote_texts, upload
+from focus_core.report.corpora.corpus import scan
+from focus_core.report.corpora.stream import STATE, StreamSettings
+from focus_core.report.corpora.traces import RECORD, TraceSettings, write_traces
 from focus_core.report.run import write_report
-from focus_core.report.stream import STATE, StreamSettings
-from focus_core.report.traces import RECORD, TraceSettings, write_traces
 from focus_core.results import UnstoredError
 
 s3fs = pytest.importorskip("s3fs", reason="needs pip install 'focus-workbench[dev]'")
@@ -143,7 +143,7 @@ def test_a_report_from_store_to_store_is_that_of_the_disk(bucket, tiny_llama, tm
 
 
 def test_a_report_resumes_from_this_machine_and_readers_see_it_whole(bucket, tiny_llama, tmp_path, monkeypatch):
-    monkeypatch.setattr("focus_core.report.stream._TOKENS_BETWEEN_SAVES", 1)
+    monkeypatch.setattr("focus_core.report.corpora.stream._TOKENS_BETWEEN_SAVES", 1)
     settings = {"model": tiny_llama, "routers": routed(tiny_llama), "settings": SETTINGS, "tags": False}
     with pytest.raises(KeyboardInterrupt):
         write_report("s3://bucket/texts", "s3://bucket/out", progress=stop_at("b.md"), **settings)
@@ -228,7 +228,7 @@ def test_a_record_in_a_store_is_written_by_one_run_and_never_lost(bucket, tiny_l
             claim_record(wrong).__enter__()
     model = {"model": tiny_llama, "routers": routed(tiny_llama)}
     with monkeypatch.context() as patch, pytest.raises(UnstoredError) as caught:
-        patch.setattr("focus_core.remote.put", lambda *_: (_ for _ in ()).throw(FocusError("Gone.")))
+        patch.setattr("focus_core.io.remote.put", lambda *_: (_ for _ in ()).throw(FocusError("Gone.")))
         evaluate_texts("s3://bucket/texts/a.txt", out="s3://bucket/e.json", length=64, window=8, **model)
     assert caught.value.record["results"] and keys(bucket, "e.json") == []
 

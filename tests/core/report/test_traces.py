@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from focus_core import FocusConfig, FocusError, analyze, cli, retrofit
-from focus_core.report.corpus import scan
-from focus_core.report.parts import COLUMNS
-from focus_core.report.stream import StreamSettings, collect
-from focus_core.report.traces import RECORD, TraceSettings, write_traces
+from focus_core.report.corpora.corpus import scan
+from focus_core.report.corpora.parts import COLUMNS
+from focus_core.report.corpora.stream import StreamSettings, collect
+from focus_core.report.corpora.traces import RECORD, TraceSettings, write_traces
 
 TEXTS = {
     "a.txt": "The first text is about ships. " * 6,

@@ -10,7 +10,7 @@ import torch
 
 from focus_core import FocusConfig, retrofit
 from focus_core.models import default_model
-from focus_core.routing.compiling import compile_ahead
+from focus_core.routing.narrow.compiling import compile_ahead
 
 PROGRAM = """
 import importlib, pkgutil, sys
@@ -19,7 +19,7 @@ from numba.core.dispatcher import Dispatcher
 from focus_core.generation import prompt_ids, write
 from focus_core.models import load_model
 from focus_core.routing.attach import attached
-from focus_core.routing.compiling import compile_ahead
+from focus_core.routing.narrow.compiling import compile_ahead
 
 modules = [importlib.import_module(found.name) for found in pkgutil.walk_packages(compiled.__path__, compiled.__name__ + ".")]
 def signatures():

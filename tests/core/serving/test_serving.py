@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from focus_core import FocusConfig, FocusModel, cli, retrofit
 from focus_core.errors import FocusError
-from focus_core.locks import claim_file
+from focus_core.io.locks import claim_file
 from focus_core.serving.folder import export_model, load_export
 from focus_core.serving.server import register, serve
 

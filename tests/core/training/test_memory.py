@@ -13,9 +13,9 @@ from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
 from focus_core import FocusConfig, cli, retrofit
-from focus_core.training.memory import estimate_memory
 from focus_core.training.modes import phases
-from focus_core.training.plan import plan_training
+from focus_core.training.parallel.memory import estimate_memory
+from focus_core.training.parallel.plan import plan_training
 
 SHAPE = {
     "vocab_size": 260,

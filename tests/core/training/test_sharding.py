@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor
 from focus_core import FocusConfig, FocusError, retrofit
 from focus_core.models import load_model
 from focus_core.training.modes import Phase
+from focus_core.training.parallel.processes import world_size
 from focus_core.training.phases import train_phases
-from focus_core.training.processes import world_size
 from focus_core.training.stream import TokenStream, find_sources
 from focus_core.training.trainer import TrainerSettings, save, train_phase
 

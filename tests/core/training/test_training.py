@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from focus_core import FocusConfig, FocusError, FocusModel, analyze, cli, load_model, retrofit
 from focus_core.evaluation import evaluate
-from focus_core.reading import read_tensors
+from focus_core.io.reading import read_tensors
 from focus_core.reproduce.studies.candidates import top_k_mass
 from focus_core.routing.storage import routers_hash
 from focus_core.training import TrainSettings, train

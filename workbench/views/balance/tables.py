@@ -16,7 +16,7 @@ from focus_core.analysis.group_balance import (
     prefix_lengths,
 )
 from focus_core.routing.balance import BALANCES
-from workbench.widgets.markup import counted
+from workbench.widgets.page.markup import counted
 
 FEW_TOKENS = 100
 """Below this many tokens no claim about balance is made."""

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from focus_core.analysis import Trace
-from focus_core.analysis.matching import WithinText, match_groups, matched_share, overlap, renumbered
+from focus_core.analysis.statistics.matching import WithinText, match_groups, matched_share, overlap, renumbered
 from focus_core.analysis.tokens import context, margins, token_text
 from workbench.engine.plans import share_name
 from workbench.engine.service import Analysis

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from focus_core.analysis.linguistics.tagging import Entities, tag_entities
+from focus_core.analysis.linguistics.corpus.tagging import Entities, tag_entities
 from focus_core.analysis.search.gathering import Gathering, gathering, groups_of, lift_intervals
 from focus_core.analysis.search.matches import (
     entity_matches,

@@ -16,7 +16,7 @@ from focus_core.report.labels import guess, named
 from focus_core.report.model import Card
 from workbench.charts.theme import style
 from workbench.views.find.cached import Search
-from workbench.widgets.markup import counted
+from workbench.widgets.page.markup import counted
 
 LEVEL = 0.05
 """p below which a group is called significant."""

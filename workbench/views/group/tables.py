@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from focus_core.analysis import Trace
-from focus_core.analysis.agreement import contingency
-from focus_core.analysis.matching import match_groups, overlap
 from focus_core.analysis.reading import kept_keys
+from focus_core.analysis.statistics.agreement import contingency
+from focus_core.analysis.statistics.matching import match_groups, overlap
 from focus_core.report.build import share_intervals
 from focus_core.report.model import Card, Example
 from focus_core.report.visible import visible, visible_token

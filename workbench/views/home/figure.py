@@ -8,8 +8,8 @@ from typing import Any
 from streamlit.components.v2 import component
 
 from focus_core.errors import FocusError
-from focus_core.reading import read_json
-from focus_core.schema import table
+from focus_core.io.reading import read_json
+from focus_core.io.schema import table
 from workbench.tokens import previews
 
 _FOLDER = Path(__file__).parent

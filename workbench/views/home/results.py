@@ -9,9 +9,9 @@ from typing import Any
 
 from focus_core.errors import FocusError
 from focus_core.frontier.kinds.means import MeanRow, lengths_of, mean_rows
-from focus_core.reading import read_json
+from focus_core.io.reading import read_json
+from focus_core.io.schema import table
 from focus_core.resources import data_dir
-from focus_core.schema import table
 from workbench.views.speed.tables import faster_from, is_faster
 
 KINDS, MODEL, ATTENTION = "frontier-kinds", "bench-model-narrow", "bench-narrow"

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 
 from focus_core.analysis import Trace
-from focus_core.analysis.matching import match_groups, overlap
 from focus_core.analysis.persistence import Churn
+from focus_core.analysis.statistics.matching import match_groups, overlap
 from focus_core.analysis.tokens import context, token_text
-from workbench.widgets.markup import counted
+from workbench.widgets.page.markup import counted
 
 FEW_TOKENS = 100
 """Below this many tokens agreement of layers is noise, and the page claims none."""

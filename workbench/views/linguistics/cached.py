@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import streamlit as st
 
-from focus_core.analysis.agreement import contingency
 from focus_core.analysis.linguistics.alignment import KMEANS, UNTRAINED, Alignment, align
 from focus_core.analysis.linguistics.cells import CellTests, cell_tests
+from focus_core.analysis.linguistics.corpus.sample import WordSample, word_sample
+from focus_core.analysis.linguistics.corpus.tagging import load_tagger, tag_text, with_entities
+from focus_core.analysis.linguistics.corpus.words import TAG_SETS, TaggedText
 from focus_core.analysis.linguistics.explain import MIN_BLOCKS, Explained, explain_layers
 from focus_core.analysis.linguistics.features import sentence_blocks
-from focus_core.analysis.linguistics.sample import WordSample, word_sample
-from focus_core.analysis.linguistics.tagging import load_tagger, tag_text, with_entities
-from focus_core.analysis.linguistics.words import TAG_SETS, TaggedText
 from focus_core.analysis.states import StateGroups, state_groups
+from focus_core.analysis.statistics.agreement import contingency
 from focus_core.analysis.tables import text_hash
 from focus_core.progress import Progress, silent
 from workbench.engine import cached, service

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from focus_core.analysis.linguistics.alignment import FREQUENCY, IDENTITY, KMEANS, LEVEL, POSITION, UNTRAINED, Alignment
-from focus_core.analysis.linguistics.words import TAG_SETS
+from focus_core.analysis.linguistics.corpus.words import TAG_SETS
 from workbench.charts.theme import diverging, style
 
 _LINES = {

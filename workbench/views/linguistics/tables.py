@@ -8,8 +8,8 @@ import pandas as pd
 from focus_core.analysis.families import SINGLE_COLORS
 from focus_core.analysis.linguistics.alignment import Alignment
 from focus_core.analysis.linguistics.cells import CellTests
-from focus_core.analysis.linguistics.sample import WordSample
-from focus_core.analysis.linguistics.words import TAG_SETS
+from focus_core.analysis.linguistics.corpus.sample import WordSample
+from focus_core.analysis.linguistics.corpus.words import TAG_SETS
 
 
 def layer_table(found: Alignment) -> pd.DataFrame:

@@ -16,10 +16,10 @@ import pandas as pd
 from focus_core.errors import FocusError
 from focus_core.frontier.kinds.record import SCHEMA as KINDS
 from focus_core.frontier.measure import SCHEMA as FRONTIER
-from focus_core.reading import read_json, regular
+from focus_core.io.reading import read_json, regular
+from focus_core.io.schema import maybe, table, text
 from focus_core.resources import data_dir, runs_dir
 from focus_core.results import REPRODUCTION
-from focus_core.schema import maybe, table, text
 from workbench.views.quality.kinds import kinds_table
 from workbench.views.quality.record_tables import (
     adapters,

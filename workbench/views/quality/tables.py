@@ -12,7 +12,7 @@ import pandas as pd
 
 from focus_core.errors import FocusError
 from focus_core.evaluation.compare import perplexity_difference
-from focus_core.reading import parse_json, regular
+from focus_core.io.reading import parse_json, regular
 from focus_core.routing.balance import sees_future
 
 MAX_BYTES = 5_000_000

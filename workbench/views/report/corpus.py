@@ -10,7 +10,7 @@ from typing import Any
 import streamlit as st
 
 from focus_core.errors import FocusError
-from focus_core.jsonl import SUFFIXES
+from focus_core.io.jsonl import SUFFIXES
 from focus_core.report.files import FILES
 from focus_core.report.model import Report
 from focus_core.report.saved import read_report

@@ -21,7 +21,7 @@ from workbench.views.report.corpus import (
     verdict,
 )
 from workbench.widgets.guard import guarded
-from workbench.widgets.markup import plain
+from workbench.widgets.page.markup import plain
 
 POLL_SECONDS = 1.5
 CHOSEN, NEXT = "corpus_run", "_next_corpus_run"

@@ -10,7 +10,7 @@ from focus_core.analysis.sparsity import CLASSES, PooledMask
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.routers import ROUTERS
 from workbench.engine.plans import PLANNED, chosen_k, share_name
-from workbench.widgets.markup import counted
+from workbench.widgets.page.markup import counted
 
 MAX_QUERIES = 256
 """Queries whose attention is measured; evenly spaced over longer texts."""

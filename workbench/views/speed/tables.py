@@ -15,7 +15,7 @@ import pandas as pd
 from focus_core.bench.attention import SCHEMA
 from focus_core.bench.settings import DTYPES
 from focus_core.errors import FocusError
-from focus_core.reading import parse_json, regular
+from focus_core.io.reading import parse_json, regular
 from focus_core.resources import data_dir
 from focus_core.results import machine_of
 

@@ -21,7 +21,7 @@ from workbench.runs import jobs
 from workbench.runs.jobs import Job
 from workbench.shell import texts
 from workbench.views.train.tables import MAX_LENGTH, TrainRequest, text_record
-from workbench.widgets.markup import counted, plain
+from workbench.widgets.page.markup import counted, plain
 
 SOURCES = {"paste": "Paste", "upload": "Upload", "sample": "Sample", "path": "File or folder"}
 _MOST_CHARACTERS = 40

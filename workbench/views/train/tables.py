@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from focus_core.reading import read_json
-from focus_core.schema import table, text
+from focus_core.io.reading import read_json
+from focus_core.io.schema import table, text
 from focus_core.training.log import Progress
 from focus_core.training.loop import Step
 from workbench.engine.service import router_folder

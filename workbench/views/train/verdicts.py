@@ -12,7 +12,7 @@ from workbench.views.quality.record_verdicts import ADAPTATION, few_blocks
 from workbench.views.quality.tables import FUTURE, TRAINED, UNTRAINED
 from workbench.views.quality.verdicts import blocks_of
 from workbench.views.train.tables import RECENT_STEPS, duration, seconds_left
-from workbench.widgets.markup import counted
+from workbench.widgets.page.markup import counted
 
 
 def training_verdict(job: Job, progress: Progress, results: pd.DataFrame) -> str:

@@ -12,8 +12,8 @@ import torch
 from focus_core.evaluation.continuation import Continuation, predictions
 from focus_core.generation import Written, first_difference, prompt_ids, write
 from focus_core.models import LoadedModel
-from focus_core.routing.compiling import compile_ahead
 from focus_core.routing.model import FocusModel, Mode
+from focus_core.routing.narrow.compiling import compile_ahead
 from workbench.engine import service
 from workbench.engine.service import Settings
 from workbench.tokens.pieces import token_names

@@ -13,13 +13,13 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from focus_core.errors import FocusError
-from focus_core.reading import read_json
+from focus_core.io.reading import read_json
+from focus_core.io.schema import table
 from focus_core.resources import data_dir
-from focus_core.schema import table
 from workbench.charts.theme import is_dark, style
 from workbench.charts.tints import BETTER, WORSE, tint
 from workbench.views.write.run import Draft, Pair
-from workbench.widgets.markup import counted
+from workbench.widgets.page.markup import counted
 
 NAMES = ("untouched", "routed")
 STRONG = 2.0

@@ -13,7 +13,7 @@ from focus_core.attention.cpu.kernel import FAR, folded
 from focus_core.attention.cpu.threads import in_threads
 from focus_core.attention.reference import attention_logits
 from focus_core.routing.narrow.cache.pages import PageStore
-from focus_core.routing.narrow.compiled.decode import attend_in_team, attend_pages
+from focus_core.routing.narrow.compiled.cache.decode import attend_in_team, attend_pages
 from focus_core.routing.narrow.compiled.levels import levels_between
 from focus_core.routing.narrow.compiled.machine.memory import COMPILED, as_array
 from focus_core.routing.narrow.compiled.machine.team import has_team

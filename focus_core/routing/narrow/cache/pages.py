@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from focus_core.routing.narrow.compiled.cache.storing import NewRows, Stored, add_keys, opened, rows_together
 from focus_core.routing.narrow.compiled.machine.memory import COMPILED, as_array
 from focus_core.routing.narrow.compiled.rows import directions_of
-from focus_core.routing.narrow.compiled.storing import NewRows, Stored, add_keys, opened, rows_together
 from focus_core.routing.narrow.directions import Directions, feature_sums, key_features, key_spread, num_features
 
 if TYPE_CHECKING:

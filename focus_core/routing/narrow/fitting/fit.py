@@ -65,7 +65,7 @@ def fit_narrow(
             `read_share`; the routers have the last that was tried. That of the settings alone when empty.
         query_power: with score="dot", how much queries decide which keys are alike (`seen_centroids`): 0 not at all.
         seed: of k-means.
-        folder: of `focus_core.unfinished.unfinished`, for a fit that resumes: what it measured is not measured again.
+        folder: of `io.unfinished.unfinished`, for a fit that resumes: what it measured is not measured again.
         on_expected: with `by_error`, told a page size and what `plan_thresholds` returns with it: the KL to expect at
             each mean share. Called for each page size that was tried.
         on_recall: told what `recall_scores` returns; nothing is in it without `recall`.

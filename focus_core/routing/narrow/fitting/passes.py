@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from focus_core.attention import AttentionOutput
+from focus_core.io.unfinished import resumed
 from focus_core.progress import Progress
 from focus_core.routing.model import FocusModel
 from focus_core.routing.rules import AttentionCall, Rule, attend_fully, hard_groups
-from focus_core.unfinished import resumed
 
 Tensors = dict[str, Tensor]
 
@@ -24,7 +24,7 @@ class Kept:
     """Results of the steps of a fit, in files that the same fit finds again.
 
     Args:
-        folder: of `focus_core.unfinished.unfinished`; None for a fit that does not resume.
+        folder: of `focus_core.io.unfinished.unfinished`; None for a fit that does not resume.
         page_size: of steps that depend on it.
     """
 

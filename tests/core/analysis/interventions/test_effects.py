@@ -23,7 +23,7 @@ from focus_core.analysis.interventions.slices import (
     distances,
     parts_of_speech,
 )
-from focus_core.analysis.linguistics.tagging import tag_text
+from focus_core.analysis.linguistics.corpus.tagging import tag_text
 from focus_core.routing.narrow.fitting.fit import fit_narrow
 
 TEXT = "The ships came back to the harbour of the old town, and the town waited for the ships. " * 3

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from focus_core import FocusError, cli
-from focus_core.analysis.linguistics.documents import AlignJob, AlignSettings
+from focus_core.analysis.linguistics.corpus.documents import AlignJob, AlignSettings
 from focus_core.analysis.linguistics.run import align_texts
 from focus_core.cluster import Cluster
 

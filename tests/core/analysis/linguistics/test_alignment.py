@@ -11,16 +11,16 @@ import pytest
 from scipy import stats
 from sklearn import metrics
 
-from focus_core.analysis.agreement import ami, contingency, grouped_contingency
-from focus_core.analysis.intervals import Interval, bootstrap_ami, bootstrap_weights, interval
 from focus_core.analysis.linguistics import references as ref
 from focus_core.analysis.linguistics.alignment import FREQUENCY, IDENTITY, POSITION, UNTRAINED, Alignment, align
 from focus_core.analysis.linguistics.cells import cell_tests
+from focus_core.analysis.linguistics.corpus.sample import WordSample
+from focus_core.analysis.linguistics.corpus.words import Tagger
 from focus_core.analysis.linguistics.group_profile import published_table, top_words
-from focus_core.analysis.linguistics.sample import WordSample
 from focus_core.analysis.linguistics.verdicts import layer_sentence, verdicts
-from focus_core.analysis.linguistics.words import Tagger
 from focus_core.analysis.states import balanced_kmeans
+from focus_core.analysis.statistics.agreement import ami, contingency, grouped_contingency
+from focus_core.analysis.statistics.intervals import Interval, bootstrap_ami, bootstrap_weights, interval
 
 NUM_GROUPS, NUM_WORDS, NUM_DOCUMENTS, NUM_TYPES = 4, 4000, 40, 300
 PLANTS = ("perfect", "random", "balanced random", "token identity", "contextual")

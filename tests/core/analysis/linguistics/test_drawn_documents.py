@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from focus_core import FocusConfig, FocusError, retrofit
-from focus_core.analysis.linguistics.conllu import treebank
-from focus_core.analysis.linguistics.documents import AlignJob, AlignSettings, Drawn, documents_key
+from focus_core.analysis.linguistics.corpus.conllu import treebank
+from focus_core.analysis.linguistics.corpus.documents import AlignJob, AlignSettings, Drawn, documents_key
+from focus_core.analysis.linguistics.corpus.stored import load_document, save_document
 from focus_core.analysis.linguistics.run import align_texts
-from focus_core.analysis.linguistics.stored import load_document, save_document
 
 BANK = """1\tThe\tthe\tDET\t_\t_\t2\tdet\t_\t_
 2\tcafé\tcafé\tNOUN\t_\t_\t0\troot\t_\t_

@@ -11,12 +11,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.preprocessing import OneHotEncoder
 
+from focus_core.analysis.linguistics.corpus.sample import WordSample
+from focus_core.analysis.linguistics.corpus.tagging import tag_text, with_entities
+from focus_core.analysis.linguistics.corpus.words import UPOS, Tagger
 from focus_core.analysis.linguistics.explain import FOLDS, Explained, explain, explain_layers
 from focus_core.analysis.linguistics.features import BLOCKS, FEATURES, sentence_blocks, word_features
-from focus_core.analysis.linguistics.sample import WordSample
-from focus_core.analysis.linguistics.tagging import tag_text, with_entities
 from focus_core.analysis.linguistics.verdicts import explained_sentence, explained_verdicts
-from focus_core.analysis.linguistics.words import UPOS, Tagger
 from focus_core.errors import FocusError
 
 WORDS, TYPES, GROUPS = 1600, 250, 64

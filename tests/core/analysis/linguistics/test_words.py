@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from focus_core.analysis.linguistics import tagging
-from focus_core.analysis.linguistics.conllu import read_conllu
-from focus_core.analysis.linguistics.tagging import english_share, tag_text
-from focus_core.analysis.linguistics.words import COARSE, UPOS, TaggedText, Tagger, align_words, tag_codes
+from focus_core.analysis.linguistics.corpus import tagging
+from focus_core.analysis.linguistics.corpus.conllu import read_conllu
+from focus_core.analysis.linguistics.corpus.tagging import english_share, tag_text
+from focus_core.analysis.linguistics.corpus.words import COARSE, UPOS, TaggedText, Tagger, align_words, tag_codes
 from focus_core.errors import FocusError
 from focus_core.text import encode
 

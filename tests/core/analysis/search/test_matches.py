@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from focus_core import FocusError
-from focus_core.analysis.linguistics.tagging import ENTITIES, tag_entities, tag_text
+from focus_core.analysis.linguistics.corpus.tagging import ENTITIES, tag_entities, tag_text
 from focus_core.analysis.search import matches as module
 from focus_core.analysis.search.matches import (
     entity_matches,

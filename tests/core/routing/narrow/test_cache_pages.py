@@ -13,7 +13,7 @@ from reading_budgets import some_directions
 
 from focus_core.routing.narrow.cache.attention import Near, attend_masked, attend_stored
 from focus_core.routing.narrow.cache.pages import GROWTH, PageStore, rounded
-from focus_core.routing.narrow.compiled.storing import Stored
+from focus_core.routing.narrow.compiled.cache.storing import Stored
 from focus_core.routing.narrow.reading import Reading
 
 

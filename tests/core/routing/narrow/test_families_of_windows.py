@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from focus_core import retrofit
-from focus_core.routing.families import own_window, rotates
+from focus_core.routing.decoder.families import own_window, rotates
 
 MOE = {"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "num_experts": 2, "num_experts_per_tok": 1}
 MIXED = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 9}

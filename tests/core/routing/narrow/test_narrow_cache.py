@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from focus_core import FocusConfig, FocusError, retrofit
-from focus_core.bench.memory import held_bytes
+from focus_core.bench.measures.memory import held_bytes
 from focus_core.routing.narrow.cache.layer import NarrowLayer
 from focus_core.routing.narrow.cache.text import CachedText
 from focus_core.routing.narrow.reading import Reading

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from focus_core import FocusConfig
 from focus_core.routing.balance import assign
-from focus_core.routing.grouping import groups_of_keys
+from focus_core.routing.narrow.grouping import groups_of_keys
 from focus_core.routing.narrow.rotary import before_rotation
 
 

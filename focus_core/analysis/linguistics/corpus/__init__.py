@@ -1,0 +1,1 @@
+"""The texts of an alignment: documents, their words and tags, and the sample that every statistic takes."""

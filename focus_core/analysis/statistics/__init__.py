@@ -1,0 +1,1 @@
+"""Statistics of two labellings of the same things: agreement, its intervals, and matched labels."""

@@ -1,0 +1,1 @@
+"""What every benchmark measures with: seconds, and memory."""

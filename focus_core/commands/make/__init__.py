@@ -1,0 +1,1 @@
+"""Commands that fetch, train, write, serve and open the workbench."""

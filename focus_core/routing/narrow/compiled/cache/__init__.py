@@ -1,0 +1,1 @@
+"""Compiled loops over the cache of narrow groups: storing, and attention of the last tokens."""

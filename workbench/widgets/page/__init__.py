@@ -1,0 +1,1 @@
+"""Small parts of a page that show no data."""
