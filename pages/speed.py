@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from focus_core.bench.settings import HEADS, PRESETS, BenchSettings
+from focus_core.bench.settings import DTYPES, HEADS, PRESETS, BenchSettings
 from workbench.charts.theme import is_dark
 from workbench.runs import jobs
 from workbench.runs.jobs import Job
@@ -284,7 +284,7 @@ def _draw_attention(record: SpeedRecord) -> None:
 
 
 def _filtered(points: pd.DataFrame) -> pd.DataFrame:
-    dtypes = sorted(set(points["dtype"]))
+    dtypes = [dtype for dtype in DTYPES if dtype in set(points["dtype"])]
     if len(dtypes) == 1:
         return points
     options = [*dtypes, "all"]

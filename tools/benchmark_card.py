@@ -3,11 +3,12 @@
     python tools/benchmark_card.py [--check]
 
 Every figure comes from `data/results/benchmarks-smollm2-135m-k8.json`, and those about retrieval from
-`data/results/retrieval-smollm2-135m-narrow64.json`.
+`data/results/retrieval-*.json`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from focus_core.evaluation.compare import MIN_BLOCKS
 TOOL = "benchmark_card.py"
 RECORD = "benchmarks-smollm2-135m-k8.json"
 RETRIEVAL = "retrieval-smollm2-135m-narrow64.json"
+LONG_RETRIEVAL = "retrieval-8192.json"
 PARTS = {
     RETRIEVAL: "the default",
     "retrieval-neither.json": "neither",
@@ -105,31 +107,41 @@ def counts(rows: list[dict[str, Any]], exposed: bool) -> dict[str, int]:
     }
 
 
-def pairs(record: dict[str, Any]) -> str:
+def pairs(records: Sequence[dict[str, Any]]) -> str:
     """Retrieval of one of many pairs by the default routers: right answers at every length, and what is significant."""
-    found = _pairs(record)
-    lengths = list(found)
-    items = dict.fromkeys(f"{off['items_scored']}" for off, _ in found.values())
-    right = [listed([_right(found[tokens][mode]) for tokens in lengths]) for mode in (1, 0)]
-    return (
-        f"Over lists of {_tokens(lengths)} tokens the default answers {right[0]} of {listed(list(items))} questions "
-        f"rightly, the untouched model {right[1]}.{_lower(found)}"
-    )
+    found = _pairs(records)
+    by_items: dict[int, list[int]] = {}
+    for tokens, (off, _) in found.items():
+        by_items.setdefault(off["items_scored"], []).append(tokens)
+    told = []
+    for items, lengths in by_items.items():
+        right = [listed([_right(found[tokens][mode]) for tokens in lengths]) for mode in (1, 0)]
+        told.append(
+            f"over lists of {_tokens(lengths)} tokens the default answers {right[0]} of {items} questions rightly, the "
+            f"untouched model {right[1]}"
+        )
+    text = "; ".join(told)
+    return f"{text[0].upper()}{text[1:]}.{_lower(found)}"
 
 
-def _pairs(record: dict[str, Any]) -> dict[int, tuple[dict[str, Any], dict[str, Any]]]:
+def retrievals() -> list[dict[str, Any]]:
+    """The records of what the default finds, the longest lists last."""
+    return [found for name in (RETRIEVAL, LONG_RETRIEVAL) if (found := read_if_there(name)) is not None]
+
+
+def _pairs(records: Sequence[dict[str, Any]]) -> dict[int, tuple[dict[str, Any], dict[str, Any]]]:
     """The rows of the untouched model and of the routers, by tokens of a list."""
     found: dict[int, dict[str, dict[str, Any]]] = {}
-    for row in record["results"]:
+    for row in (row for record in records for row in record["results"]):
         name, _, tokens = row["task"].partition("_")
         if name == "pairs":
             found.setdefault(int(tokens), {})[row["mode"]] = row
     return {tokens: (found[tokens]["off"], found[tokens]["hard"]) for tokens in sorted(found)}
 
 
-def misses(record: dict[str, Any]) -> bool:
+def misses(records: Sequence[dict[str, Any]]) -> bool:
     """Whether the default finds more than one item less than the untouched model somewhere, or significantly less."""
-    for off, hard in _pairs(record).values():
+    for off, hard in _pairs(records).values():
         fewer = (off["metrics"]["acc"] - hard["metrics"]["acc"]) * off["items_scored"]
         if fewer > 1.5 or any(cards.direction(hard["differences"][metric]) < 0 for metric in METRICS):
             return True
@@ -158,7 +170,7 @@ def _right(row: dict[str, Any]) -> str:
     return f"{round(row['metrics']['acc'] * row['items_scored'])}"
 
 
-def answer(rows: list[dict[str, Any]], retrieved: dict[str, Any]) -> str:
+def answer(rows: list[dict[str, Any]], retrieved: Sequence[dict[str, Any]]) -> str:
     """The first lines of docs/benchmarks.md."""
     short, long = counts(rows, exposed=False), counts(rows, exposed=True)
     items = [row["items_scored"] for row in rows]
@@ -281,9 +293,9 @@ def pages() -> Pages:
         needles(rows),
     )
     doc = ROOT / "docs" / "benchmarks.md"
-    cards.fill(made, doc, "answer", answer(rows, read(RETRIEVAL)))
+    cards.fill(made, doc, "answer", answer(rows, retrievals()))
     cards.fill(made, doc, "scores", scores_table(rows))
-    cards.fill(made, doc, "retrieval", retrieval(read(RETRIEVAL)))
+    cards.fill(made, doc, "retrieval", "\n\n".join(map(retrieval, retrievals())))
     cards.fill(made, doc, "parts", parts({file: found for file in PARTS if (found := read_if_there(file)) is not None}))
     return made
 

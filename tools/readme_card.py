@@ -3,7 +3,7 @@
     python tools/readme_card.py [--check]
 
 Every figure comes from `data/results/frontier-kinds*.json` and `frontier-fresh*.json` (focus frontier),
-`bench-*.json` (focus bench), and `retrieval-smollm2-135m-narrow64.json` (focus harness).
+`bench-*.json` (focus bench), and `retrieval-*.json` (focus harness).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import cards
 import narrow_speeds
 import numpy as np
-from benchmark_card import RETRIEVAL, misses, pairs
+from benchmark_card import misses, pairs, retrievals
 from cards import ROOT, Pages, Record, item, read, read_if_there, table
 from frontier_kinds import (
     CANDIDATES,
@@ -186,7 +186,7 @@ def limits(
     fresh_long: Record | None,
     model: Record,
     abroad: Sequence[Record],
-    retrieval: Record,
+    retrieval: Sequence[Record],
     cache: Record,
     qwen: Record | None,
     gemma: Record | None,
@@ -374,7 +374,8 @@ def pages() -> Pages:
     """README.md with its blocks."""
     record, long, model = read(RECORD), read_if_there(LONG), read("bench-model-narrow.json")
     sentences = " ".join(each for each in (answer(record), longer(record, long)) if each)
-    found = "" if misses(read(RETRIEVAL)) else f"{pairs(read(RETRIEVAL))[:-1]} ([retrieval](docs/benchmarks.md))."
+    lists = retrievals()
+    found = "" if misses(lists) else f"{pairs(lists)[:-1]} ([retrieval](docs/benchmarks.md))."
     qwen = read_if_there("bench-model-qwen.json")
     beneath = "\n".join(
         each for each in (decoding(model, qwen, read_if_there(QWEN)), less(record, read_if_there(LESS)), found) if each
@@ -389,7 +390,7 @@ def pages() -> Pages:
     )
     abroad = [read(name) for name in ABROAD]
     fresh = read_if_there(FRESH), read_if_there(FRESH_LONG)
-    speeds = abroad, read(RETRIEVAL), read("bench-cache.json")
+    speeds = abroad, lists, read("bench-cache.json")
     measured = *speeds, read_if_there(QWEN), read_if_there(GEMMA), read_if_there(CANDIDATES)
     cards.fill(made, readme, "limits", limits(record, long, *fresh, model, *measured))
     return made

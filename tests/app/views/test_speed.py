@@ -333,6 +333,7 @@ def test_the_page_opens_on_the_default_routers_and_names_measurements_in_words()
     app = open_page("speed")
     box = app.selectbox(key="speed")
     assert box.value == DEFAULTS[0]
+    assert app.segmented_control(key="speed_dtype").value == "float32"  # as the figures of README and Home
     assert box.options[:2] == [f"{title_of(name)} · comes with the workbench" for name in DEFAULTS]
     assert title_of("bench-narrow-xeon") == "One attention call, default routers, Intel Xeon"
     assert title_of("bench-narrow-xeon-no-amx") == "One attention call, default routers, Intel Xeon without AMX"
