@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import narrow_speeds
-from benchmark_card import RETRIEVAL, pairs
+from benchmark_card import pairs, retrievals
 from cards import listed, read, read_if_there, table
 from frontier_kinds import LONG, RECORD, blocks_at, there
 from frontier_kinds import QWEN as QWEN_RECORD
@@ -143,7 +143,7 @@ def limits() -> str:
             f"- The attention call breaks even at {even:,} tokens, in float32 on one CPU. Prefill of the whole model "
             f"runs at {_each(prefill)} ([docs/speed.md](../../../docs/speed.md)).",
             "- Retrieval of one of many pairs ([docs/benchmarks.md](../../../docs/benchmarks.md)): "
-            f"{pairs(read(RETRIEVAL))}",
+            f"{pairs(retrievals())}",
         )
     )
 
