@@ -23,6 +23,8 @@ RETRIEVAL = "retrieval-smollm2-135m-narrow64.json"
 LONG_RETRIEVAL = "retrieval-8192.json"
 PARTS = {
     RETRIEVAL: "the default",
+    LONG_RETRIEVAL: "the default",
+    "retrieval-8192-seed-1.json": "the default",
     "retrieval-neither.json": "neither",
     "retrieval-seed-1.json": "the default",
     "retrieval-neither-seed-1.json": "neither",
@@ -107,9 +109,17 @@ def counts(rows: list[dict[str, Any]], exposed: bool) -> dict[str, int]:
     }
 
 
-def pairs(records: Sequence[dict[str, Any]]) -> str:
-    """Retrieval of one of many pairs by the default routers: right answers at every length, and what is significant."""
-    found = _pairs(records)
+def pairs(records: Sequence[dict[str, Any]], missed: bool | None = None) -> str:
+    """Retrieval of one of many pairs by the default routers: right answers at every length, and what is significant.
+
+    Args:
+        records: of lists of different lengths.
+        missed: only lengths at which the default misses something, see `misses`, or only the others; None for all.
+
+    Returns:
+        Sentences; empty for no length.
+    """
+    found = {tokens: rows for tokens, rows in _pairs(records).items() if missed is None or misses(*rows) == missed}
     by_items: dict[int, list[int]] = {}
     for tokens, (off, _) in found.items():
         by_items.setdefault(off["items_scored"], []).append(tokens)
@@ -117,11 +127,11 @@ def pairs(records: Sequence[dict[str, Any]]) -> str:
     for items, lengths in by_items.items():
         right = [listed([_right(found[tokens][mode]) for tokens in lengths]) for mode in (1, 0)]
         told.append(
-            f"over lists of {_tokens(lengths)} tokens the default answers {right[0]} of {items} questions rightly, the "
-            f"untouched model {right[1]}"
+            f"Over lists of {_tokens(lengths)} tokens the default answers {right[0]} of {items} questions rightly, the "
+            f"untouched model {right[1]}."
         )
-    text = "; ".join(told)
-    return f"{text[0].upper()}{text[1:]}.{_lower(found)}"
+    same = " The difference is not significant (95%)." if any(misses(*rows) for rows in found.values()) else ""
+    return " ".join(told) + (_lower(found) or same)
 
 
 def retrievals() -> list[dict[str, Any]]:
@@ -139,13 +149,10 @@ def _pairs(records: Sequence[dict[str, Any]]) -> dict[int, tuple[dict[str, Any],
     return {tokens: (found[tokens]["off"], found[tokens]["hard"]) for tokens in sorted(found)}
 
 
-def misses(records: Sequence[dict[str, Any]]) -> bool:
-    """Whether the default finds more than one item less than the untouched model somewhere, or significantly less."""
-    for off, hard in _pairs(records).values():
-        fewer = (off["metrics"]["acc"] - hard["metrics"]["acc"]) * off["items_scored"]
-        if fewer > 1.5 or any(cards.direction(hard["differences"][metric]) < 0 for metric in METRICS):
-            return True
-    return False
+def misses(off: dict[str, Any], hard: dict[str, Any]) -> bool:
+    """Whether the default finds more than one item less than the untouched model, or significantly less."""
+    fewer = (off["metrics"]["acc"] - hard["metrics"]["acc"]) * off["items_scored"]
+    return fewer > 1.5 or any(cards.direction(hard["differences"][metric]) < 0 for metric in METRICS)
 
 
 def _lower(found: dict[int, tuple[dict[str, Any], dict[str, Any]]]) -> str:

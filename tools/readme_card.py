@@ -14,7 +14,7 @@ from typing import Any
 import cards
 import narrow_speeds
 import numpy as np
-from benchmark_card import misses, pairs, retrievals
+from benchmark_card import pairs, retrievals
 from cards import ROOT, Pages, Record, item, read, read_if_there, table
 from frontier_kinds import (
     CANDIDATES,
@@ -151,12 +151,14 @@ def decoding(model: Record, qwen: Record | None, quality: Record | None) -> str:
     prefill, window, decode = (
         narrow_speeds.by_tokens(qwen, *each) for each in (("prefill",), ("prefill", "window"), ("decode",))
     )
-    known = max(prefill.keys() & decode.keys() & set(lengths_of(quality)), default=None)
+    known = max(prefill.keys() & set(lengths_of(quality)), default=None)
     if known is None:
         return told
+    cache = max(tokens for tokens in decode if tokens <= known)
+    after = "" if cache == known else f" after {cache:,}"
     return (
         f"{told} With Qwen2.5-Coder and {known:,} tokens prefill is {prefill[known]:.2f} times as fast, a window of "
-        f"the same share {window[known]:.2f} times, and decoding {decode[known]:.2f} times."
+        f"the same share {window[known]:.2f} times, and decoding{after} {decode[cache]:.2f} times."
     )
 
 
@@ -198,7 +200,7 @@ def limits(
         item(f"**{title}.** {text}")
         for title, text in (
             ("Large speed-ups", faster(model)),
-            ("[Retrieval](docs/benchmarks.md)", pairs(retrieval) if misses(retrieval) else ""),
+            ("[Retrieval](docs/benchmarks.md)", pairs(retrieval, missed=True)),
             ("A gain in perplexity", adaptation),
             ("A wide lead", closest(fresh_long, *there(record, long))),
             ("Trained routers", trained(record)),
@@ -367,7 +369,10 @@ def beside_sparq(place: str, record: Record) -> str:
     found = {length: (divergence(record, length), divergence(record, length, "sparq")) for length in lengths_of(record)}
     length = max(length for length, both in found.items() if None not in both)
     ours, sparq = found[length]
-    return f"On {place} KL is {ours:.4f}, SparQ's {sparq:.4f} (T = {length:,})."
+    told, longest = f"On {place} KL is {ours:.4f}, SparQ's {sparq:.4f} (T = {length:,}).", max(found)
+    if longest == length or found[longest][0] is None:
+        return told
+    return f"{told} At {longest:,} ours is {found[longest][0]:.4f}; SparQ was not measured."
 
 
 def pages() -> Pages:
@@ -375,7 +380,8 @@ def pages() -> Pages:
     record, long, model = read(RECORD), read_if_there(LONG), read("bench-model-narrow.json")
     sentences = " ".join(each for each in (answer(record), longer(record, long)) if each)
     lists = retrievals()
-    found = "" if misses(lists) else f"{pairs(lists)[:-1]} ([retrieval](docs/benchmarks.md))."
+    held = pairs(lists, missed=False)
+    found = held and f"{held[:-1]} ([retrieval](docs/benchmarks.md))."
     qwen = read_if_there("bench-model-qwen.json")
     beneath = "\n".join(
         each for each in (decoding(model, qwen, read_if_there(QWEN)), less(record, read_if_there(LESS)), found) if each
