@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from focus_core.errors import FocusError
-from focus_core.frontier.kinds.means import MeanRow, lengths_of, mean_rows
+from focus_core.frontier.kinds.means import MeanRow, mean_rows
 from focus_core.io.reading import read_json
 from focus_core.io.schema import table
 from focus_core.resources import data_dir
@@ -178,9 +178,9 @@ def _closer() -> Result | None:
 
 
 def _on_another_model(name: str) -> Result | None:
-    """The nearest baseline on another model, over the longest texts, where it is nearer than routing."""
+    """The nearest baseline on another model, over the longest texts that have one, where it is nearer than routing."""
     record = _record(name)
-    length = lengths_of(record)[-1]
+    length = max(point["length"] for point in record["points"] if point["kind"] == "baseline")
     rows = [row for row in mean_rows(record, length) if row.kl is not None]
     ours = next(row for row in rows if row.ours)
     best = min((row for row in rows if row.against is not None), key=lambda row: row.kl.difference if row.kl else 0)
