@@ -13,18 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import cards
+import numpy as np
 from cards import ROOT, Pages, listed, read, read_if_there, table
+from scipy import stats
 
 from focus_core.evaluation.compare import MIN_BLOCKS
 
 TOOL = "benchmark_card.py"
 RECORD = "benchmarks-smollm2-135m-k8.json"
 RETRIEVAL = "retrieval-smollm2-135m-narrow64.json"
-LONG_RETRIEVAL = "retrieval-8192.json"
+LONG_RETRIEVAL = ("retrieval-8192.json", "retrieval-8192-seed-1.json")
+"""The longest lists that the model can read, with the questions of two seeds."""
 PARTS = {
     RETRIEVAL: "the default",
-    LONG_RETRIEVAL: "the default",
-    "retrieval-8192-seed-1.json": "the default",
+    **dict.fromkeys(LONG_RETRIEVAL, "the default"),
     "retrieval-neither.json": "neither",
     "retrieval-seed-1.json": "the default",
     "retrieval-neither-seed-1.json": "neither",
@@ -136,17 +138,51 @@ def pairs(records: Sequence[dict[str, Any]], missed: bool | None = None) -> str:
 
 def retrievals() -> list[dict[str, Any]]:
     """The records of what the default finds, the longest lists last."""
-    return [found for name in (RETRIEVAL, LONG_RETRIEVAL) if (found := read_if_there(name)) is not None]
+    return [found for name in (RETRIEVAL, *LONG_RETRIEVAL) if (found := read_if_there(name)) is not None]
 
 
 def _pairs(records: Sequence[dict[str, Any]]) -> dict[int, tuple[dict[str, Any], dict[str, Any]]]:
-    """The rows of the untouched model and of the routers, by tokens of a list."""
-    found: dict[int, dict[str, dict[str, Any]]] = {}
+    """The rows of the untouched model and of the routers, by tokens of a list; those of several seeds as one."""
+    found: dict[int, dict[str, list[dict[str, Any]]]] = {}
     for row in (row for record in records for row in record["results"]):
         name, _, tokens = row["task"].partition("_")
         if name == "pairs":
-            found.setdefault(int(tokens), {})[row["mode"]] = row
-    return {tokens: (found[tokens]["off"], found[tokens]["hard"]) for tokens in sorted(found)}
+            found.setdefault(int(tokens), {}).setdefault(row["mode"], []).append(row)
+    return {tokens: (_joined(found[tokens]["off"]), _joined(found[tokens]["hard"])) for tokens in sorted(found)}
+
+
+def _joined(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Rows of one task with the questions of several seeds, as one row of all of their questions."""
+    if len(rows) == 1:
+        return rows[0]
+    items = [row["items_scored"] for row in rows]
+    found = {
+        "items_scored": sum(items),
+        "metrics": {"acc": float(np.average([row["metrics"]["acc"] for row in rows], weights=items))},
+    }
+    if all("differences" in row for row in rows):
+        gaps = {metric: [row["differences"][metric] for row in rows] for metric in METRICS}
+        found["differences"] = {metric: pooled(each, items) for metric, each in gaps.items()}
+    return found
+
+
+def pooled(gaps: Sequence[dict[str, float]], items: Sequence[int]) -> dict[str, Any]:
+    """The mean difference over all items and its 95% interval by Student's t, from those of parts of the items.
+
+    An interval and its number of items tell the variance, so this is the interval of all items to rounding.
+
+    Args:
+        gaps: ``difference``, ``low`` and ``high`` of each part.
+        items: of each part, 2 at least.
+    """
+    counts, means = np.asarray(items, float), np.asarray([gap["difference"] for gap in gaps])
+    halves = np.asarray([gap["high"] - gap["low"] for gap in gaps]) / 2
+    variances = (halves / stats.t.ppf(0.975, counts - 1)) ** 2 * counts
+    total, mean = counts.sum(), np.average(means, weights=counts)
+    squares = ((counts - 1) * variances + counts * (means - mean) ** 2).sum()
+    half = stats.t.ppf(0.975, total - 1) * np.sqrt(squares / (total - 1) / total)
+    low, high = float(mean - half), float(mean + half)
+    return {"difference": float(mean), "low": low, "high": high, "established": low > 0 or high < 0}
 
 
 def misses(off: dict[str, Any], hard: dict[str, Any]) -> bool:
@@ -165,7 +201,8 @@ def _lower(found: dict[int, tuple[dict[str, Any], dict[str, Any]]]) -> str:
     if not told:
         return ""
     lower = listed([f"{listed(what)}{at}" for at, what in told.items()])
-    return f" By 95% intervals {lower} are lower."
+    several = len([what for each in told.values() for what in each]) > 1
+    return f" By 95% intervals {lower} {'are' if several else 'is'} lower."
 
 
 def _tokens(lengths: list[int]) -> str:
@@ -302,7 +339,8 @@ def pages() -> Pages:
     doc = ROOT / "docs" / "benchmarks.md"
     cards.fill(made, doc, "answer", answer(rows, retrievals()))
     cards.fill(made, doc, "scores", scores_table(rows))
-    cards.fill(made, doc, "retrieval", "\n\n".join(map(retrieval, retrievals())))
+    first = [found for name in (RETRIEVAL, LONG_RETRIEVAL[0]) if (found := read_if_there(name)) is not None]
+    cards.fill(made, doc, "retrieval", "\n\n".join(map(retrieval, first)))
     cards.fill(made, doc, "parts", parts({file: found for file in PARTS if (found := read_if_there(file)) is not None}))
     return made
 

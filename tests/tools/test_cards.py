@@ -3,7 +3,9 @@
 import importlib.util
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import stats
 
 ROOT = Path(__file__).parents[2]
 TOOLS = sorted((ROOT / "tools").glob("*_card.py"))
@@ -101,3 +103,18 @@ def test_percentile_intervals_of_older_records_are_widened_to_those_of_t(load):
         (1 - 0.9 * 2.3646 / 1.96 * (8 / 7) ** 0.5, 1 + 0.9 * 2.3646 / 1.96 * (8 / 7) ** 0.5), rel=1e-3
     )
     assert verdicts.ends({**old, "established": False}, 8) == (0.1, 1.9)
+
+
+@pytest.mark.parametrize("sizes", [(24, 24), (2, 60), (16, 40, 7)])
+def test_intervals_of_parts_make_that_of_all_items(load, sizes):
+    pooled = load(ROOT / "tools" / "benchmark_card.py").pooled
+    random = np.random.default_rng(0)
+    parts = [random.normal(each, 1 + each, size) for each, size in enumerate(sizes)]
+
+    def gap(values):
+        interval = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+        return {"difference": values.mean(), "low": interval.low, "high": interval.high}
+
+    found, expected = pooled([gap(part) for part in parts], sizes), gap(np.concatenate(parts))
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert found["established"] == (expected["low"] > 0 or expected["high"] < 0)
