@@ -185,6 +185,20 @@ def elsewhere(kernel: dict[str, Any]) -> str:
     return f"On {made}, an attention call has speed-ups of {'; '.join(sentences)}, choosing included."
 
 
+def prefill_elsewhere(records: Sequence[dict[str, Any]]) -> str:
+    """Prefill on a CPU of another name, in float32 and, with matrix units, in bfloat16; and on one without AVX-512."""
+    speeds = [by_tokens(record, "prefill").items() for record in records]
+    single, half, narrower = (
+        " and ".join(f"{speed:.2f}x" for tokens, speed in each if tokens >= 2048) for each in speeds
+    )
+    names = [machine_of(record)["device"].partition(",")[0].replace("(R)", "") for record in records]
+    before = "" if records[1]["settings"]["config"].get("spread_directions") else ", before directions of spread"
+    return (
+        f"On an {names[0].removesuffix(' Processor')} prefill is at {single} (bfloat16 with AMX: {half}{before}). "
+        f"On an {names[2]} without AVX-512 it is at {narrower}. No GPU was timed."
+    )
+
+
 def gained(before: dict[str, Any], after: dict[str, Any]) -> str:
     """Speed-ups of one call on machines of one name before and after the loops changed."""
     found = {(point["tokens"], point["dtype"]): point for point in after["points"]}

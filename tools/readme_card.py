@@ -40,7 +40,6 @@ from focus_core.frontier.kinds.means import MeanRow, kinds_at, lengths_of, mean_
 from focus_core.frontier.kinds.table import COLUMNS as ALL
 from focus_core.frontier.kinds.table import cells
 from focus_core.frontier.speeds import recorded_speeds
-from focus_core.results import machine_of
 
 ABROAD = (
     *("bench-model-narrow-xeon-no-amx.json", "bench-model-narrow-bf16-xeon.json"),
@@ -212,23 +211,9 @@ def limits(
                 other_models({"[Qwen2.5-Coder](docs/frontier.md#on-another-model)": qwen, "Gemma 3 270M": gemma}),
             ),
             ("Less memory", narrow_speeds.cache_size(cache, model)),
-            ("Other machines", elsewhere(abroad)),
+            ("Other machines", narrow_speeds.prefill_elsewhere(abroad)),
         )
         if text
-    )
-
-
-def elsewhere(records: Sequence[Record]) -> str:
-    """Prefill on a CPU of another name, in float32 and, with matrix units, in bfloat16; and on one without AVX-512."""
-    speeds = [narrow_speeds.by_tokens(record, "prefill").items() for record in records]
-    single, half, narrower = (
-        " and ".join(f"{speed:.2f}x" for tokens, speed in each if tokens >= 2048) for each in speeds
-    )
-    names = [machine_of(record)["device"].partition(",")[0].replace("(R)", "") for record in records]
-    before = "" if records[1]["settings"]["config"].get("spread_directions") else ", before directions of spread"
-    return (
-        f"On an {names[0].removesuffix(' Processor')} prefill is at {single} (bfloat16 with AMX: {half}{before}). "
-        f"On an {names[2]} without AVX-512 it is at {narrower}. No GPU was timed."
     )
 
 
