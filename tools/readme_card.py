@@ -154,10 +154,10 @@ def decoding(model: Record, qwen: Record | None, quality: Record | None) -> str:
     if known is None:
         return told
     cache = max(tokens for tokens in decode if tokens <= known)
-    after = "" if cache == known else f" after {cache:,}"
     return (
-        f"{told} With Qwen2.5-Coder and {known:,} tokens prefill is {prefill[known]:.2f} times as fast, a window of "
-        f"the same share {window[known]:.2f} times, and decoding{after} {decode[cache]:.2f} times."
+        f"{told} With Qwen2.5-Coder prefill of {known:,} tokens is {prefill[known]:.2f} times as fast, with a window "
+        f"of the same share {window[known]:.2f} times. A token after {cache:,} others is decoded {decode[cache]:.2f} "
+        "times as fast."
     )
 
 
