@@ -86,6 +86,11 @@ def test_home_fits_a_narrow_screen(phone):
 
 
 TITLES = "[data-testid=stPlotlyChart] :is(.gtitle, .xtitle, .ytitle)"
+DRAWN = (
+    "([titles, dark]) => [...document.querySelectorAll(titles)].every(title =>"
+    " (Number(getComputedStyle(title).fill.match(/\\d+/)[0]) > 128) === dark)"
+)
+"""Whether charts are drawn for a dark page, or a light one."""
 
 
 def test_charts_follow_the_theme_while_the_page_is_open(open_page):
@@ -94,13 +99,20 @@ def test_charts_follow_the_theme_while_the_page_is_open(open_page):
     page.locator("[data-test-script-state=notRunning]").wait_for(state="attached")
     for scheme in ("dark", "light"):  # and after a part of the page was drawn alone
         page.emulate_media(color_scheme=scheme)
-        page.wait_for_function(
-            "([titles, dark]) => [...document.querySelectorAll(titles)].every(title =>"
-            " (Number(getComputedStyle(title).fill.match(/\\d+/)[0]) > 128) === dark)",
-            arg=[TITLES, scheme == "dark"],
-        )
+        page.wait_for_function(DRAWN, arg=[TITLES, scheme == "dark"])
         page.get_by_role("slider", name="Layer").press("ArrowRight")
         page.get_by_text(re.compile("^Layer [56] as routed")).wait_for()
+
+
+def test_charts_have_the_theme_that_is_configured(browser, tmp_path):
+    """Though the browser asks for the other one."""
+    with running_app(tmp_path / "log.txt", "--theme.base=dark") as (url, _):
+        page = browser.new_page(color_scheme="light")
+        page.set_default_timeout(60_000)
+        page.goto(f"{url}/speed?v=1")
+        page.locator(TITLES).first.wait_for()
+        page.wait_for_function(DRAWN, arg=[TITLES, True])
+        page.close()
 
 
 @pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")

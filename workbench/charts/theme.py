@@ -14,6 +14,9 @@ FONT = '"Source Sans", "Source Sans Pro", "Segoe UI", sans-serif'
 WIDEST = 52
 """Characters of a line of a title; so many fit beside each other on a phone."""
 
+SCHEME = "color_scheme"
+"""Where the session remembers "dark" or "light", once the page was seen to be other than the browser asks for."""
+
 _TITLE_MIDDLE, _TITLE_LINE, _MARGIN = 24, 20, 48
 """Pixels from the top of a chart to the middle of its title, from there to a second line, and to the axes."""
 
@@ -37,10 +40,10 @@ def diverging(*, dark: bool) -> tuple[str, str, str]:
 
 
 def is_dark() -> bool:
-    """Whether the user's theme is dark; light until the browser has said so."""
+    """Whether the page is dark, as `theme_watch` saw it, or else as the browser asks for; light until it has."""
     import streamlit as st
 
-    return st.context.theme.type == "dark"
+    return st.session_state.get(SCHEME, st.context.theme.type) == "dark"
 
 
 def style(figure: go.Figure, *, dark: bool, height: int) -> go.Figure:
