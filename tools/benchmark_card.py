@@ -24,6 +24,8 @@ RECORD = "benchmarks-smollm2-135m-k8.json"
 RETRIEVAL = "retrieval-smollm2-135m-narrow64.json"
 LONG_RETRIEVAL = ("retrieval-8192.json", "retrieval-8192-seed-1.json")
 """The longest lists that the model can read, with the questions of two seeds."""
+OTHER_RETRIEVAL = "retrieval-qwen.json"
+"""On another model."""
 PARTS = {
     RETRIEVAL: "the default",
     **dict.fromkeys(LONG_RETRIEVAL, "the default"),
@@ -111,12 +113,13 @@ def counts(rows: list[dict[str, Any]], exposed: bool) -> dict[str, int]:
     }
 
 
-def pairs(records: Sequence[dict[str, Any]], missed: bool | None = None) -> str:
-    """Retrieval of one of many pairs by the default routers: right answers at every length, and what is significant.
+def pairs(records: Sequence[dict[str, Any]], missed: bool | None = None, who: str = "the default") -> str:
+    """Retrieval of one of many pairs: right answers of routers at every length, and what is significant.
 
     Args:
         records: of lists of different lengths.
-        missed: only lengths at which the default misses something, see `misses`, or only the others; None for all.
+        missed: only lengths at which the routers miss something, see `misses`, or only the others; None for all.
+        who: answers with the routers.
 
     Returns:
         Sentences; empty for no length.
@@ -129,7 +132,7 @@ def pairs(records: Sequence[dict[str, Any]], missed: bool | None = None) -> str:
     for items, lengths in by_items.items():
         right = [listed([_right(found[tokens][mode]) for tokens in lengths]) for mode in (1, 0)]
         told.append(
-            f"Over lists of {_tokens(lengths)} tokens the default answers {right[0]} of {items} questions rightly, the "
+            f"Over lists of {_tokens(lengths)} tokens {who} answers {right[0]} of {items} questions rightly, the "
             f"untouched model {right[1]}."
         )
     same = " The difference is not significant (95%)." if any(misses(*rows) for rows in found.values()) else ""
@@ -186,7 +189,7 @@ def pooled(gaps: Sequence[dict[str, float]], items: Sequence[int]) -> dict[str, 
 
 
 def misses(off: dict[str, Any], hard: dict[str, Any]) -> bool:
-    """Whether the default finds more than one item less than the untouched model, or significantly less."""
+    """Whether routers find more than one item less than the untouched model, or significantly less."""
     fewer = (off["metrics"]["acc"] - hard["metrics"]["acc"]) * off["items_scored"]
     return fewer > 1.5 or any(cards.direction(hard["differences"][metric]) < 0 for metric in METRICS)
 
@@ -262,13 +265,19 @@ def retrieval(record: dict[str, Any]) -> str:
             )
         )
     columns = (
-        "task", "items", "pairs removed", "right, untouched", "right, default", "accuracy minus untouched (95%)",
+        "task", "items", "pairs removed", "right, untouched", "right, routed", "accuracy minus untouched (95%)",
         "log-likelihood minus untouched (95%)",
     )  # fmt: skip
-    settings = record["settings"]
-    tasks = " ".join(f"-t {name}={count}" for name, count in settings["limits"].items())
-    command = f"focus harness --hub --filler {settings['filler'][0]['name']} {tasks}"
-    return f"{table(columns, lines)}\n\n{where(record)} {intervals(rows)}\n\n```bash\n{command}\n```"
+    return f"{table(columns, lines)}\n\n{where(record)} {intervals(rows)}\n\n```bash\n{command(record)}\n```"
+
+
+def command(record: dict[str, Any]) -> str:
+    """How retrieval was measured, with the questions of seed 0."""
+    settings, name = record["settings"], record["model"]["name"]
+    model = f"--model {name} " if name.endswith(".gguf") else ""
+    tasks = settings["limits"]
+    filler = f"--filler {settings['filler'][0]['name']} " if any(task.startswith("needle") for task in tasks) else ""
+    return f"focus harness {model}--hub {filler}{' '.join(f'-t {task}={count}' for task, count in tasks.items())}"
 
 
 def parts(records: dict[str, dict[str, Any]]) -> str:
@@ -341,6 +350,9 @@ def pages() -> Pages:
     cards.fill(made, doc, "scores", scores_table(rows))
     first = [found for name in (RETRIEVAL, LONG_RETRIEVAL[0]) if (found := read_if_there(name)) is not None]
     cards.fill(made, doc, "retrieval", "\n\n".join(map(retrieval, first)))
+    if (other := read_if_there(OTHER_RETRIEVAL)) is not None:
+        told = pairs([other], who="Qwen2.5-Coder with its routers")
+        cards.fill(made, doc, "other", f"{told}\n\n{retrieval(other)}")
     cards.fill(made, doc, "parts", parts({file: found for file in PARTS if (found := read_if_there(file)) is not None}))
     return made
 
