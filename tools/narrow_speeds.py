@@ -90,7 +90,7 @@ def missed(
             *([beside] if worse else []),
             f"- **Short texts.** The smallest speed-up of prefill is {min(prefill.values()):.2f}, at "
             f"{min(prefill, key=lambda tokens: prefill[tokens]):,} tokens.",
-            f"- **Memory of the cache.** {cache_size(cache, model)}",
+            f"- **Memory of the cache.** {cache_size(cache)}",
             f"- **Memory of prefill.** At {longest:,} tokens it takes {memory['hard']:,.0f} MiB beyond what was held "
             f"before, cache included. The untouched model takes {memory['off']:,.0f} MiB.",
         )
@@ -108,16 +108,15 @@ def _reached(kernel: dict[str, Any]) -> str:
     return text + (f" The call is slower than full attention at {listed(slower)}." if slower else "")
 
 
-def cache_size(record: dict[str, Any], model: dict[str, Any]) -> str:
+def cache_size(record: dict[str, Any]) -> str:
     """How much larger the cache of narrow groups is at each length, and the longest in 8 bits."""
-    sizes = {(row["tokens"], row["routing"]): row["cache_bytes"] for row in model["results"] if row["task"] == "decode"}
-    lengths = sorted({tokens for tokens, _ in sizes})
-    told = listed(f"{sizes[tokens, 'hard'] / sizes[tokens, 'off']:.2f}" for tokens in lengths)
-    longest = max(row["tokens"] for row in record["results"])
-    rows = {(row["routing"], row["cache_bits"]): row for row in record["results"] if row["tokens"] == longest}
-    small = rows["hard", 8]["cache_bytes"] / rows["off", None]["cache_bytes"]
+    sizes = {(row["tokens"], row["routing"], row["cache_bits"]): row["cache_bytes"] for row in record["results"]}
+    lengths = sorted({tokens for tokens, *_ in sizes})
+    told, small = (
+        [f"{sizes[tokens, 'hard', bits] / sizes[tokens, 'off', None]:.2f}" for tokens in lengths] for bits in (None, 8)
+    )
     after = listed(f"{each:,}" for each in lengths)
-    return f"The cache is {told} times as large after {after} tokens ({small:.2f} in 8 bits)."
+    return f"The cache is {listed(told)} times as large after {after} tokens ({small[-1]} in 8 bits)."
 
 
 def cache_table(record: dict[str, Any]) -> str:

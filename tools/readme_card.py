@@ -210,7 +210,7 @@ def limits(
                 "Other models",
                 other_models({"[Qwen2.5-Coder](docs/frontier.md#on-another-model)": qwen, "Gemma 3 270M": gemma}),
             ),
-            ("Less memory", narrow_speeds.cache_size(cache, model)),
+            ("Less memory", narrow_speeds.cache_size(cache)),
             ("Other machines", narrow_speeds.prefill_elsewhere(abroad)),
         )
         if text

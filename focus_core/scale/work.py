@@ -14,7 +14,7 @@ import numpy as np
 from focus_core.routing.config import FocusConfig
 from focus_core.routing.narrow.cache.pages import GROWTH, SPARE
 from focus_core.routing.narrow.cache.text import SPARE as SPARE_NEAR
-from focus_core.routing.narrow.compiled.cache.storing import rows_together
+from focus_core.routing.narrow.compiled.cache.storing import rows_of_page, rows_together
 from focus_core.scale.shapes import ModelShape
 
 
@@ -67,6 +67,16 @@ def pages_of(keys: np.ndarray, config: FocusConfig) -> np.ndarray:
     """Pages of some distant keys: each of the K even groups leaves (P - 1) / 2 places free in its last page."""
     size = config.page_size or 1
     return np.minimum(keys, keys / size + config.num_groups * (size - 1) / (2 * size))
+
+
+def without_row(keys: float, config: FocusConfig) -> float:
+    """Distant keys that have no row in the cache: one of each full page, unless they are rounded.
+
+    Each of the K even groups has (P - 1) / 2 keys in a page that is not full.
+    """
+    size = config.page_size or 1
+    full = max(0.0, keys / size - config.num_groups * (size - 1) / (2 * size))
+    return (size - rows_of_page(size, config.cache_bits is not None)) * full
 
 
 @dataclass(frozen=True)
@@ -132,11 +142,12 @@ def cache_bytes(shape: ModelShape, tokens: int, size: int, config: FocusConfig |
     """Bytes of the keys and values of one text.
 
     Full attention keeps 2 Hkv D T L numbers. Narrow groups keep as many for sinks and window, and for the rows of every
-    page; each of K even groups leaves half of those that a page takes at once free. For each page they keep 2 D sums
-    and 4 numbers, all of 4 bytes, and where its rows begin; for each distant key 4 bytes with its place. In 8 bits a
-    key and its value take 2 D bytes and two scales of 4 bytes in a page.
+    page; each of K even groups leaves half of those that a page takes at once free, and the last key of a full page has
+    no row. For each page they keep 2 D sums and 4 numbers, all of 4 bytes, and where its rows begin; for each distant
+    key 4 bytes with its place. In 8 bits a key and its value take 2 D bytes and two scales of 4 bytes in a page, those
+    of the last key, too.
 
-    Buffers of the narrow cache have 1/64 more room than they use, and at least 8 places.
+    Buffers of the narrow cache have 1/128 more room than they use, and at least 8 places.
 
     Args:
         shape: of the model.
@@ -151,13 +162,15 @@ def cache_bytes(shape: ModelShape, tokens: int, size: int, config: FocusConfig |
     found = attended(tokens, tokens + 1, config)
     stored = pair if config.cache_bits is None else 2 * shape.head_dim + 8
     page_size, together = config.page_size or 1, rows_together(config.page_size or 1)
-    page = 4 * (2 * shape.head_dim + 4 + -(-page_size // together))
+    pieces = -(-rows_of_page(page_size, config.cache_bits is not None) // together)
+    page = 4 * (2 * shape.head_dim + 4 + pieces)
     near = tokens - found.distant
     rows = min(together * found.distant, found.distant + config.num_groups * (together - 1) / 2)
+    rows -= without_row(found.distant, config)
     pages, rows, places = (
         used + max(SPARE, used / GROWTH) * (used > 0) for used in (found.pages_held, rows, found.distant)
     )
-    return heads * ((near + config.chunk + SPARE_NEAR) * pair + rows * stored + pages * page + 4 * places)
+    return heads * ((near + SPARE_NEAR) * pair + rows * stored + pages * page + 4 * places)
 
 
 @dataclass(frozen=True)
@@ -197,8 +210,8 @@ def decode_step(shape: ModelShape, tokens: int, batch: int, size: int, config: F
         batch * per_pair * found.pages,
         batch * 2 * groups * shape.head_dim * shape.kv_heads * shape.layers,
     )
-    near = tokens + 1 - found.distant
-    read = read_together(max(0.0, found.exact - near) / max(1.0, found.distant), shape.sharing) * found.distant
+    near, rows = tokens + 1 - found.distant, found.distant - (without_row(found.distant, config) if config else 0)
+    read = read_together(max(0.0, found.exact - near) / max(1.0, found.distant), shape.sharing) * rows
     keys = 2 * shape.head_dim * size * (near + read)
     sums = 4 * (2 * shape.head_dim + 4) * found.pages
     return Step(flops, weight_bytes(shape, size), batch * shape.kv_heads * shape.layers * (keys + sums))

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from focus_core.routing.narrow.compiled.cache.storing import NewRows, Stored, add_keys, opened, rows_together
+from focus_core.routing.narrow.compiled.cache.storing import (
+    NewRows,
+    Stored,
+    add_keys,
+    opened,
+    rows_of_page,
+    rows_together,
+)
 from focus_core.routing.narrow.compiled.machine.memory import COMPILED, as_array
 from focus_core.routing.narrow.compiled.rows import directions_of
 from focus_core.routing.narrow.directions import Directions, feature_sums, key_features, key_spread, num_features
@@ -18,7 +25,7 @@ from focus_core.routing.narrow.directions import Directions, feature_sums, key_f
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-SPARE, GROWTH = 8, 64
+SPARE, GROWTH = 8, 128
 """Buffers grow by at least `SPARE` places, and by 1 / `GROWTH` of their length, so that few growths copy them."""
 
 _OF_ROWS = ("keys", "values", "key_scales", "value_scales")
@@ -38,7 +45,8 @@ class PageStore:
     they were opened, for each head on its own; so the pages in use come first, and those of one group are in order.
 
     The rows of a page are taken a few at a time, `rows_together`, so a page with few keys takes little memory. Those
-    that are taken in one call lie side by side. Rows stay with a page when its keys are taken back.
+    that are taken in one call lie side by side. Rows stay with a page when its keys are taken back. The last key and
+    value of a full page have no row, `rows_of_page`: they are what the sums have beyond the others.
 
     Attributes:
         size: P, keys of a page.
@@ -79,7 +87,8 @@ class PageStore:
         self.values = zeros(value, heads, 0, value.shape[-1], dtype=stored)
         self.key_scales = zeros(key, heads, 0, 0 if bits is None else 1, dtype=torch.float32)
         self.value_scales = zeros(key, heads, 0, 0 if bits is None else 1, dtype=torch.float32)
-        self.starts = zeros(key, heads, 0, -(-size // rows_together(size)), dtype=torch.int32)
+        self._most = rows_of_page(size, bits is not None)
+        self.starts = zeros(key, heads, 0, -(-self._most // rows_together(size)), dtype=torch.int32)
         self.counts = zeros(key, heads, 0, dtype=compute)
         self.key_sums = zeros(key, heads, 0, key.shape[-1], dtype=compute)
         self.value_sums = zeros(key, heads, 0, value.shape[-1], dtype=compute)
@@ -108,7 +117,7 @@ class PageStore:
         new, keys, values = map(as_array, (groups, key, value))
         state = [part.numpy() for part in (self._members, self._open, self._pages, self._taken)]
         members, _, pages, taken = state
-        more_pages, more_rows = opened(new, members, self.size)
+        more_pages, more_rows = opened(new, members, self.size, self._most)
         most = int((pages[:, 0] + more_pages).max()), int((taken[:, 0] + more_rows).max())
         self._grow(*most, self.length + new.shape[1])
         directions = directions_of(self.directions, len(keys), keys.shape[2])
@@ -137,8 +146,8 @@ class PageStore:
         self._open.scatter_reduce_(1, groups, page, "amax")
         self._pages += opens.sum(1, keepdim=True)
         in_page, together = rank % self.size, rows_together(self.size)
-        pieces = (in_page % together == 0).sum(1, keepdim=True)
-        most = int(self._pages.max()), int((self._taken + together * pieces).max())
+        taking = (self._most - in_page).clamp(0, together) * (in_page % together == 0)
+        most = int(self._pages.max()), int((self._taken + taking.sum(1, keepdim=True)).max())
         self._grow(*most, self.length + groups.shape[1])
         self.slots[:, self.length : self.length + groups.shape[1]] = page * self.size + in_page
         self.length += groups.shape[1]
@@ -147,10 +156,12 @@ class PageStore:
         self.counts.scatter_add_(1, page, torch.ones_like(page, dtype=self.counts.dtype))
         self._take_rows()
         heads = torch.arange(len(groups), device=groups.device)[:, None]
-        row = self.starts[heads, page, in_page // together] + in_page % together
+        has_row = in_page < self._most
+        places = [part[has_row] for part in (heads.expand_as(page), page, in_page)]
+        row = self.starts[places[0], places[1], places[2] // together] + places[2] % together
         buffers = self.keys, self.values, self.key_scales, self.value_scales
         for buffer, rows in zip(buffers, self._rows(key, value)):
-            buffer[heads, row] = rows
+            buffer[places[0], row] = rows[has_row]
         for sums, vectors in ((self.key_sums, key), (self.value_sums, value)):
             sums.scatter_add_(1, page[..., None].expand_as(vectors), vectors.to(sums.dtype))
         new = key_features(key.to(features.dtype), self.directions)
@@ -207,23 +218,24 @@ class PageStore:
             heads: broadcastable to the pages.
             pages: numbers below `used`.
         """
-        place = torch.arange(self.size, device=self.keys.device)
+        place = torch.arange(self._most, device=self.keys.device)
         together = rows_together(self.size)
         starts = self.starts[heads, pages].clamp(min=0).long()
         rows = heads[..., None], starts[..., place // together] + place % together
         keys, values = self.keys[rows], self.values[rows]
         if self.bits is None:
-            return keys, values
+            last = _last(self.key_sums[heads, pages], keys), _last(self.value_sums[heads, pages], values)
+            return torch.cat([keys, last[0]], 2), torch.cat([values, last[1]], 2)
         return keys * self.key_scales[rows], values * self.value_scales[rows]
 
     def _take_rows(self) -> None:
         """Give rows to the pieces of pages that have a key and no row, page after page."""
         pieces = torch.arange(self.starts.shape[2], device=self.counts.device) * rows_together(self.size)
         new = (self.counts[..., None] > pieces) & (self.starts < 0)
-        place = new.flatten(1).cumsum(1)
-        starts = self._taken + (place - 1) * rows_together(self.size)
-        self.starts.copy_(torch.where(new, starts.view_as(new).int(), self.starts))
-        self._taken += new.sum((1, 2), keepdim=True)[:, 0] * rows_together(self.size)
+        rows = new * (self._most - pieces).clamp(max=rows_together(self.size))
+        stops = self._taken + rows.flatten(1).cumsum(1)
+        self.starts.copy_(torch.where(new, stops.view_as(new) - rows, self.starts))
+        self._taken += rows.sum((1, 2), keepdim=True)[:, 0]
 
     def _rows(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """New keys and values as they are stored, with their scales (H, n, 1); (H, n, 0) without."""
@@ -258,6 +270,17 @@ class PageStore:
                 for name in names:
                     free = more + max(SPARE, needed // GROWTH)
                     setattr(self, name, _longer(getattr(self, name), free, -1 if name == "starts" else 0))
+
+
+def _last(sums: Float[Tensor, "H n D"], others: Float[Tensor, "H n R D"]) -> Float[Tensor, "H n 1 D"]:
+    """What sums have beyond the other vectors, in their dtype.
+
+    The others are added up as the sums were, in the order of arrival, so that roundings are the same.
+    """
+    total = torch.zeros_like(sums)
+    for row in range(others.shape[2]):
+        total += others[:, :, row]
+    return (sums - total)[:, :, None].to(others.dtype)
 
 
 def rounded(vectors: Float[Tensor, "H n D"]) -> tuple[Int[Tensor, "H n D"], Float[Tensor, "H n"]]:

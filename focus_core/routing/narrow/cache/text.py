@@ -87,11 +87,12 @@ class CachedText:
             distant = slice(self.sinks, border)
             self.pages.add(groups[:, distant], key[:, distant], value[:, distant])
         if groups is not None:
-            self._known = groups[:, border:].long()
+            # Not a view, which would keep all groups in memory.
+            self._known = groups[:, border:].to(torch.long, copy=True)
         elif rotation is not None:
             self._rotations = [_part(rotation, slice(self.sinks, None))]
         self.border, self.length = border, key.shape[1]
-        self._new_buffer(key[:, border:], value[:, border:], reading.chunk)
+        self._new_buffer(key[:, border:], value[:, border:], 0)
         sinks = min(self.sinks, self.length)
         self.near_keys[:, :sinks], self.near_values[:, :sinks] = key[:, :sinks], value[:, :sinks]
 

@@ -301,10 +301,10 @@ def test_observers_see_the_new_tokens():
 
 
 def test_a_cache_in_8_bits_is_smaller_and_close():
-    # Wide heads, as real ones are: narrow ones have a scale for few numbers.
+    # Wide heads and pages of 16 keys, as real ones: there are few scales and sums for each number.
     config = LlamaConfig(**{**SMALL, "hidden_size": 256, "max_position_embeddings": 999})
     torch.manual_seed(0)
-    focus = retrofit(LlamaForCausalLM(config).eval(), CONFIG)
+    focus = retrofit(LlamaForCausalLM(config).eval(), CONFIG.replace(page_size=16))
     ids = tokens(length=700)
     found = {}
     for bits in (None, 8):

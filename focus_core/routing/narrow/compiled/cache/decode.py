@@ -12,7 +12,8 @@ import numpy as np
 from numba import njit
 
 from focus_core.attention.cpu.rows import ROWS, exponential_parts
-from focus_core.routing.narrow.compiled.cache.storing import rows_together
+from focus_core.routing.narrow.compiled.cache.last_keys import last_logits, last_weights
+from focus_core.routing.narrow.compiled.cache.storing import rows_of_page, rows_together
 from focus_core.routing.narrow.compiled.choice import FEW, choose_pages, erring_pages
 from focus_core.routing.narrow.compiled.levels import Levels, budget_of, level_of
 from focus_core.routing.narrow.compiled.machine.llvm import LANES
@@ -84,18 +85,19 @@ def _largest(values: np.ndarray) -> np.float32:
 
 @njit(**ROWS)
 def _scores(
-    logits: np.ndarray,
+    sum_logits: np.ndarray,
     counts: np.ndarray,
     logs: np.ndarray,
     variances: np.ndarray,
     weight: np.float32,
     spread_weight: np.float32,
     most: np.float32,
+    logits: np.ndarray,
     scores: np.ndarray,
 ) -> None:
-    """Turn dot products with sums into logits of summaries without the log of sizes, and into scores."""
+    """Of dot products with sums, write logits of summaries without the log of sizes, and scores."""
     for page in range(len(counts)):
-        logits[page] = logits[page] / counts[page] + spread_weight * min(variances[page], most)
+        logits[page] = sum_logits[page] / counts[page] + spread_weight * min(variances[page], most)
         scores[page] = logits[page] + weight * logs[page]
 
 
@@ -156,31 +158,43 @@ def _describe(
 @njit(nogil=True, cache=True)
 def _softmax(
     logits: np.ndarray,
-    summaries: np.ndarray,
+    near: int,
+    end: int,
     read: np.ndarray,
     sizes: np.ndarray,
+    full: int,
+    sum_logits: np.ndarray,
     powers: np.ndarray,
     factors: np.ndarray,
 ) -> tuple[np.float32, np.float32]:
     """Turn logits into weights in place; their largest, and the sum of the weights.
 
+    Weights of summaries become those of sums. They are 0 for pages that are read, unless the sum is needed for the last
+    key, see `last_weights`.
+
     Args:
-        logits: (n,) float32.
-        summaries: the last ones of them, (R,), of pages. Weights of means become weights of sums.
-        read: pages without a summary; their weights are 0.
+        logits: (n,) float32 of near keys, of the rows of pages that are read, page after page, and of summaries.
+        near: how many are of near keys.
+        end: where those of summaries begin.
+        read: pages that are read.
         sizes: (R,) float32 keys of each page.
+        full: keys of a page whose last one has no row; 0 where all have one.
+        sum_logits: (R,) float32 or more, dot products with the sums of pages.
         powers: (n,) int32 or more, scratch.
         factors: the memory of `powers` as float32.
     """
+    rows, summaries = logits[near:end], logits[end:]
+    last_logits(read, sizes, full, sum_logits, rows, summaries)
     for page in read:
-        summaries[page] = np.float32(-1e30)
+        if sizes[page] != full:
+            summaries[page] = np.float32(-1e30)
     largest = _largest(logits)
     _exponentials(logits, largest, powers[: len(logits)], factors)
     for page in read:
-        summaries[page] = np.float32(0)
+        if sizes[page] != full:
+            summaries[page] = np.float32(0)
     total = _sum(logits)
-    for page in range(len(sizes)):
-        summaries[page] /= sizes[page]
+    last_weights(read, sizes, full, rows, summaries)
     return largest, total
 
 
@@ -257,8 +271,10 @@ def attend_pages(
     """
     repeats, num_queries = len(query) // len(page_keys), query.shape[1]
     most, together, levels = counts.shape[1], rows_together(size), Levels(tables, places, steps)
+    rows = rows_of_page(size, key_scales.shape[2] > 0)
+    full = size if rows < size else 0
     log_of = np.log(np.arange(size + 1).astype(np.float32))
-    mean_logits, logs = np.empty(most, np.float32), np.empty(most, np.float32)
+    sum_logits, mean_logits, logs = np.empty((3, most), np.float32)
     # In whole tiles, for `choose_pages` and `erring_pages`.
     scores, all_sizes, variances = np.zeros((3, -(-most // LANES) * LANES), np.float32)
     order, chosen = np.empty(most, np.int64), np.empty(2 * most, np.int64)
@@ -281,12 +297,22 @@ def attend_pages(
             _describe(sizes, groups[head], log_of, all_sizes, logs, order)
         for place in range(num_queries):
             scaled[:] = query[row, place] * scale
-            dots(scaled, sums, mean_logits)
+            dots(scaled, sums, sum_logits)
             _variances(scaled, directions[head], spread[head, :used], along, features, variances)
-            _scores(mean_logits, sizes, logs, variances, count_weight, spread_weights[row], most_counted, scores)
+            _scores(
+                sum_logits,
+                sizes,
+                logs,
+                variances,
+                count_weight,
+                spread_weights[row],
+                most_counted,
+                mean_logits,
+                scores,
+            )
             already = min(border, sinks) + max(0, token + place - window - border)
             own = stop - num_queries + place + 1
-            # Logits: sinks, window, pages that are read, summaries.
+            # Logits: sinks, window, rows of pages that are read, summaries.
             near = near_logits(scaled, near_keys[head, :own], sinks, first, weights)
             if by_error:
                 level = level_of(levels, row, np.float32(distant + already))
@@ -294,18 +320,18 @@ def attend_pages(
             else:
                 budget = budget_of(levels, row, distant, already)
                 read = choose_pages(scores, all_sizes, order, used, float(FEW * size), float(budget), chosen)
-            count = find_stretches(chosen[:read], sizes, starts[head], together, stretches)
-            lying = stretches[:, :count]
+            lying = stretches[:, : find_stretches(chosen[:read], sizes, starts[head], together, rows, stretches)]
             end = near + stored_logits(scaled, page_keys[head], key_scales[head], lying, weights[near:])
-            summaries = weights[end : end + used]
-            summaries[:] = mean_logits[:used] + logs[:used]
-            largest, total = _softmax(weights[: end + used], summaries, chosen[:read], sizes, powers, factors)
+            weights[end : end + used] = mean_logits[:used] + logs[:used]
+            largest, total = _softmax(
+                weights[: end + used], near, end, chosen[:read], sizes, full, sum_logits, powers, factors
+            )
 
             found = output[row, place]
             found[:] = np.float32(0)
             add_near(weights, near_values[head, :own], sinks, first, found)
             add_stored(weights[near:], page_values[head], value_scales[head], lying, found)
-            add_rows(summaries, value_sums[head, :used], found)
+            add_rows(weights[end:], value_sums[head, :used], found)
             found /= total
             logsumexp[row, place] = largest + np.log(total)
 

@@ -69,13 +69,27 @@ def rows_together(size: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def opened(groups: np.ndarray, members: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+def rows_of_page(size: int, rounded: bool) -> int:
+    """How many rows a full page has: its last key is what the sums have beyond the others, and takes none.
+
+    The same goes for values. Rounded keys are not those of the sums, so each has a row.
+
+    Args:
+        size: keys of a page.
+        rounded: whether keys and values are stored in 8 bits.
+    """
+    return size if rounded else size - 1
+
+
+@njit(nogil=True, cache=True)
+def opened(groups: np.ndarray, members: np.ndarray, size: int, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Pages that new keys open, (H,) int64, and the rows that they take at most, likewise.
 
     Args:
         groups: (H, n) int64, of the new keys.
         members: (H, K) int64, keys of each group so far.
         size: keys of a page.
+        most: rows of a full page.
     """
     together = rows_together(size)
     pages, rows = np.zeros((2, len(groups)), np.int64)
@@ -84,7 +98,7 @@ def opened(groups: np.ndarray, members: np.ndarray, size: int) -> tuple[np.ndarr
         for group in groups[head]:
             row = number[group] % size
             pages[head] += row == 0
-            rows[head] += together * (row % together == 0)
+            rows[head] += max(0, min(together, most - row)) * (row % together == 0)
             number[group] += 1
     return pages, rows
 
@@ -122,7 +136,7 @@ def add_keys(
         pages: (H, 1) int64, pages in use.
         taken: (H, 1) int64, rows that belong to pages.
     """
-    together = rows_together(size)
+    together, most = rows_together(size), rows_of_page(size, rows.key_scales.shape[2] > 0)
     about, along = np.empty(key.shape[2], np.float32), np.empty(directions.shape[1], np.float32)
     features = np.empty(stored.spread.shape[2], np.float32)
     for head in range(len(groups)):
@@ -144,9 +158,11 @@ def add_keys(
             counts[page] += 1
             _add(key[head, place], key_sums[page])
             _add(value[head, place], stored.value_sums[head, page])
-        taken[head, 0] = _take_rows(stored.starts[head, : pages[head, 0]], counts, together, taken[head, 0])
+        taken[head, 0] = _take_rows(stored.starts[head, : pages[head, 0]], counts, together, most, taken[head, 0])
         for place in range(groups.shape[1]):
             page, row = divmod(slots[head, first + place], size)
+            if row == most:
+                continue
             row = stored.starts[head, page, row // together] + row % together
             stored.keys[head, row] = rows.keys[head, place]
             stored.values[head, row] = rows.values[head, place]
@@ -155,20 +171,21 @@ def add_keys(
 
 
 @njit(nogil=True, cache=True)
-def _take_rows(starts: np.ndarray, counts: np.ndarray, together: int, taken: int) -> int:
+def _take_rows(starts: np.ndarray, counts: np.ndarray, together: int, most: int, taken: int) -> int:
     """Give rows to the pieces of pages that have a key and no row, page after page; rows that are taken then.
 
     Args:
         starts: (pages, S) int32, written.
         counts: (N,) float32, keys of each page.
         together: rows of a piece.
+        most: rows of a full page; its last piece may have fewer than the others.
         taken: rows that pages have so far.
     """
     for page in range(len(starts)):
-        for piece in range(-(-int(counts[page]) // together)):
+        for piece in range(-(-min(int(counts[page]), most) // together)):
             if starts[page, piece] < 0:
                 starts[page, piece] = taken
-                taken += together
+                taken += min(together, most - piece * together)
     return taken
 
 
