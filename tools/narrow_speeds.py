@@ -115,8 +115,8 @@ def cache_size(record: dict[str, Any]) -> str:
     told, small = (
         [f"{sizes[tokens, 'hard', bits] / sizes[tokens, 'off', None]:.2f}" for tokens in lengths] for bits in (None, 8)
     )
-    after = listed(f"{each:,}" for each in lengths)
-    return f"The cache is {listed(told)} times as large after {after} tokens ({small[-1]} in 8 bits)."
+    told_at, dtype = listed(f"{each:,}" for each in lengths), record["settings"]["dtype"]
+    return f"Caches are {listed(told)} times as large at {told_at} tokens ({dtype}; 8 bits: {small[-1]})."
 
 
 def cache_table(record: dict[str, Any]) -> str:

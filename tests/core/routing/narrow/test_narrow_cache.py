@@ -26,6 +26,8 @@ from transformers import (
 
 from focus_core import FocusConfig, FocusError, retrofit
 from focus_core.bench.measures.memory import held_bytes
+from focus_core.bench.reading import text_ids
+from focus_core.routing.attach import attached
 from focus_core.routing.narrow.cache.layer import NarrowLayer
 from focus_core.routing.narrow.cache.text import CachedText
 from focus_core.routing.narrow.reading import Reading
@@ -331,3 +333,14 @@ def test_a_cache_in_8_bits_can_be_cropped_copied_and_given_to_beams():
         assert same(*again) and again[0].isfinite().all()
         found = focus.generate(ids[:, :40], num_beams=3, max_new_tokens=9, do_sample=False)
     assert found.shape == (1, 49)
+
+
+def test_the_default_model_predicts_after_full_pages_what_it_does_without_a_cache(default_model):
+    ids = text_ids(default_model, None)[0][None, :1030]
+    with attached(default_model) as (_, focus), focus.routing("hard"):
+        expected, cache = whole(focus, ids), DynamicCache()
+        found = grown(focus, ids, cache, (1000, 1001, 1002))
+        assert found.shape == expected.shape
+        assert all((text.pages.counts == text.pages.size).any() for layer in cache.layers for text in layer.texts)
+    # Logits of 30; a page at its threshold may be read in one and not in the other.
+    assert (found - expected).abs().max() < 5e-3
