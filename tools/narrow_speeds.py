@@ -12,6 +12,7 @@ from focus_core.evaluation.compare import few_blocks
 from focus_core.results import machine_of
 
 DTYPES = ("float32", "bfloat16")
+CACHES = ("bench-cache.json", "bench-cache-bfloat16.json")
 
 
 def answer(kernel: dict[str, Any], model: dict[str, Any]) -> str:
@@ -50,7 +51,7 @@ def switch(model: dict[str, Any]) -> str:
 
 
 def missed(
-    kernel: dict[str, Any], others: Sequence[dict[str, Any]], model: dict[str, Any], cache: dict[str, Any]
+    kernel: dict[str, Any], others: Sequence[dict[str, Any]], model: dict[str, Any], *caches: dict[str, Any]
 ) -> str:
     """What the speeds of the default fall short of, as a list.
 
@@ -58,7 +59,7 @@ def missed(
         kernel: one call.
         others: the same on other CPUs.
         model: the whole model.
-        cache: its cache.
+        caches: see `cache_size`.
     """
     points = {point["tokens"]: point for point in _float32(kernel)}
     prefill, window = by_tokens(model, "prefill"), by_tokens(model, "prefill", "window")
@@ -90,7 +91,7 @@ def missed(
             *([beside] if worse else []),
             f"- **Short texts.** The smallest speed-up of prefill is {min(prefill.values()):.2f}, at "
             f"{min(prefill, key=lambda tokens: prefill[tokens]):,} tokens.",
-            f"- **Memory of the cache.** {cache_size(cache)}",
+            f"- **Memory of the cache.** {cache_size(*caches)}",
             f"- **Memory of prefill.** At {longest:,} tokens it takes {memory['hard']:,.0f} MiB beyond what was held "
             f"before, cache included. The untouched model takes {memory['off']:,.0f} MiB.",
         )
@@ -108,15 +109,28 @@ def _reached(kernel: dict[str, Any]) -> str:
     return text + (f" The call is slower than full attention at {listed(slower)}." if slower else "")
 
 
-def cache_size(record: dict[str, Any]) -> str:
-    """How much larger the cache of narrow groups is at each length, and the longest in 8 bits."""
+def cache_size(record: dict[str, Any], *others: dict[str, Any]) -> str:
+    """How much larger the cache of narrow groups is at each length, and the longest in 8 bits.
+
+    Args:
+        record: of `focus bench cache`.
+        others: of the same lengths in other dtypes.
+    """
+    lengths, told, small = _cache_sizes(record)
+    told_at = listed(f"{each:,}" for each in lengths)
+    kinds = [record["settings"]["dtype"], f"8 bits: {small[-1]}"]
+    kinds += [f"{other['settings']['dtype']}: {listed(_cache_sizes(other)[1])}" for other in others]
+    return f"Caches are {listed(told)} times as large at {told_at} tokens ({'; '.join(kinds)})."
+
+
+def _cache_sizes(record: dict[str, Any]) -> tuple[list[int], list[str], list[str]]:
+    """Lengths, and the cache of narrow groups over the untouched one at each, as it is and in 8 bits."""
     sizes = {(row["tokens"], row["routing"], row["cache_bits"]): row["cache_bytes"] for row in record["results"]}
     lengths = sorted({tokens for tokens, *_ in sizes})
     told, small = (
         [f"{sizes[tokens, 'hard', bits] / sizes[tokens, 'off', None]:.2f}" for tokens in lengths] for bits in (None, 8)
     )
-    told_at, dtype = listed(f"{each:,}" for each in lengths), record["settings"]["dtype"]
-    return f"Caches are {listed(told)} times as large at {told_at} tokens ({dtype}; 8 bits: {small[-1]})."
+    return lengths, told, small
 
 
 def cache_table(record: dict[str, Any]) -> str:

@@ -12,9 +12,8 @@ from functools import lru_cache
 import numpy as np
 
 from focus_core.routing.config import FocusConfig
-from focus_core.routing.narrow.cache.pages import GROWTH, SPARE
 from focus_core.routing.narrow.cache.text import SPARE as SPARE_NEAR
-from focus_core.routing.narrow.compiled.cache.storing import rows_of_page, rows_together
+from focus_core.routing.narrow.compiled.cache.storing import rows_together, without_row
 from focus_core.scale.shapes import ModelShape
 
 
@@ -67,16 +66,6 @@ def pages_of(keys: np.ndarray, config: FocusConfig) -> np.ndarray:
     """Pages of some distant keys: each of the K even groups leaves (P - 1) / 2 places free in its last page."""
     size = config.page_size or 1
     return np.minimum(keys, keys / size + config.num_groups * (size - 1) / (2 * size))
-
-
-def without_row(keys: float, config: FocusConfig) -> float:
-    """Distant keys that have no row in the cache: one of each full page, unless they are rounded.
-
-    Each of the K even groups has (P - 1) / 2 keys in a page that is not full.
-    """
-    size = config.page_size or 1
-    full = max(0.0, keys / size - config.num_groups * (size - 1) / (2 * size))
-    return (size - rows_of_page(size, config.cache_bits is not None)) * full
 
 
 @dataclass(frozen=True)
@@ -141,13 +130,13 @@ def weight_bytes(shape: ModelShape, size: int) -> int:
 def cache_bytes(shape: ModelShape, tokens: int, size: int, config: FocusConfig | None) -> float:
     """Bytes of the keys and values of one text.
 
-    Full attention keeps 2 Hkv D T L numbers. Narrow groups keep as many for sinks and window, and for the rows of every
-    page; each of K even groups leaves half of those that a page takes at once free, and the last key of a full page has
-    no row. For each page they keep 2 D sums and 4 numbers, all of 4 bytes, and where its rows begin; for each distant
-    key 4 bytes with its place. In 8 bits a key and its value take 2 D bytes and two scales of 4 bytes in a page, those
-    of the last key, too.
+    Full attention keeps 2 Hkv D T L numbers. Narrow groups keep as many for sinks, window and 8 free places, and for
+    the rows of every page; each of K even groups leaves half of those that a page takes at once free, and the last key
+    of a page has no row. For each page they keep 2 D sums, the spread of its keys, r (r + 1) / 2 + 1 numbers, and two
+    more, all of 4 bytes, and where its rows begin; for each distant key its group. In 8 bits a key and its value take
+    2 D bytes and two scales of 4 bytes in a page, those of the last key, too.
 
-    Buffers of the narrow cache have 1/128 more room than they use, and at least 8 places.
+    It is the size right after a prefill. Tokens that follow one by one make buffers of up to 1/128 more room.
 
     Args:
         shape: of the model.
@@ -161,16 +150,15 @@ def cache_bytes(shape: ModelShape, tokens: int, size: int, config: FocusConfig |
         return heads * tokens * pair
     found = attended(tokens, tokens + 1, config)
     stored = pair if config.cache_bits is None else 2 * shape.head_dim + 8
-    page_size, together = config.page_size or 1, rows_together(config.page_size or 1)
-    pieces = -(-rows_of_page(page_size, config.cache_bits is not None) // together)
-    page = 4 * (2 * shape.head_dim + 4 + pieces)
-    near = tokens - found.distant
-    rows = min(together * found.distant, found.distant + config.num_groups * (together - 1) / 2)
-    rows -= without_row(found.distant, config)
-    pages, rows, places = (
-        used + max(SPARE, used / GROWTH) * (used > 0) for used in (found.pages_held, rows, found.distant)
-    )
-    return heads * ((near + SPARE_NEAR) * pair + rows * stored + pages * page + 4 * places)
+    size_of_page, spared = config.page_size or 1, without_row(config.cache_bits is not None)
+    together = rows_together(size_of_page)
+    pieces, r = -(-(size_of_page - spared) // together), config.spread_directions
+    page = 4 * (2 * shape.head_dim + r * (r + 1) // 2 + 3 + pieces)
+    near = tokens - found.distant + SPARE_NEAR
+    rows = found.distant - spared * found.pages_held
+    rows += min(config.num_groups, found.pages_held) * (together - 1) / 2
+    group = 1 if config.num_groups <= 256 else 4
+    return heads * (near * pair + rows * stored + found.pages_held * page + group * found.distant)
 
 
 @dataclass(frozen=True)
@@ -210,7 +198,9 @@ def decode_step(shape: ModelShape, tokens: int, batch: int, size: int, config: F
         batch * per_pair * found.pages,
         batch * 2 * groups * shape.head_dim * shape.kv_heads * shape.layers,
     )
-    near, rows = tokens + 1 - found.distant, found.distant - (without_row(found.distant, config) if config else 0)
+    near, rows = tokens + 1 - found.distant, found.distant
+    if config is not None:
+        rows -= without_row(config.cache_bits is not None) * found.pages_held
     read = read_together(max(0.0, found.exact - near) / max(1.0, found.distant), shape.sharing) * rows
     keys = 2 * shape.head_dim * size * (near + read)
     sums = 4 * (2 * shape.head_dim + 4) * found.pages

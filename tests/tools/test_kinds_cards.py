@@ -132,8 +132,12 @@ def test_caches_are_told_beside_the_untouched_one(load):
         for tokens, times in ((5, 3), (2000, 1.5), (10, 2))
         for routing, bits, held in (("off", None, 4), ("hard", None, 4 * times), ("hard", 8, times))
     ]
-    told = load("narrow_speeds").cache_size({"results": caches, "settings": {"dtype": "float32"}})
-    assert told == "Caches are 3.00, 2.00 and 1.50 times as large at 5, 10 and 2,000 tokens (float32; 8 bits: 0.38)."
+    whole, half = ({"results": caches, "settings": {"dtype": dtype}} for dtype in ("float32", "bfloat16"))
+    told = load("narrow_speeds").cache_size(whole, half)
+    assert told == (
+        "Caches are 3.00, 2.00 and 1.50 times as large at 5, 10 and 2,000 tokens "
+        "(float32; 8 bits: 0.38; bfloat16: 3.00, 2.00 and 1.50)."
+    )
 
 
 def test_cards_say_how_far_routers_are_where_that_was_measured(load):

@@ -79,7 +79,7 @@ def test_decode_gains_with_batch_and_length_until_the_cache_is_all():
 
 
 def test_limits_are_where_each_gain_ends():
-    shape, on = SHAPES["8b"], Cluster(replace(SHEETS["h100"], step_pages=1e13, pages=1e14), 2)
+    shape, on = SHAPES["8b"], Cluster(replace(SHEETS["h100"], step_pages=1e12, pages=1e14), 2)
     found = limits(shape, on, NARROW, [65536], batch=4)
     (at,) = found["at"]
     for length, gain in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from focus_core.routing.narrow.compiled.cache.storing import (
     NewRows,
     Stored,
     add_keys,
+    open_pages,
     opened,
-    rows_of_page,
     rows_together,
+    without_row,
+    write_last_keys,
 )
 from focus_core.routing.narrow.compiled.machine.memory import COMPILED, as_array
 from focus_core.routing.narrow.compiled.rows import directions_of
@@ -26,7 +29,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
 SPARE, GROWTH = 8, 128
-"""Buffers grow by at least `SPARE` places, and by 1 / `GROWTH` of their length, so that few growths copy them."""
+"""Buffers grow by at least `SPARE` places, and by 1 / `GROWTH` of their length, so that few growths copy them.
+
+At first they have no free place: the next keys come a chunk at a time, and would not find enough.
+"""
 
 _OF_ROWS = ("keys", "values", "key_scales", "value_scales")
 _OF_PAGES = ("counts", "key_sums", "value_sums", "spread", "groups", "starts")
@@ -46,7 +52,8 @@ class PageStore:
 
     The rows of a page are taken a few at a time, `rows_together`, so a page with few keys takes little memory. Those
     that are taken in one call lie side by side. Rows stay with a page when its keys are taken back. The last key and
-    value of a full page have no row, `rows_of_page`: they are what the sums have beyond the others.
+    value of a page have no row, see `without_row`: they are what the sums have beyond the others. They are written when
+    the page gets another key.
 
     Attributes:
         size: P, keys of a page.
@@ -64,7 +71,8 @@ class PageStore:
         value_sums: (H, N, Dv).
         spread: (H, N, F), see `key_spread`.
         groups: (H, N) int32, the group of each page.
-        slots: (H, n) int32, page * P + row of each key in the order of arrival; the first `length` are valid.
+        arrived: (H, n) uint8 for up to 256 groups, else int32, the group of each key in the order of arrival; the first
+            `length` are valid.
         length: keys stored.
         used: pages in use, the largest over heads.
     """
@@ -87,14 +95,14 @@ class PageStore:
         self.values = zeros(value, heads, 0, value.shape[-1], dtype=stored)
         self.key_scales = zeros(key, heads, 0, 0 if bits is None else 1, dtype=torch.float32)
         self.value_scales = zeros(key, heads, 0, 0 if bits is None else 1, dtype=torch.float32)
-        self._most = rows_of_page(size, bits is not None)
-        self.starts = zeros(key, heads, 0, -(-self._most // rows_together(size)), dtype=torch.int32)
+        self._spared, self._together = without_row(bits is not None), rows_together(size)
+        self.starts = zeros(key, heads, 0, -(-(size - self._spared) // self._together), dtype=torch.int32)
         self.counts = zeros(key, heads, 0, dtype=compute)
         self.key_sums = zeros(key, heads, 0, key.shape[-1], dtype=compute)
         self.value_sums = zeros(key, heads, 0, value.shape[-1], dtype=compute)
         self.spread = zeros(key, heads, 0, num_features(directions), dtype=compute)
         self.groups = zeros(key, heads, 0, dtype=torch.int32)
-        self.slots = zeros(key, heads, 0, dtype=torch.int32)
+        self.arrived = zeros(key, heads, 0, dtype=torch.uint8 if num_groups <= 256 else torch.int32)
         self._members = zeros(key, heads, num_groups, dtype=torch.long)
         # The newest page of each group, -1 without one.
         self._open = zeros(key, heads, num_groups, dtype=torch.long).fill_(-1)
@@ -115,53 +123,45 @@ class PageStore:
         groups, key, value = (part.contiguous() for part in (groups, key, value))
         rows = NewRows(*map(as_array, self._rows(key, value)))
         new, keys, values = map(as_array, (groups, key, value))
-        state = [part.numpy() for part in (self._members, self._open, self._pages, self._taken)]
-        members, _, pages, taken = state
-        more_pages, more_rows = opened(new, members, self.size, self._most)
+        members, newest, pages, taken = (part.numpy() for part in (self._members, self._open, self._pages, self._taken))
+        more_pages, more_rows = opened(new, members, self.size, self._spared)
         most = int((pages[:, 0] + more_pages).max()), int((taken[:, 0] + more_rows).max())
         self._grow(*most, self.length + new.shape[1])
-        directions = directions_of(self.directions, len(keys), keys.shape[2])
-        buffers = Stored(*self.arrays()), directions, self.slots.numpy()
-        add_keys(new, keys, values, rows, *buffers, self.length, self.size, *state)
-        self.length += new.shape[1]
+        stored, slots = Stored(*self.arrays()), np.empty(new.shape, np.int32)
+        open_pages(new, stored, slots, self.size, self._spared, members, newest, pages, taken)
+        if self.bits is None:
+            write_last_keys(stored, slots, self.size)
+        add_keys(keys, values, rows, stored, directions_of(self.directions, len(keys), keys.shape[2]), slots, self.size)
+        self._arrive(groups)
 
     def _add(self, groups: Tensor, key: Tensor, value: Tensor) -> None:
         """`add` on any device, in any dtype."""
-        order = groups.argsort(dim=-1, stable=True)
-        arriving = torch.zeros_like(self._members).scatter_add_(1, groups, torch.ones_like(groups))
-        starts = arriving.cumsum(1) - arriving
-        place = torch.arange(groups.shape[1], device=groups.device).expand_as(groups)
-        rank = torch.empty_like(groups).scatter_(1, order, place) - starts.gather(1, groups)
+        arriving, rank = self._ranks(groups)
         rank = rank + self._members.gather(1, groups)
-        opens = rank % self.size == 0
-        # Sorted by group, a key is in the page that the last one before it opened, or in the group's open page.
-        opened = (self._pages + opens.cumsum(1) - 1).gather(1, order)
-        opener = torch.where(opens.gather(1, order), place, -1).cummax(1).values
-        in_order = groups.gather(1, order)
-        fresh = opener >= starts.gather(1, in_order)
-        page = torch.where(fresh, opened.gather(1, opener.clamp(min=0)), self._open.gather(1, in_order))
-        page = torch.empty_like(page).scatter_(1, order, page)
-
+        in_page, together = rank % self.size, self._together
+        opens, row = in_page == 0, in_page - self._spared
+        number = self._pages + opens.cumsum(1) - 1
         self._members += arriving
-        self._open.scatter_reduce_(1, groups, page, "amax")
         self._pages += opens.sum(1, keepdim=True)
-        in_page, together = rank % self.size, rows_together(self.size)
-        taking = (self._most - in_page).clamp(0, together) * (in_page % together == 0)
+        taking = (self.size - self._spared - row).clamp(0, together) * ((row >= 0) & (row % together == 0))
         most = int(self._pages.max()), int((self._taken + taking.sum(1, keepdim=True)).max())
         self._grow(*most, self.length + groups.shape[1])
-        self.slots[:, self.length : self.length + groups.shape[1]] = page * self.size + in_page
-        self.length += groups.shape[1]
-        self.groups.scatter_(1, page, groups.int())
+        heads = torch.arange(len(groups), device=groups.device)[:, None].expand_as(groups)
+        self.groups[heads[opens], number[opens]] = groups[opens].int()
+        page = self._page_of(groups, rank)
+        self._open.scatter_reduce_(1, groups, page, "amax")
+        self._arrive(groups)
         features = self.features()
+        # Pages with a key that get another one: the last has no row so far.
+        goes_on = (in_page > 0) & (in_page == self.counts.gather(1, page)) & (self._spared > 0)
+        last = heads[goes_on], page[goes_on], in_page[goes_on] - 1
+        each = torch.arange(len(last[0]), device=groups.device)
+        last_rows = [part[each, 0, last[2]] for part in self.restored(last[0][:, None], last[1][:, None])]
         self.counts.scatter_add_(1, page, torch.ones_like(page, dtype=self.counts.dtype))
         self._take_rows()
-        heads = torch.arange(len(groups), device=groups.device)[:, None]
-        has_row = in_page < self._most
-        places = [part[has_row] for part in (heads.expand_as(page), page, in_page)]
-        row = self.starts[places[0], places[1], places[2] // together] + places[2] % together
-        buffers = self.keys, self.values, self.key_scales, self.value_scales
-        for buffer, rows in zip(buffers, self._rows(key, value)):
-            buffer[places[0], row] = rows[has_row]
+        self._write(*last, last_rows)
+        has_row = in_page < self.counts.gather(1, page) - self._spared
+        self._write(heads[has_row], page[has_row], in_page[has_row], [part[has_row] for part in self._rows(key, value)])
         for sums, vectors in ((self.key_sums, key), (self.value_sums, value)):
             sums.scatter_add_(1, page[..., None].expand_as(vectors), vectors.to(sums.dtype))
         new = key_features(key.to(features.dtype), self.directions)
@@ -174,23 +174,24 @@ class PageStore:
         Returns:
             Keys (H, n, D), values (H, n, Dv) and groups (H, n) of those that left, in the order of arrival.
         """
-        slot = self.slots[:, length : self.length].long()
-        heads, page = torch.arange(len(slot), device=slot.device)[:, None], slot // self.size
+        groups = self.arrived[:, length : self.length].long()
+        leaving, rank = self._ranks(groups)
+        rank = rank + (self._members - leaving).gather(1, groups)
+        heads, page = torch.arange(len(groups), device=groups.device)[:, None], self._page_of(groups, rank)
         keys, values = (part.to(self._dtype) for part in self.restored(heads, page))
-        place = torch.arange(slot.shape[1], device=slot.device), slot % self.size
-        left = keys[heads, *place], values[heads, *place], self.groups.gather(1, page)
+        place = torch.arange(groups.shape[1], device=groups.device), rank % self.size
+        left = keys[heads, *place], values[heads, *place], groups
         self.counts.scatter_add_(1, page, torch.full_like(page, -1, dtype=self.counts.dtype))
-        stays = torch.arange(self.size, device=slot.device) < self.counts.gather(1, page)[..., None]
+        stays = torch.arange(self.size, device=page.device) < self.counts.gather(1, page)[..., None]
         for sums, rows in ((self.key_sums, keys), (self.value_sums, values)):
             sums[heads, page] = torch.where(stays[..., None], rows.to(sums.dtype), 0).sum(2)
         # (H, n P, D): heads are the third dimension from the end.
         features = key_features(keys.to(self.spread.dtype).flatten(1, 2), self.directions).unflatten(1, stays.shape[1:])
         self._spread_anew(heads, page, torch.where(stays[..., None], features, 0).sum(2))
-        groups = left[2].long()
-        self._members.scatter_add_(1, groups, torch.full_like(groups, -1))
+        self._members -= leaving
         self._pages.copy_((self.counts > 0).sum(1, keepdim=True))
         self.length, self.used = length, int(self._pages.max()) if self.counts.shape[1] else 0
-        numbers = torch.arange(self.used, device=slot.device).expand(len(slot), -1)
+        numbers = torch.arange(self.used, device=page.device).expand(len(page), -1)
         numbers = numbers.masked_fill(numbers >= self._pages, -1)
         self._open.fill_(-1).scatter_reduce_(1, self.groups[:, : self.used].long(), numbers, "amax")
         return left
@@ -218,24 +219,51 @@ class PageStore:
             heads: broadcastable to the pages.
             pages: numbers below `used`.
         """
-        place = torch.arange(self._most, device=self.keys.device)
-        together = rows_together(self.size)
+        place = torch.arange(self.size - self._spared, device=self.keys.device)
         starts = self.starts[heads, pages].clamp(min=0).long()
-        rows = heads[..., None], starts[..., place // together] + place % together
+        rows = heads[..., None], starts[..., place // self._together] + place % self._together
         keys, values = self.keys[rows], self.values[rows]
-        if self.bits is None:
-            last = _last(self.key_sums[heads, pages], keys), _last(self.value_sums[heads, pages], values)
-            return torch.cat([keys, last[0]], 2), torch.cat([values, last[1]], 2)
-        return keys * self.key_scales[rows], values * self.value_scales[rows]
+        if self.bits is not None:
+            return keys * self.key_scales[rows], values * self.value_scales[rows]
+        last = self.counts[heads, pages].long() - 1
+        sums = self.key_sums[heads, pages], self.value_sums[heads, pages]
+        return _with_last(keys, sums[0], last), _with_last(values, sums[1], last)
+
+    def _ranks(self, groups: Int[Tensor, "H n"]) -> tuple[Int[Tensor, "H K"], Int[Tensor, "H n"]]:
+        """How many of some keys each group has, and how many before each key are of its group."""
+        order = groups.argsort(dim=-1, stable=True)
+        number = torch.zeros_like(self._members).scatter_add_(1, groups, torch.ones_like(groups))
+        place = torch.arange(groups.shape[1], device=groups.device).expand_as(groups)
+        first = (number.cumsum(1) - number).gather(1, groups)
+        return number, torch.empty_like(groups).scatter_(1, order, place) - first
+
+    def _page_of(self, groups: Int[Tensor, "H n"], rank: Int[Tensor, "H n"]) -> Int[Tensor, "H n"]:
+        """The page of the key of each rank in its group, of as many as `_members` says."""
+        numbers = torch.arange(self.used, device=groups.device)
+        of_pages = self.groups[:, : self.used].masked_fill(numbers >= self._pages, self.num_groups)
+        in_group = -(-self._members // self.size)
+        first = (in_group.cumsum(1) - in_group).gather(1, groups)
+        return of_pages.argsort(dim=-1, stable=True).gather(1, first + rank // self.size)
+
+    def _arrive(self, groups: Int[Tensor, "H n"]) -> None:
+        """Note the groups of new keys; there is room."""
+        self.arrived[:, self.length : self.length + groups.shape[1]] = groups
+        self.length += groups.shape[1]
 
     def _take_rows(self) -> None:
-        """Give rows to the pieces of pages that have a key and no row, page after page."""
-        pieces = torch.arange(self.starts.shape[2], device=self.counts.device) * rows_together(self.size)
-        new = (self.counts[..., None] > pieces) & (self.starts < 0)
-        rows = new * (self._most - pieces).clamp(max=rows_together(self.size))
+        """Give rows to the pieces of pages that need one and have none, page after page."""
+        pieces = torch.arange(self.starts.shape[2], device=self.counts.device) * self._together
+        new = (self.counts[..., None] - self._spared > pieces) & (self.starts < 0)
+        rows = new * (self.size - self._spared - pieces).clamp(max=self._together)
         stops = self._taken + rows.flatten(1).cumsum(1)
         self.starts.copy_(torch.where(new, stops.view_as(new) - rows, self.starts))
         self._taken += rows.sum((1, 2), keepdim=True)[:, 0]
+
+    def _write(self, heads: Tensor, pages: Tensor, places: Tensor, rows: Sequence[Tensor]) -> None:
+        """Write keys, values and their scales, or the first of these, at some places of pages; (n,) each."""
+        row = self.starts[heads, pages, places // self._together] + places % self._together
+        for buffer, part in zip((self.keys, self.values, self.key_scales, self.value_scales), rows):
+            buffer[heads, row] = part.to(buffer.dtype)
 
     def _rows(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """New keys and values as they are stored, with their scales (H, n, 1); (H, n, 0) without."""
@@ -263,24 +291,29 @@ class PageStore:
     def _grow(self, pages: int, rows: int, length: int) -> None:
         """Make room for so many pages, rows of pages, and keys."""
         self.used = pages
-        for names, needed in ((_OF_PAGES, pages), (_OF_ROWS, rows), (("slots",), length)):
-            more = needed - getattr(self, names[0]).shape[1]
-            if more > 0:
+        # Rows of a piece at least, for `restored` to look at.
+        rows = max(rows, self._together)
+        for names, needed in ((_OF_PAGES, pages), (_OF_ROWS, rows), (("arrived",), length)):
+            held = getattr(self, names[0]).shape[1]
+            if needed > held:
                 self._arrays = None
+                more = needed - held + (max(SPARE, needed // GROWTH) if held else 0)
                 for name in names:
-                    free = more + max(SPARE, needed // GROWTH)
-                    setattr(self, name, _longer(getattr(self, name), free, -1 if name == "starts" else 0))
+                    setattr(self, name, _longer(getattr(self, name), more, -1 if name == "starts" else 0))
 
 
-def _last(sums: Float[Tensor, "H n D"], others: Float[Tensor, "H n R D"]) -> Float[Tensor, "H n 1 D"]:
-    """What sums have beyond the other vectors, in their dtype.
+def _with_last(
+    rows: Float[Tensor, "H n R D"], sums: Float[Tensor, "H n D"], last: Int[Tensor, "H n"]
+) -> Float[Tensor, "H n P D"]:
+    """Rows of pages with one more place, where the last key of each page is: what sums have beyond those before it.
 
-    The others are added up as the sums were, in the order of arrival, so that roundings are the same.
+    These are added up as the sums were, in the order of arrival, so that roundings are the same.
     """
     total = torch.zeros_like(sums)
-    for row in range(others.shape[2]):
-        total += others[:, :, row]
-    return (sums - total)[:, :, None].to(others.dtype)
+    for row in range(rows.shape[2]):
+        total += torch.where((row < last)[..., None], rows[:, :, row], 0)
+    found = (sums - total)[:, :, None].to(rows.dtype)
+    return F.pad(rows, [0, 0, 0, 1]).scatter(2, last.clamp(min=0)[..., None, None].expand_as(found), found)
 
 
 def rounded(vectors: Float[Tensor, "H n D"]) -> tuple[Int[Tensor, "H n D"], Float[Tensor, "H n"]]:

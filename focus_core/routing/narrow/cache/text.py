@@ -26,7 +26,7 @@ Rotation = tuple[Tensor, Tensor] | None
 Assign = Callable[[Tensor, Rotation], Tensor]
 """Groups (H, n) of rotated keys (H, n, D)."""
 
-SPARE = 16
+SPARE = 8
 """Free places of the buffer of near keys, at least; it is compacted once they are filled."""
 
 _TOGETHER = 256

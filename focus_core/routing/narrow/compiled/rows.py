@@ -83,7 +83,7 @@ def add_near(weights: np.ndarray, values: np.ndarray, sinks: int, first: int, ou
 
 @njit(nogil=True, cache=True)
 def find_stretches(
-    chosen: np.ndarray, sizes: np.ndarray, starts: np.ndarray, together: int, most: int, found: np.ndarray
+    chosen: np.ndarray, sizes: np.ndarray, starts: np.ndarray, together: int, spared: int, found: np.ndarray
 ) -> int:
     """Where the rows of some pages lie, page after page: how many stretches of rows side by side.
 
@@ -92,12 +92,12 @@ def find_stretches(
         sizes: (R,) float32 keys of each page.
         starts: (N, S) int32, see `PageStore`.
         together: rows of a piece.
-        most: rows of a full page.
+        spared: keys of each page that have no row, see `without_row`.
         found: (2, n) int64, written: the first row of each stretch, and the number of its rows.
     """
     count = 0
     for page in chosen:
-        left = min(int(sizes[page]), most)
+        left = int(sizes[page]) - spared
         for piece in range(-(-left // together)):
             start, rows = starts[page, piece], min(left, together)
             left -= rows

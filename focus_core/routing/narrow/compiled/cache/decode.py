@@ -13,7 +13,7 @@ from numba import njit
 
 from focus_core.attention.cpu.rows import ROWS, exponential_parts
 from focus_core.routing.narrow.compiled.cache.last_keys import last_logits, last_weights
-from focus_core.routing.narrow.compiled.cache.storing import rows_of_page, rows_together
+from focus_core.routing.narrow.compiled.cache.storing import rows_together, without_row
 from focus_core.routing.narrow.compiled.choice import FEW, choose_pages, erring_pages
 from focus_core.routing.narrow.compiled.levels import Levels, budget_of, level_of
 from focus_core.routing.narrow.compiled.machine.llvm import LANES
@@ -162,15 +162,15 @@ def _softmax(
     end: int,
     read: np.ndarray,
     sizes: np.ndarray,
-    full: int,
+    spared: int,
     sum_logits: np.ndarray,
     powers: np.ndarray,
     factors: np.ndarray,
 ) -> tuple[np.float32, np.float32]:
     """Turn logits into weights in place; their largest, and the sum of the weights.
 
-    Weights of summaries become those of sums. They are 0 for pages that are read, unless the sum is needed for the last
-    key, see `last_weights`.
+    Weights of summaries become those of sums. For pages that are read they are 0, or those of their last keys, see
+    `last_weights`.
 
     Args:
         logits: (n,) float32 of near keys, of the rows of pages that are read, page after page, and of summaries.
@@ -178,23 +178,27 @@ def _softmax(
         end: where those of summaries begin.
         read: pages that are read.
         sizes: (R,) float32 keys of each page.
-        full: keys of a page whose last one has no row; 0 where all have one.
+        spared: keys of each page that have no row, see `without_row`.
         sum_logits: (R,) float32 or more, dot products with the sums of pages.
         powers: (n,) int32 or more, scratch.
         factors: the memory of `powers` as float32.
     """
     rows, summaries = logits[near:end], logits[end:]
-    last_logits(read, sizes, full, sum_logits, rows, summaries)
-    for page in read:
-        if sizes[page] != full:
+    if spared:
+        last_logits(read, sizes, sum_logits, rows, summaries)
+    else:
+        for page in read:
             summaries[page] = np.float32(-1e30)
     largest = _largest(logits)
     _exponentials(logits, largest, powers[: len(logits)], factors)
-    for page in read:
-        if sizes[page] != full:
+    if not spared:
+        for page in read:
             summaries[page] = np.float32(0)
     total = _sum(logits)
-    last_weights(read, sizes, full, rows, summaries)
+    for page in range(len(summaries)):
+        summaries[page] /= sizes[page]
+    if spared:
+        last_weights(read, sizes, rows, summaries)
     return largest, total
 
 
@@ -271,8 +275,7 @@ def attend_pages(
     """
     repeats, num_queries = len(query) // len(page_keys), query.shape[1]
     most, together, levels = counts.shape[1], rows_together(size), Levels(tables, places, steps)
-    rows = rows_of_page(size, key_scales.shape[2] > 0)
-    full = size if rows < size else 0
+    spared = without_row(key_scales.shape[2] > 0)
     log_of = np.log(np.arange(size + 1).astype(np.float32))
     sum_logits, mean_logits, logs = np.empty((3, most), np.float32)
     # In whole tiles, for `choose_pages` and `erring_pages`.
@@ -320,11 +323,11 @@ def attend_pages(
             else:
                 budget = budget_of(levels, row, distant, already)
                 read = choose_pages(scores, all_sizes, order, used, float(FEW * size), float(budget), chosen)
-            lying = stretches[:, : find_stretches(chosen[:read], sizes, starts[head], together, rows, stretches)]
+            lying = stretches[:, : find_stretches(chosen[:read], sizes, starts[head], together, spared, stretches)]
             end = near + stored_logits(scaled, page_keys[head], key_scales[head], lying, weights[near:])
             weights[end : end + used] = mean_logits[:used] + logs[:used]
             largest, total = _softmax(
-                weights[: end + used], near, end, chosen[:read], sizes, full, sum_logits, powers, factors
+                weights[: end + used], near, end, chosen[:read], sizes, spared, sum_logits, powers, factors
             )
 
             found = output[row, place]

@@ -1,10 +1,10 @@
-"""The last key of a full page, which has no row: its logit, and what its weight makes of those of the others.
+"""The last key of a page, which has no row: its logit, and what its weight makes of those of the others.
 
-With S the sum of the keys of a page, the last of its P keys is S - (k_1 + ... + k_(P-1)), so its logit is that of S
-less those of the others. With weights w_j, and V the sum of the values,
+With S the sum of the n keys of a page, the last is S - (k_1 + ... + k_(n-1)), so its logit is that of S less those of
+the others. With weights w_j, and V the sum of the values,
 
 ```
-sum_j w_j v_j = w_P V + sum_(j < P) (w_j - w_P) v_j
+sum_j w_j v_j = w_n V + sum_(j < n) (w_j - w_n) v_j
 ```
 """
 
@@ -16,54 +16,40 @@ from numba import njit
 
 @njit(nogil=True, cache=True)
 def last_logits(
-    read: np.ndarray,
-    sizes: np.ndarray,
-    full: int,
-    sum_logits: np.ndarray,
-    logits: np.ndarray,
-    summaries: np.ndarray,
+    read: np.ndarray, sizes: np.ndarray, sum_logits: np.ndarray, logits: np.ndarray, summaries: np.ndarray
 ) -> None:
-    """Write the logits of the last keys of full pages that are read in the places of their summaries.
+    """Write the logits of the last keys of pages that are read in the places of their summaries.
 
     Args:
         read: numbers of the pages that are read.
         sizes: (R,) float32 keys of each page.
-        full: keys of a page whose last one has no row; 0 where all have one.
         sum_logits: (R,) float32 or more, dot products with the sums of pages.
         logits: (n,) float32 of the rows of these pages, page after page.
         summaries: (R,), written.
     """
     place = 0
     for page in read:
-        rows = int(sizes[page])
-        if rows == full:
-            rows -= 1
-            last = sum_logits[page]
-            for row in range(rows):
-                last -= logits[place + row]
-            summaries[page] = last
-        place += rows
+        last, stop = sum_logits[page], place + int(sizes[page]) - 1
+        for row in range(place, stop):
+            last -= logits[row]
+        summaries[page], place = last, stop
 
 
 @njit(nogil=True, cache=True)
-def last_weights(read: np.ndarray, sizes: np.ndarray, full: int, weights: np.ndarray, summaries: np.ndarray) -> None:
-    """Turn weights of summaries and of rows into those of sums and of rows beside them.
+def last_weights(read: np.ndarray, sizes: np.ndarray, weights: np.ndarray, summaries: np.ndarray) -> None:
+    """Turn weights of the keys of pages that are read into those of rows, with the sums beside them.
 
     Args:
         read: numbers of the pages that are read.
         sizes: (R,) float32 keys of each page.
-        full: keys of a page whose last one has no row; 0 where all have one.
         weights: (n,) float32 of the rows of these pages, page after page; written.
-        summaries: (R,) float32, weights of means, and of the last keys of full pages that are read; written.
+        summaries: (R,) float32 or more, weights of the last keys over the sizes of their pages; those of sums are
+            written.
     """
-    for page in range(len(sizes)):
-        summaries[page] /= sizes[page]
     place = 0
     for page in read:
-        rows = int(sizes[page])
-        if rows == full:
-            rows -= 1
-            summaries[page] *= np.float32(full)
-            for row in range(rows):
-                weights[place + row] -= summaries[page]
-        place += rows
+        summaries[page] *= sizes[page]
+        last, stop = summaries[page], place + int(sizes[page]) - 1
+        for row in range(place, stop):
+            weights[row] -= last
+        place = stop

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from focus_core.attention.cpu.rows import ROWS
-from focus_core.routing.narrow.compiled.machine.widening import wide
+from focus_core.routing.narrow.compiled.machine.widening import narrow, wide
 from focus_core.routing.narrow.compiled.rows import features_along
 
 
@@ -65,128 +65,182 @@ def rows_together(size: int) -> int:
     Args:
         size: keys of a page.
     """
-    return min(4, size)
+    return min(2, size)
 
 
 @njit(nogil=True, cache=True)
-def rows_of_page(size: int, rounded: bool) -> int:
-    """How many rows a full page has: its last key is what the sums have beyond the others, and takes none.
+def without_row(rounded: bool) -> int:
+    """How many keys of each page have no row: the last one, which is what the sums have beyond the others.
 
     The same goes for values. Rounded keys are not those of the sums, so each has a row.
 
     Args:
-        size: keys of a page.
         rounded: whether keys and values are stored in 8 bits.
     """
-    return size if rounded else size - 1
+    return 0 if rounded else 1
 
 
 @njit(nogil=True, cache=True)
-def opened(groups: np.ndarray, members: np.ndarray, size: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+def opened(groups: np.ndarray, members: np.ndarray, size: int, spared: int) -> tuple[np.ndarray, np.ndarray]:
     """Pages that new keys open, (H,) int64, and the rows that they take at most, likewise.
 
     Args:
         groups: (H, n) int64, of the new keys.
         members: (H, K) int64, keys of each group so far.
         size: keys of a page.
-        most: rows of a full page.
+        spared: see `without_row`.
     """
     together = rows_together(size)
     pages, rows = np.zeros((2, len(groups)), np.int64)
     for head in range(len(groups)):
         number = members[head].copy()
         for group in groups[head]:
-            row = number[group] % size
-            pages[head] += row == 0
-            rows[head] += max(0, min(together, most - row)) * (row % together == 0)
+            place = number[group] % size
+            pages[head] += place == 0
+            row = place - spared
+            if row >= 0 and row % together == 0:
+                rows[head] += min(together, size - spared - row)
             number[group] += 1
     return pages, rows
 
 
 @njit(nogil=True, cache=True)
-def add_keys(
+def open_pages(
     groups: np.ndarray,
-    key: np.ndarray,
-    value: np.ndarray,
-    rows: Any,
     stored: Any,
-    directions: np.ndarray,
     slots: np.ndarray,
-    first: int,
     size: int,
+    spared: int,
     members: np.ndarray,
     newest: np.ndarray,
     pages: np.ndarray,
     taken: np.ndarray,
 ) -> None:
-    """Store keys and values in the open pages of their groups; the buffers have room.
+    """Give new keys their places in pages, and these their rows; the buffers have room.
 
     Args:
         groups: (H, n) int64, of the new keys.
-        key: (H, n, D), float32 or int16 for bfloat16, of which sums are taken.
-        value: (H, n, Dv).
-        rows: see `NewRows`.
-        stored: see `Stored`, written; so are all others.
-        directions: (H, r, D) float32, see `Directions`.
-        slots: (H, S) int32, of all keys.
-        first: place of the first new key among them.
+        stored: see `Stored`; counts, groups and starts are written.
+        slots: (H, n) int32, of the new keys; written, as are all that follow.
         size: keys of a page.
+        spared: see `without_row`.
         members: (H, K) int64, keys of each group.
         newest: (H, K) int64, the open page of each group.
         pages: (H, 1) int64, pages in use.
         taken: (H, 1) int64, rows that belong to pages.
     """
-    together, most = rows_together(size), rows_of_page(size, rows.key_scales.shape[2] > 0)
-    about, along = np.empty(key.shape[2], np.float32), np.empty(directions.shape[1], np.float32)
-    features = np.empty(stored.spread.shape[2], np.float32)
     for head in range(len(groups)):
-        counts, key_sums, spread = stored.counts[head], stored.key_sums[head], stored.spread[head]
-        for place in range(groups.shape[1]):
-            group = groups[head, place]
-            row = members[head, group] % size
-            if row == 0:
+        counts = stored.counts[head]
+        for key in range(groups.shape[1]):
+            group = groups[head, key]
+            place = members[head, group] % size
+            if place == 0:
                 newest[head, group] = pages[head, 0]
                 stored.groups[head, pages[head, 0]] = group
                 pages[head, 0] += 1
             page = newest[head, group]
+            slots[head, key] = page * size + place
             members[head, group] += 1
-            slots[head, first + place] = page * size + row
-            if row > 0:
-                _about_mean(key[head, place], key_sums[page], counts[page], about)
-                features_along(about, directions[head], along, features)
-                _spread_by(spread[page], features, counts[page], len(about) - len(along))
             counts[page] += 1
-            _add(key[head, place], key_sums[page])
-            _add(value[head, place], stored.value_sums[head, page])
-        taken[head, 0] = _take_rows(stored.starts[head, : pages[head, 0]], counts, together, most, taken[head, 0])
-        for place in range(groups.shape[1]):
-            page, row = divmod(slots[head, first + place], size)
-            if row == most:
-                continue
-            row = stored.starts[head, page, row // together] + row % together
-            stored.keys[head, row] = rows.keys[head, place]
-            stored.values[head, row] = rows.values[head, place]
-            stored.key_scales[head, row] = rows.key_scales[head, place]
-            stored.value_scales[head, row] = rows.value_scales[head, place]
+        taken[head, 0] = _take_rows(stored.starts[head, : pages[head, 0]], counts, size, spared, taken[head, 0])
 
 
 @njit(nogil=True, cache=True)
-def _take_rows(starts: np.ndarray, counts: np.ndarray, together: int, most: int, taken: int) -> int:
-    """Give rows to the pieces of pages that have a key and no row, page after page; rows that are taken then.
+def _take_rows(starts: np.ndarray, counts: np.ndarray, size: int, spared: int, taken: int) -> int:
+    """Give rows to the pieces of pages that need one and have none, page after page; rows that are taken then.
 
     Args:
         starts: (pages, S) int32, written.
         counts: (N,) float32, keys of each page.
-        together: rows of a piece.
-        most: rows of a full page; its last piece may have fewer than the others.
+        size: keys of a page; its last piece may have fewer rows than the others.
+        spared: see `without_row`.
         taken: rows that pages have so far.
     """
+    together = rows_together(size)
     for page in range(len(starts)):
-        for piece in range(-(-min(int(counts[page]), most) // together)):
+        for piece in range(-(-(int(counts[page]) - spared) // together)):
             if starts[page, piece] < 0:
                 starts[page, piece] = taken
-                taken += min(together, most - piece * together)
+                taken += min(together, size - spared - piece * together)
     return taken
+
+
+@njit(nogil=True, cache=True)
+def write_last_keys(stored: Any, slots: np.ndarray, size: int) -> None:
+    """Write the last keys of pages that get another one, and their values, from sums that lack the new keys.
+
+    Args:
+        stored: see `Stored`, neither rounded nor empty; keys and values are written.
+        slots: (H, n) int32, page * P + place of the new keys.
+        size: keys of a page.
+    """
+    together = rows_together(size)
+    for head in range(len(slots)):
+        known = np.zeros(stored.counts.shape[1], np.bool_)
+        for slot in slots[head]:
+            page, place = divmod(slot, size)
+            if not known[page] and place > 0:
+                starts = stored.starts[head, page]
+                _write_last(stored.keys[head], stored.key_sums[head, page], starts, together, place - 1)
+                _write_last(stored.values[head], stored.value_sums[head, page], starts, together, place - 1)
+            known[page] = True
+
+
+@njit(nogil=True, cache=True)
+def _write_last(rows: np.ndarray, sums: np.ndarray, starts: np.ndarray, together: int, last: int) -> None:
+    """Write what sums (D,) have beyond the first rows of a page; these are added up in their order, as the sums were.
+
+    Args:
+        rows: (R, D), written.
+        sums: float32, of the last key as well.
+        starts: (S,) int32.
+        together: rows of a piece.
+        last: place of the last key in its page.
+    """
+    total = np.zeros(len(sums), np.float32)
+    for place in range(last):
+        _add(rows[starts[place // together] + place % together], total)
+    out = rows[starts[last // together] + last % together]
+    for x in range(len(sums)):
+        out[x] = narrow(sums[x] - total[x], out[x])
+
+
+@njit(nogil=True, cache=True)
+def add_keys(
+    key: np.ndarray, value: np.ndarray, rows: Any, stored: Any, directions: np.ndarray, slots: np.ndarray, size: int
+) -> None:
+    """Add new keys and values to the sums of their pages, and write those that have a row.
+
+    Args:
+        key: (H, n, D), float32 or int16 for bfloat16, of which sums are taken.
+        value: (H, n, Dv).
+        rows: see `NewRows`.
+        stored: see `Stored`, with `open_pages` done; written.
+        directions: (H, r, D) float32, see `Directions`.
+        slots: (H, n) int32, page * P + place of the new keys.
+        size: keys of a page.
+    """
+    together, spared = rows_together(size), without_row(rows.key_scales.shape[2] > 0)
+    about, along = np.empty(key.shape[2], np.float32), np.empty(directions.shape[1], np.float32)
+    features = np.empty(stored.spread.shape[2], np.float32)
+    for head in range(len(slots)):
+        key_sums, spread = stored.key_sums[head], stored.spread[head]
+        for new in range(slots.shape[1]):
+            page, place = divmod(slots[head, new], size)
+            before = np.float32(place)
+            if place > 0:
+                _about_mean(key[head, new], key_sums[page], before, about)
+                features_along(about, directions[head], along, features)
+                _spread_by(spread[page], features, before, len(about) - len(along))
+            _add(key[head, new], key_sums[page])
+            _add(value[head, new], stored.value_sums[head, page])
+            if place >= stored.counts[head, page] - spared:
+                continue
+            row = stored.starts[head, page, place // together] + place % together
+            stored.keys[head, row] = rows.keys[head, new]
+            stored.values[head, row] = rows.values[head, new]
+            stored.key_scales[head, row] = rows.key_scales[head, new]
+            stored.value_scales[head, row] = rows.value_scales[head, new]
 
 
 @njit(**ROWS)
