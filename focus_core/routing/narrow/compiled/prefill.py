@@ -7,7 +7,8 @@ they wait, so a busy core beside them costs its share and no more.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from concurrent.futures import Future
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -86,7 +87,7 @@ def prefill(
     half = _in_half(query, key, value)
     # Models lay the heads of a token side by side, so this copies no queries; nor do results need another copy.
     queries = _array(query.transpose(1, 2), half)
-    keys, values = (_array(part, half).reshape(total, length, -1) for part in (key, value))
+    keys, values, scattered = _by_head(key, value, half)
     labels = groups.reshape(total, length).to(torch.int32).contiguous().numpy()
     stored = query.dtype if query.dtype in COMPILED else torch.float32
     output = torch.empty(batch, length, heads, values.shape[-1], dtype=stored)
@@ -110,16 +111,20 @@ def prefill(
     part = -(-(length - begin) // (parts * span)) * span
     outputs = as_array(output)
 
-    def lay_out(n: int) -> Head:
-        return filled(empty_heads[n], labels[n], num_groups, page_size, reading.sink_tokens)
+    def lay_out(n: int) -> None:
+        try:
+            for own, of_model in scattered:
+                np.copyto(own[n], of_model[n // kv_heads, n % kv_heads])
+            laid[n].set_result(filled(empty_heads[n], labels[n], num_groups, page_size, reading.sink_tokens))
+        except BaseException as error:  # for those that wait
+            laid[n].set_exception(error)
 
-    def attend_part(task: tuple[int, int, int]) -> np.ndarray:
-        start, stop, n = task
-        room = rooms.pop()
+    def attend_part(start: int, n: int) -> None:
+        head, room = laid[n].result(), rooms.pop()
+        stop = min(start + part, length)
         results = outputs[n // kv_heads], logsumexp[n // kv_heads]
-        found = attend(laid[n], settings, levels[n], spread_weights[n], start, stop, span, *room, *results)
+        read[start, n] = attend(head, settings, levels[n], spread_weights[n], start, stop, span, *room, *results)
         rooms.append(room)
-        return found
 
     # Memory is taken before the threads begin: each array would have them wait for Python's lock.
     empty_heads = [
@@ -135,20 +140,44 @@ def prefill(
         )
         for n in range(total)
     ]
-    laid = in_threads(lay_out, range(total))
-    most = max(len(head.key_pages) for head in laid)
+    most = max(_pages(each[reading.sink_tokens :], num_groups, page_size) for each in labels)
     chunks = span // reading.chunk
-    rooms = [_room(laid[0], group, most, span * group, chunks, half) for _ in range(torch.get_num_threads())]
-    # The last parts have the most keys before them, so they come first.
-    starts = range(begin, length, part)
-    tasks = [(at, min(at + part, length), n) for at in reversed(starts) for n in range(total)]
-    for (*_, n), count in zip(tasks, in_threads(attend_part, tasks)):
+    rooms = [_room(empty_heads[0], group, most, span * group, chunks, half) for _ in range(torch.get_num_threads())]
+    laid: list[Future[Head]] = [Future() for _ in range(total)]
+    read: dict[tuple[int, int], np.ndarray] = {}
+    # One region for both: beside other busy processes threads wait longest where they begin and end together. The last
+    # parts have the most keys before them, so they come first.
+    parts_of_heads = [(start, n) for start in reversed(range(begin, length, part)) for n in range(total)]
+    in_threads(
+        lambda task: task(),
+        [*(partial(lay_out, n) for n in range(total)), *(partial(attend_part, *each) for each in parts_of_heads)],
+    )
+    for (_, n), count in read.items():
         pairs_read[n] += count
     return Prefill(
         output.transpose(1, 2),
         torch.from_numpy(logsumexp),
         torch.from_numpy(pairs_read).view(batch, heads),
     )
+
+
+def _by_head(
+    key: Tensor, value: Tensor, half: bool
+) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+    """Keys (B Hkv, T, D) and values, the rows of a head side by side; and those yet to be written, with their source.
+
+    PyTorch would copy them in threads that begin and end together, see `in_threads`.
+    """
+    given = [as_array((part if half else part.float()).detach()) for part in (key, value)]
+    own = [part if part.flags.c_contiguous else np.empty(part.shape, part.dtype) for part in given]
+    by_head = [part.reshape(-1, *part.shape[2:]) for part in own]
+    scattered = [(mine, part) for mine, part in zip(by_head, given) if not part.flags.c_contiguous]
+    return by_head[0], by_head[1], scattered
+
+
+def _pages(groups: np.ndarray, num_groups: int, page_size: int) -> int:
+    """How many pages the keys of one head fill, given their groups."""
+    return int((-(-np.bincount(groups, minlength=num_groups) // page_size)).sum())
 
 
 def _room(

@@ -107,6 +107,28 @@ def test_threads_give_the_same_numbers():
     assert all(torch.equal(each.output, found[0].output) for each in found[1:])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("which", [(0, 1, 2), (1,), (2,)])
+def test_the_heads_of_a_token_may_lie_side_by_side(dtype, which):
+    tensors = problem(300, batch=2)
+    own = [part.to(dtype) for part in tensors[:3]]
+    # As models have them: (B, T, H, D) in memory.
+    laid = [part.transpose(1, 2).contiguous().transpose(1, 2) if n in which else part for n, part in enumerate(own)]
+    reading = Reading(32, 4, 16, share=0.2, page_size=16)
+    found, expected = (narrow_attention(*parts, *tensors[3:], reading, scale=0.4) for parts in (laid, own))
+    assert torch.equal(found.output, expected.output) and torch.equal(found.logsumexp, expected.logsumexp)
+    assert all(torch.equal(part, given) for part, given in zip(laid, own))
+
+
+def test_an_error_in_one_head_reaches_the_caller(monkeypatch):
+    def fails(*_):
+        raise MemoryError("no room for a head")
+
+    monkeypatch.setattr(compiled, "filled", fails)
+    with pytest.raises(MemoryError, match="no room for a head"):
+        narrow_attention(*problem(300), Reading(32, 4, 16, share=0.2, page_size=16), scale=0.4)
+
+
 def test_bfloat16_is_the_rounded_result():
     half = [part.bfloat16() if part.is_floating_point() else part for part in problem(120)[:4]]
     reading = Reading(16, 4, 16, share=0.2, page_size=16)
