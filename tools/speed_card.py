@@ -34,6 +34,7 @@ from focus_core.results import machine_of, made_of
 TOOL = "speed_card.py"
 MISSING = "Not measured yet."
 NO_UNITS = "-xeon-no-amx"
+OLDER_EPYC = "-epyc-25-avx512"
 """How records of the Xeon without matrix units end."""
 FOLDED = ("bench-baselines-epyc-26.json", "bench-baselines-epyc.json", "bench-baselines-xeon.json")
 """Baselines timed with query heads folded, on three CPUs."""
@@ -210,6 +211,10 @@ def tables() -> Pages:
         "in float32.",
         narrow_speeds.attention_table(newer),
         narrow_speeds.model_table(read(f"bench-model-narrow{NO_UNITS}.json")),
+        "## An EPYC of an older family, with AVX-512",
+        narrow_speeds.attention_table(read(f"bench-narrow{OLDER_EPYC}.json")),
+        narrow_speeds.model_table(read(f"bench-model-narrow{OLDER_EPYC}.json")),
+        narrow_speeds.model_table(read(f"bench-model-narrow-bf16{OLDER_EPYC}.json")),
         "## A CPU without AVX-512",
         narrow_speeds.attention_table(narrower),
         narrow_speeds.model_table(read("bench-model-narrow-epyc-25.json")),
@@ -329,7 +334,8 @@ another share than it is asked for."""
 def pages() -> Pages:
     """Everything that this tool makes."""
     kernel, heads, model = read("bench-cpu.json"), read("bench-heads-cpu.json"), read("bench-model-cpu.json")
-    narrow, whole, cache = (read(f"bench-{name}.json") for name in ("narrow", "model-narrow", "cache"))
+    narrow, whole = (read(f"bench-{name}.json") for name in ("narrow", "model-narrow"))
+    caches = [read(name) for name in narrow_speeds.CACHES]
     made = tables()
     doc = ROOT / "docs" / "speed.md"
     cards.fill(made, doc, "answer", narrow_speeds.answer(narrow, whole))
@@ -340,9 +346,10 @@ def pages() -> Pages:
     busy = read_if_there("busy-narrow.json")
     cards.fill(made, doc, "busy", MISSING if busy is None else narrow_speeds.busy_table(busy))
     cards.fill(made, doc, "switch", narrow_speeds.switch(whole))
-    others = [read(f"bench-narrow{each}.json") for each in ("-xeon", NO_UNITS, "-epyc-25")]
-    cards.fill(made, doc, "missed", narrow_speeds.missed(narrow, others[1:], whole, cache))
-    cards.fill(made, doc, "cache", narrow_speeds.cache_table(cache))
+    others = [read(f"bench-narrow{each}.json") for each in ("-xeon", NO_UNITS, OLDER_EPYC, "-epyc-25")]
+    cards.fill(made, doc, "missed", narrow_speeds.missed(narrow, others[1:], whole, *caches))
+    cards.fill(made, doc, "cache", narrow_speeds.cache_table(caches[0]))
+    cards.fill(made, doc, "halves", narrow_speeds.cache_size(caches[1]))
     cards.fill(made, doc, "folded", folded_table(narrow))
     cards.fill(made, doc, "other-cpu", "\n".join(map(narrow_speeds.elsewhere, others)))
     cards.fill(made, doc, "attention", lengths_table(kernel))

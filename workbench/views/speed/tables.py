@@ -42,6 +42,7 @@ _MACHINES = {
     "xeon-no-amx": "Intel Xeon without AMX",
     "epyc": "AMD EPYC",
     "epyc-25": "AMD EPYC, family 25",
+    "epyc-25-avx512": "AMD EPYC, family 25, AVX-512",
     "epyc-26": "AMD EPYC, family 26",
 }
 _MAX_POINTS = 5_000
