@@ -34,6 +34,7 @@ _TITLES = {
     "bench-heads-cpu": "One attention call, 16 groups per head",
     "bench-model-cpu": "Whole model, 8 groups",
     "bench-model-qwen": "Whole model, Qwen2.5-Coder-0.5B",
+    "bench-model-qwen-bf16": "Whole model, Qwen2.5-Coder-0.5B, bfloat16",
     "bench-baselines-cpu": "Other methods",
     "bench-baselines-heads-cpu": "Other methods, MagicPIG",
 }
