@@ -43,6 +43,8 @@ GROUPS = (64, 256)
 """Groups of a key/value head where their number is not given, at least and at most."""
 LONG_TOKENS = 32768
 """Tokens of longer blocks together: each block takes minutes."""
+PLANNED_BLOCKS = 8
+"""Longer blocks, where heads are measured in them: one or two kinds of text do not show what all heads are for."""
 
 
 def narrow_config(**changes: Any) -> FocusConfig:
@@ -187,14 +189,14 @@ def _blocks(loaded: LoadedModel, path: Path, length: int, most: int) -> np.ndarr
 def _need_blocks(loaded: LoadedModel, files: Sequence[Path], config: FocusConfig) -> list[np.ndarray]:
     """Blocks that spread and need are measured on, shorter ones first: one of each file that is long enough.
 
-    The longer ones only where they decide something. What is longer than the model's positions, or than every file, is
-    left out.
+    The longer ones only where they decide something, and of some files. What is longer than the model's positions, or
+    than every file, is left out.
     """
     positions, (first, *longer) = positions_of(loaded.model), NEED_LENGTHS
     lengths = [min(first, positions or first)]
     if config.by_error:
         lengths += [length for length in longer if positions is None or length <= positions]
-    found = []
+    found: list[np.ndarray] = []
     for length in lengths:
         blocks = []
         for path in files:
@@ -202,9 +204,10 @@ def _need_blocks(loaded: LoadedModel, files: Sequence[Path], config: FocusConfig
                 blocks.append(token_blocks(loaded.tokenizer, documents([Source(path)]), length, max_blocks=1))
         if not blocks:
             break
-        if found:
-            most = max(1, LONG_TOKENS // length)
-            chosen = np.linspace(0, len(blocks) - 1, min(most, len(blocks))).round().astype(int)
-            blocks = [blocks[number] for number in chosen]
         found.append(np.concatenate(blocks))
+    planned = lengths_at_share([each.shape[1] for each in found], positions)[0] if found else 0
+    for place, blocks in enumerate(found[1:], 1):
+        length = blocks.shape[1]
+        most = PLANNED_BLOCKS if length == planned else max(1, LONG_TOKENS // length)
+        found[place] = blocks[np.linspace(0, len(blocks) - 1, min(most, len(blocks))).round().astype(int)]
     return found

@@ -48,8 +48,9 @@ def fit_narrow(
 
     With `spread_directions`, a second pass finds these directions (`fit_directions`), and with `count_spread` another
     how much the spread of keys counts for each query head (`fit_spread`). With `by_error`, more passes measure what
-    each head loses where it does not read, one of them backward (`plan_thresholds`), and count pages in longer texts
-    (`lower_thresholds`). With `recall` one more finds heads that look for one earlier token (`recall_scores`).
+    each head loses where it does not read, one of them backward (`plan_thresholds`), in texts of the first length that
+    keeps the share, and count pages in longer ones (`lower_thresholds`). With `recall` one more finds heads that look
+    for one earlier token (`recall_scores`).
 
     Args:
         model: any causal language model that `retrofit` takes.
@@ -57,7 +58,8 @@ def fit_narrow(
         config: settings with router="narrow"; the default budget reads 15% of the distant keys.
         num_groups: K, where no config says it.
         need: (N, T) token ids for these passes, one block at a time: an array for each length T, shorter ones first.
-            The first also serves to fit spread. `blocks` alone when empty.
+            The first serves to fit spread and to weigh layers. Those of the first of `shares_at` decide how heads
+            differ, or the longest where there are no `shares_at`. `blocks` alone when empty.
         one_threshold: with `by_error`, the same threshold for every head.
         recall: with `by_error`, heads that recall read everything (`focus_core.routing.narrow.fitting.recall`); not
             with `one_threshold`.
@@ -82,6 +84,7 @@ def fit_narrow(
         config = FocusConfig(router="narrow", num_groups=num_groups, top_k=1, window=128, read_share=0.15)
     _check(config, blocks, recall and (one_threshold or not config.by_error))
     need = need or [blocks]
+    planned, *longer = _at_share(need, config.shares_at)
     focus = retrofit(model, config, seed=seed)
 
     def groups() -> dict[str, Tensor]:
@@ -109,13 +112,13 @@ def fit_narrow(
                 break
             if by_layer is None and not one_threshold:  # hardly another with other pages, and a backward pass
                 by_layer = {int(layer): float(weight) for layer, weight in all_pages.one("layers", weights).items()}
-            expected = plan_thresholds(focus, need[0], by_layer, recall=scores, kept=kept, progress=progress)
+            expected = plan_thresholds(focus, planned, by_layer, recall=scores, kept=kept, progress=progress)
             if expected and on_expected is not None:
                 on_expected(page_size, expected)
             if not expected or at_share(expected, config.read_share or 0.0) <= KL_ENOUGH:
                 break
         if config.by_error:
-            lower_thresholds(focus, need[1:], kept=kept, progress=progress)
+            lower_thresholds(focus, longer, kept=kept, progress=progress)
     except BaseException:  # a fit that was stopped leaves no routers behind
         focus.detach()
         raise
@@ -134,6 +137,19 @@ def _check(config: FocusConfig, blocks: np.ndarray, useless_recall: bool) -> Non
         )
     if useless_recall:
         raise FocusError("With recall each head has a threshold of its own: set by_error=True, and no one_threshold.")
+
+
+def _at_share(need: Sequence[np.ndarray], shares_at: Sequence[int]) -> Sequence[np.ndarray]:
+    """The texts that are to keep the share, those that heads are measured in first."""
+    lengths = [blocks.shape[1] for blocks in need]
+    if not shares_at:
+        return need[-1:]
+    if shares_at[0] not in lengths:
+        raise FocusError(
+            f"The first of shares_at is {shares_at[0]:,}, and texts have {', '.join(f'{each:,}' for each in lengths)} "
+            "tokens: give places_of the lengths that are to keep the share."
+        )
+    return need[lengths.index(shares_at[0]) :]
 
 
 def at_share(expected: Mapping[float, float], share: float) -> float:

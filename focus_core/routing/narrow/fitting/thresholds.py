@@ -112,8 +112,8 @@ def lower_thresholds(
     """Lower all thresholds alike, until longer texts keep each mean share of their pairs.
 
     Args:
-        focus: narrow routers after `plan_thresholds`; `FocusConfig.shares_at` has the `places_of` the lengths of these
-            texts, and perhaps of those that were planned for before them. Without these, shorter texts keep more.
+        focus: narrow routers after `plan_thresholds`; `FocusConfig.shares_at` has the `places_of` the length that was
+            planned for and the lengths of these texts.
         texts: longer ones than those that were planned for, shorter ones first: (N, T) int64 token ids for each length.
         kept: what this fit measured before.
         progress: told the share done.
@@ -122,18 +122,16 @@ def lower_thresholds(
         FocusError: `shares_at` has places of more or fewer lengths.
     """
     stored, places = [_by_place(thresholds) for thresholds in _stored(focus)], focus.config.shares_at
-    first = 2 * (len(places) // 2 + 1 - len(texts))  # 2 places a length: 0 where the first text is the first of them
-    if texts and first not in (0, 2):
+    if len(places) // 2 != len(texts):
         raise FocusError(
-            f"shares_at has {len(places)} places for texts of {len(texts)} lengths: give those of `places_of` them."
+            f"shares_at has {len(places)} places for texts of {len(texts)} longer lengths: give those of `places_of`."
         )
-    for last, blocks in zip(count(first, 2), texts if stored else ()):
+    for first, blocks in zip(count(1, 2), texts if stored else ()):  # two places a length
         read = errors_of_pages(focus, blocks, kept=kept, progress=progress)
-        before = torch.cat([thresholds[last] for thresholds in stored], -1)
-        along = places[last - 2 : last] if last else EVERYWHERE
-        shifts = torch.tensor(_shifts(read, before.double().cpu().numpy(), along))
+        before = torch.cat([thresholds[first] for thresholds in stored], -1)
+        shifts = torch.tensor(_shifts(read, before.double().cpu().numpy(), places[first - 1 : first + 1]))
         for thresholds in stored:
-            thresholds[max(0, last - 1) :] += shifts[:, None].to(thresholds)
+            thresholds[first:] += shifts[:, None].to(thresholds)
 
 
 def _by_place(thresholds: Tensor) -> Float[Tensor, "A M Hq"]:

@@ -18,6 +18,7 @@ from transformers import MistralConfig, MistralForCausalLM
 from focus_core import FocusConfig, FocusError, FocusModel, retrofit
 from focus_core.routing.narrow.attention import narrow_pairs
 from focus_core.routing.narrow.compiled.levels import Levels, level_of, levels_between
+from focus_core.routing.narrow.fitting import thresholds
 from focus_core.routing.narrow.fitting.fit import at_share, fit_narrow
 from focus_core.routing.narrow.fitting.layers import layer_weights
 from focus_core.routing.narrow.fitting.thresholds import (
@@ -202,10 +203,22 @@ def test_a_text_shorter_than_those_at_the_share_keeps_more(lengths):
     focus.detach()
 
 
+def test_heads_are_measured_in_texts_of_the_first_length_that_keeps_the_share(monkeypatch):
+    need, seen = [blocks(6, 60), blocks(3, 120, seed=4), blocks(3, 240, seed=5)], []
+    monkeypatch.setattr(
+        thresholds, "head_costs", lambda focus, ids, **known: seen.append(ids) or head_costs(focus, ids, **known)
+    )
+    fit_narrow(model(), blocks(6), CONFIG.replace(shares_at=places_of((120, 240), CONFIG.window)), need=need).detach()
+    fit_narrow(model(), blocks(6), CONFIG, need=need).detach()
+    assert [each.shape for each in seen] == [(3, 120), (3, 240)] and np.array_equal(seen[0], need[1])
+
+
 def test_places_of_other_lengths_than_the_texts_are_refused():
     need = [blocks(6, 60), blocks(3, 120), blocks(3, 240)]
-    with pytest.raises(FocusError, match="shares_at has 0 places for texts of 2 lengths"):
-        fit_narrow(model(), blocks(6), CONFIG, need=need)
+    with pytest.raises(FocusError, match="shares_at has 3 places for texts of 2 longer lengths"):
+        fit_narrow(model(), blocks(6), CONFIG.replace(shares_at=places_of((60, 240), CONFIG.window)), need=need)
+    with pytest.raises(FocusError, match="The first of shares_at is 100, and texts have 60, 120, 240 tokens"):
+        fit_narrow(model(), blocks(6), CONFIG.replace(shares_at=places_of((100, 240), CONFIG.window)), need=need)
 
 
 def test_thresholds_fall_soon_behind_each_length():
