@@ -40,6 +40,14 @@ def wheel(tmp_path_factory) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
+def test_no_file_is_a_link():
+    """One to a folder above it, by the address that it has on one machine, was once committed; a wheel then held it again."""
+    folders = [
+        ROOT / name for name in ("data", "docs", "examples", "focus_core", "pages", "tests", "tools", "workbench")
+    ]
+    assert not [path for folder in folders for path in folder.rglob("*") if path.is_symlink()]
+
+
 def test_the_version_is_the_same_everywhere():
     version = PROJECT["version"]
     assert focus_core.__version__ == version
