@@ -20,7 +20,7 @@ from transformers import (
     TextStreamer,
 )
 
-from focus_core.bench.crossover import crossover
+from focus_core.bench.crossover import full_below_for
 from focus_core.errors import FocusError
 from focus_core.models import LoadedModel
 from focus_core.models.gguf import first_line
@@ -246,7 +246,7 @@ def generate_text(
         max_new_tokens: as in `write`, like the two below.
         temperature: 0 for the most likely tokens.
         seed: of sampling.
-        full_below: earlier tokens attend to everything; None for the `crossover` of this machine.
+        full_below: earlier tokens attend to everything; None for `full_below_for` this text on this machine.
         cache_bits: 8 keeps distant keys and values in 8 bits, with narrow groups; None as they are.
         on_start: told the routing before each text.
         on_text: called with each new piece of text.
@@ -259,7 +259,7 @@ def generate_text(
     with attached(model, routers, progress=progress) as (loaded, focus):
         ids = prompt_ids(loaded, prompt, document, chat=chat, room=max_new_tokens)
         modes: tuple[Mode, ...] = ("hard", "off") if compare else ("hard",)
-        full_below = crossover(focus, progress=progress) if full_below is None else full_below
+        full_below = full_below_for(focus, ids.shape[1], progress=progress) if full_below is None else full_below
         with focus.routing("hard", cache_bits=cache_bits):
             compile_ahead(focus, progress=progress)
         for mode in modes:

@@ -32,23 +32,27 @@ from focus_core.routing.routers import ROUTERS
 
 PLACES = (512, 1024, 2048, 4096, 8192)
 """Places that are tried, each with a text of twice as many tokens."""
-STEP = 1 / 0.95
-"""What a new token may take, over the time in the untouched model."""
-ROUNDS, TOKENS = 4, 6
-"""Turns in which new tokens are timed, and tokens of each."""
+MOST = 1 / 0.95
+"""What a text of so many tokens, and a token after it, may take, over the time in the untouched model."""
+READINGS, ROUNDS, TOKENS = 2, 4, 6
+"""How often a text is read, turns in which new tokens are timed, and tokens of each."""
 
 _RATIOS = table(values=number(0))
-_RULES = table({"rules": table(values=table({"full_below": whole(0), **dict.fromkeys(("points", "steps"), _RATIOS)}))})
+_RULES = table(
+    {"rules": table(values=table({"full_below": whole(0), **dict.fromkeys(("points", "reads", "steps"), _RATIOS)}))}
+)
 
 
 def crossover(focus: FocusModel, *, again: bool = False, progress: Progress = silent) -> int:
-    """The `full_below` with which no text takes much longer than untouched, on this machine and for this model.
+    """From how many tokens on narrow groups pay, on this machine and for this model: the `full_below` of shorter texts.
 
-    Queries before it attend to everything. Reading a text and writing the next token both decide, and the later place
-    counts. Reading is measured for attention of one layer on normal tensors, at every place; writing for the whole
-    model, from the place on where reading pays, until one is found where it does too: with more keys it gains more. All
+    Attention of one layer decides first, on normal tensors: from this place on it is faster at every length. Then the
+    whole model does: from there on the first place is taken after which a text of as many tokens, routed from its
+    start, and the next token take at most `MOST` of the untouched model's time. With more keys both gain more. All
     takes less than half a minute for the default model, and is read from `crossover_file` later, or measured again if
     that cannot be written. Another value is one setting: `full_below` of `routing`.
+
+    A text with as many tokens at once had better be routed from its start, as `full_below_for` says.
 
     Args:
         focus: model with routers.
@@ -92,18 +96,31 @@ def _measured(
     progress: Progress,
 ) -> dict[str, Any]:
     """A rule as it is stored."""
-    device, points, steps = focus.model.device.type, {}, {}
+    device, points, reads, steps = focus.model.device.type, {}, {}, {}
     for number_done, place in enumerate(places):
         progress(f"Measuring where sparse attention pays: {2 * place:,} tokens", number_done / len(places))
         points[str(place)] = _ratio(place, shape, config, focus.model.dtype, device)
     from_here, full_below = _rule(points, longest), longest
     for place in (each for each in places if each >= from_here):
-        progress(f"Measuring where sparse attention pays: a token after {place:,} others", 1)
-        steps[str(place)] = _step_ratio(place, focus)
-        if steps[str(place)] <= STEP:
+        progress(f"Measuring where sparse attention pays: {place:,} tokens and the next one", 1)
+        reads[str(place)], steps[str(place)] = ratios = _model_ratios(place, focus)
+        if max(ratios) <= MOST:
             full_below = place
             break
-    return {"full_below": full_below, "points": points, "steps": steps, "made": made_now(device)}
+    return {"full_below": full_below, "points": points, "reads": reads, "steps": steps, "made": made_now(device)}
+
+
+def full_below_for(focus: FocusModel, tokens: int, *, progress: Progress = silent) -> int:
+    """The `full_below` of a text that begins with so many tokens at once: the `crossover`, or 0 where it is as long.
+
+    Full attention up to a place inside a text costs as much there as in the untouched model, and the groups of all keys
+    come on top. So just behind this place such a text would be slower than both.
+
+    Raises:
+        FocusError: as `crossover`.
+    """
+    place = crossover(focus, progress=progress)
+    return place if tokens < place else 0
 
 
 def crossover_file() -> Path:
@@ -131,8 +148,8 @@ def _ratio(place: int, shape: tuple[int, int, int], config: FocusConfig, dtype: 
     return statistics.median(times["ours"]) / statistics.median(times["full"])
 
 
-def _step_ratio(place: int, focus: FocusModel) -> float:
-    """Time of a token after `place` random ones under the settings in force, over that in the untouched model.
+def _model_ratios(place: int, focus: FocusModel) -> tuple[float, float]:
+    """Times of `place` random tokens and of one after them, under the settings in force, over those untouched.
 
     The fastest of each count: whatever else runs on the machine only adds to a time.
     """
@@ -143,20 +160,27 @@ def _step_ratio(place: int, focus: FocusModel) -> float:
     modes: dict[Mode, dict[str, Any]] = {"hard": changed, "off": {}}
     generator = torch.Generator().manual_seed(place)
     ids = torch.randint(focus.model.config.get_text_config().vocab_size, (1, place), generator=generator).to(device)
-    caches, times = {}, {mode: [] for mode in modes}
-    for turn in range(ROUNDS + 1):
+    caches: dict[Mode, Any] = {}
+    reads, steps = ({mode: [] for mode in modes} for _ in range(2))
+
+    def taken(given: Tensor, mode: Mode) -> float:
+        synchronize(device.type)
+        start = time.perf_counter()
+        found = focus.model(input_ids=given, past_key_values=caches.pop(mode, None), logits_to_keep=1)
+        synchronize(device.type)
+        caches[mode] = found.past_key_values
+        return time.perf_counter() - start
+
+    for turn in range(READINGS + ROUNDS):
         for mode, changes in modes.items():
             with focus.routing(mode, **changes), torch.inference_mode():
-                for _ in range(TOKENS if turn else 1):
-                    given = ids[:, -1:] if turn else ids
-                    synchronize(device.type)
-                    start = time.perf_counter()
-                    found = focus.model(input_ids=given, past_key_values=caches.get(mode), logits_to_keep=1)
-                    synchronize(device.type)
-                    caches[mode] = found.past_key_values
-                    if turn:
-                        times[mode].append(time.perf_counter() - start)
-    return min(times["hard"]) / min(times["off"])
+                if turn < READINGS:
+                    caches.pop(mode, None)
+                    reads[mode].append(taken(ids, mode))
+                else:
+                    steps[mode] += [taken(ids[:, -1:], mode) for _ in range(TOKENS)]
+    read, step = (min(times["hard"]) / min(times["off"]) for times in (reads, steps))
+    return read, step
 
 
 def _reading(config: FocusConfig, full_below: int, shape: tuple[int, int, int], device: str) -> Reading:

@@ -83,6 +83,9 @@ def test_wrong_arguments_are_named_with_what_to_give(tiny_llama, routers):
         focus.routing("hard", foo=1),
     ):
         pass
+    for given in (tiny_llama, focus):
+        with pytest.raises(FocusError, match=f"{type(given).__name__} holds a model and is none: give its .model."):
+            retrofit(given, CONFIG)  # type: ignore[arg-type]
     focus.detach()
     for dtype in ("int3", torch.int8):
         with pytest.raises(FocusError, match=r"dtype is .*int.*: choose one of torch.float32, torch.bfloat16,"):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from focus_core import FocusConfig, retrofit
 from focus_core.cli import app
 from focus_core.errors import FocusError
 from focus_core.generation import COLDEST, Written, first_difference, generate_text, prompt_ids, write
@@ -164,6 +165,21 @@ def test_tokens_before_the_switch_are_those_of_the_untouched_model(loaded):
     assert full.tokens == untouched.tokens and full.budget == "budget 15% from token 2,000 on"
     assert later.tokens == tuple(expected[0, ids.shape[1] :].tolist())
     assert routed.budget == "budget 15%"
+
+
+@pytest.mark.parametrize("more", [1, 0, -9])
+def test_a_prompt_as_long_as_the_measured_place_is_routed_from_its_start(tiny_llama, monkeypatch, more):
+    prompt = "A lamp, a stair and a door. " * 3
+    length = prompt_ids(tiny_llama, prompt).shape[1]
+    monkeypatch.setattr("focus_core.bench.crossover.crossover", lambda *_, **__: length + more)
+    config = FocusConfig(router="narrow", num_groups=8, top_k=2, window=4, chunk=4, read_share=0.25, page_size=4)
+    focus = retrofit(tiny_llama.model, config)
+    try:
+        (found,) = generate_text(prompt, model=tiny_llama, routers=focus, max_new_tokens=2)
+    finally:
+        focus.detach()
+    assert found.prompt_tokens == length
+    assert found.budget == (f"budget 25% from token {length + 1:,} on" if more > 0 else "budget 25%")
 
 
 @real_model

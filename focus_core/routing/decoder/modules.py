@@ -27,6 +27,9 @@ def attention_modules(model: PreTrainedModel) -> dict[int, nn.Module]:
     """
     name = type(model).__name__
     if not isinstance(model, PreTrainedModel):
+        # What load_model returns, or a model with routers.
+        if isinstance(getattr(model, "model", None), PreTrainedModel):
+            raise FocusError(f"{name} holds a model and is none: give its .model.")
         raise FocusError(f"{name} is not a Transformers model: load one with focus_core.load_model.")
     if model.config._attn_implementation == NAME:
         raise FocusError(f"This {name} already has routers: detach them first.")

@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from focus_core import FocusConfig, crossover, retrofit
 from focus_core.bench import crossover as module
-from focus_core.bench.crossover import crossover_file
+from focus_core.bench.crossover import crossover_file, full_below_for
 
 NARROW = FocusConfig(router="narrow", num_groups=8, top_k=2, window=8, chunk=16, read_share=0.2)
 
@@ -28,25 +28,28 @@ def routed(config=NARROW, layers=1):
 
 
 @pytest.mark.parametrize(
-    ("ratios", "steps", "expected"),
+    ("ratios", "of_model", "expected"),
     [
-        ((0.9, 0.8), (0.9,), 32),
-        ((1.1, 0.8), (0.9,), 64),
-        ((0.9, 1.1), (), 256),
-        ((1.2, 1.1), (), 256),
-        ((1.0, 1.0), (1.05,), 32),
-        ((0.9, 0.8), (1.06, 1.05), 64),
-        ((0.9, 0.8), (1.06, 1.06), 256),
+        ((0.9, 0.8), [(0.9, 0.9)], 32),
+        ((1.1, 0.8), [(0.9, 0.9)], 64),
+        ((0.9, 1.1), [], 256),
+        ((1.2, 1.1), [], 256),
+        ((1.0, 1.0), [(1.05, 1.05)], 32),
+        ((0.9, 0.8), [(0.9, 1.06), (1.05, 1.05)], 64),
+        ((0.9, 0.8), [(1.06, 0.9), (1.05, 1.05)], 64),
+        ((0.9, 0.8), [(0.9, 1.06), (1.06, 0.9)], 256),
     ],
 )
-def test_choosing_begins_where_reading_is_faster_at_every_longer_length_and_writing_hardly_slower(
-    monkeypatch, ratios, steps, expected
+def test_choosing_begins_where_attention_is_faster_from_then_on_and_the_model_hardly_slower(
+    monkeypatch, ratios, of_model, expected
 ):
-    read, written = iter(ratios), iter(steps)
-    monkeypatch.setattr(module, "_ratio", lambda *_: next(read))
-    monkeypatch.setattr(module, "_step_ratio", lambda *_: next(written))
-    assert crossover(routed()) == expected
-    assert next(written, None) is None  # no place is tried for nothing
+    attention, model = iter(ratios), iter(of_model)
+    monkeypatch.setattr(module, "_ratio", lambda *_: next(attention))
+    monkeypatch.setattr(module, "_model_ratios", lambda *_: next(model))
+    focus = routed()
+    assert crossover(focus) == expected
+    assert next(model, None) is None  # no place is tried for nothing
+    assert [full_below_for(focus, tokens) for tokens in (1, expected - 1, expected, 300)] == [expected, expected, 0, 0]
 
 
 @pytest.mark.parametrize("directions", [0, 3])
@@ -57,8 +60,8 @@ def test_what_is_timed_has_the_form_of_the_settings(directions):
     assert (reading.directions is not None) == bool(directions)
     focus = routed(NARROW.replace(**spread))
     seen = []
-    with focus.routing("hard", read_share=0.5), focus.observe(lambda layer: seen.append(layer.config)):
-        assert module._step_ratio(32, focus) > 0
+    with focus.routing("hard", read_share=0.5, full_below=9), focus.observe(lambda layer: seen.append(layer.config)):
+        assert min(module._model_ratios(32, focus)) > 0
     assert seen and {(each.read_share, each.full_below, each.spread_directions) for each in seen} == {
         (0.5, 0, directions)
     }
@@ -72,7 +75,8 @@ def test_it_is_measured_once_and_again_when_asked_or_when_the_file_is_damaged(mo
     assert first in (32, 64, 256) and len(measured) == 2
     (rule,) = json.loads(crossover_file().read_text())["rules"].values()
     assert rule["full_below"] == first and set(rule["points"]) == {"32", "64"} >= set(rule["steps"])
-    assert min([*rule["points"].values(), *rule["steps"].values()]) > 0
+    assert set(rule["reads"]) == set(rule["steps"])
+    assert min(ratio for name in ("points", "reads", "steps") for ratio in rule[name].values()) > 0
 
     assert crossover(focus) == first and len(measured) == 2
     crossover(focus, again=True)
@@ -85,7 +89,7 @@ def test_it_is_measured_once_and_again_when_asked_or_when_the_file_is_damaged(mo
 def test_other_settings_threads_and_models_have_rules_of_their_own(monkeypatch):
     focus, measured = routed(), []
     monkeypatch.setattr(module, "_ratio", lambda *_: measured.append(1) or 0.5)
-    monkeypatch.setattr(module, "_step_ratio", lambda *_: 0.5)
+    monkeypatch.setattr(module, "_model_ratios", lambda *_: (0.5, 0.5))
     crossover(focus)
     with focus.routing("hard", read_share=0.5):
         crossover(focus)
@@ -98,7 +102,8 @@ def test_other_settings_threads_and_models_have_rules_of_their_own(monkeypatch):
 
 
 def test_other_routers_do_not_mix_the_two():
-    assert crossover(routed(FocusConfig(num_groups=4, top_k=2))) == 0
+    focus = routed(FocusConfig(num_groups=4, top_k=2))
+    assert crossover(focus) == full_below_for(focus, 5) == 0
     assert not crossover_file().exists()
 
 
