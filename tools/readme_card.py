@@ -137,7 +137,7 @@ def _change(point: dict[str, Any], full: dict[str, Any]) -> str:
     return f"{np.exp(np.mean(point['block_nll']) - np.mean(full['block_nll'])) - 1:+.1%}"
 
 
-def decoding(model: Record, qwen: Record | None, quality: Record | None) -> str:
+def decoding(model: Record, halves: Record | None, qwen: Record | None, quality: Record | None) -> str:
     """One sentence on decoding, and one on the model with more positions, at a length whose quality is known."""
     speeds = narrow_speeds.by_tokens(model, "decode")
     longest = max(speeds)
@@ -145,6 +145,8 @@ def decoding(model: Record, qwen: Record | None, quality: Record | None) -> str:
         f"A token after {longest:,} others is decoded {speeds[longest]:.2f} times as fast as by the untouched model "
         "([speed](docs/speed.md))."
     )
+    if halves is not None:
+        told += f" {narrow_speeds.in_halves(halves, model)}"
     if qwen is None or quality is None:
         return told
     prefill, window, decode = (
@@ -368,9 +370,8 @@ def pages() -> Pages:
     held = pairs(lists, missed=False)
     found = held and f"{held[:-1]} ([retrieval](docs/benchmarks.md))."
     qwen = read_if_there("bench-model-qwen.json")
-    beneath = "\n".join(
-        each for each in (decoding(model, qwen, read_if_there(QWEN)), less(record, read_if_there(LESS)), found) if each
-    )
+    told = decoding(model, read_if_there("bench-model-narrow-bf16.json"), qwen, read_if_there(QWEN))
+    beneath = "\n".join(each for each in (told, less(record, read_if_there(LESS)), found) if each)
     made: Pages = {}
     readme = ROOT / "README.md"
     cards.fill(

@@ -200,6 +200,9 @@ def tables() -> Pages:
         "There is no k: queries read a share of the keys.",
         kernel_table(narrow),
         PAST,
+        "## The whole model",
+        narrow_speeds.model_table(read("bench-model-narrow.json")),
+        narrow_speeds.model_table(read("bench-model-narrow-bf16.json")),
         "## Another CPU",
         "In bfloat16 its matrix units (AMX) do full attention, and the products of narrow groups. These are of the "
         "default before directions of spread.",
@@ -346,6 +349,7 @@ def pages() -> Pages:
     busy = read_if_there("busy-narrow.json")
     cards.fill(made, doc, "busy", MISSING if busy is None else narrow_speeds.busy_table(busy))
     cards.fill(made, doc, "switch", narrow_speeds.switch(whole))
+    cards.fill(made, doc, "bfloat", narrow_speeds.in_halves(read("bench-model-narrow-bf16.json"), whole))
     others = [read(f"bench-narrow{each}.json") for each in ("-xeon", NO_UNITS, OLDER_EPYC, "-epyc-25")]
     cards.fill(made, doc, "missed", narrow_speeds.missed(narrow, others[1:], whole, *caches))
     cards.fill(made, doc, "cache", narrow_speeds.cache_table(caches[0]))
