@@ -194,8 +194,8 @@ def in_halves(model: dict[str, Any], plain: dict[str, Any]) -> str:
     ours = next(row for row in routed(model, "decode") if row["tokens"] == cache)["tokens_per_second"]
     untouched = next(row for row in rows if row["tokens"] == cache)["tokens_per_second"]
     return (
-        f"In bfloat16 prefill of {tokens:,} tokens is {read[tokens]:.2f} times as fast as in the untouched model, and a "
-        f"token after {cache:,} others is decoded {written[cache]:.2f} times as fast. PyTorch decodes slowly in that "
+        f"In bfloat16 prefill of {tokens:,} tokens is {read[tokens]:.2f} times as fast as in the untouched model, and "
+        f"a token after {cache:,} others is decoded {written[cache]:.2f} times as fast. PyTorch decodes slowly in that "
         f"dtype: over the untouched model in float32 it is {ours / untouched:.2f} times as fast."
     )
 

@@ -28,7 +28,7 @@ def speed_verdict(crossover: pd.DataFrame, machine: dict[str, str], points: pd.D
     )
     winners = crossover.loc[crossover[start].notna()]
     lost = sum(not is_faster(value) for value in points[each])
-    losses = f"Full attention was as fast or faster at {lost} of {len(points)} measured points."
+    losses = f"Full attention was as fast or faster at {lost or 'none'} of the {len(points)} measured points."
     if not len(winners):
         return f"{where}, routed attention is not faster at any measured length.\n\n{losses} {ending}"
     top = winners.loc[winners[best].idxmax()]
@@ -61,8 +61,8 @@ def model_speed_verdict(points: pd.DataFrame, model: str) -> str:
             slower = sum(not is_faster(value) for value in rows["speedup"])
             parts.append(
                 f"{task} is at best {best['speedup']:.2f}x as fast as untouched ({best['routing']}, "
-                f"{int(best['tokens']):,} tokens, {best['kept share']:.0%} of the pairs) and no faster at {slower} of "
-                f"{len(rows)} measured settings."
+                f"{int(best['tokens']):,} tokens, {best['kept share']:.0%} of the pairs) and no faster at "
+                f"{slower or 'none'} of the {len(rows)} measured settings."
             )
     if not parts:
         return f"{model}: no routed setting has been measured."
@@ -80,6 +80,7 @@ def baseline_verdict(points: pd.DataFrame) -> str:
         return "No baseline has been measured."
     alone, both = (sum(is_faster(value) for value in points[name]) for name in ("attention only", "choosing included"))
     return (
-        f"Attention only, baselines are faster than full attention at {alone} of {len(points)} measured points. "
-        f"Choosing included, at {both}.\n\nTimed: {', '.join(dict.fromkeys(points['timed']))}."
+        f"Attention only, baselines are faster than full attention at {alone or 'none'} of the "
+        f"{len(points)} measured points. Choosing included, at {both or 'none'}.\n\n"
+        f"Timed: {', '.join(dict.fromkeys(points['timed']))}."
     )
