@@ -355,11 +355,14 @@ def beside_sparq(place: str, record: Record) -> str:
     """KL of ours and of SparQ on one model, at the longest length that has both."""
     found = {length: (divergence(record, length), divergence(record, length, "sparq")) for length in lengths_of(record)}
     length = max(length for length, both in found.items() if None not in both)
-    ours, sparq = found[length]
-    told, longest = f"On {place} KL is {ours:.4f}, SparQ's {sparq:.4f} (T = {length:,}).", max(found)
+    ours, sparq = (f"{each:.4f}" for each in found[length])
+    own, other = row_of(record, length), row_of(record, length, "sparq")
+    if own is not None and other is not None and not alike(record, length, other):
+        ours += f" ({own.kept_share:.0%} kept)"
+    told, longest = f"On {place} KL is {ours}, SparQ's {sparq} (T = {length:,}).", max(found)
     if longest == length or found[longest][0] is None:
         return told
-    return f"{told} At {longest:,} ours is {found[longest][0]:.4f}; SparQ was not measured."
+    return f"{told} At {longest:,} ours is {found[longest][0]:.4f}, SparQ's unknown."
 
 
 def pages() -> Pages:
