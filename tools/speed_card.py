@@ -314,10 +314,11 @@ def _filled(settings: dict[str, Any]) -> str:
 KERNEL_COMMANDS = """focus bench attention --out bench.json
 focus bench attention --size 8192 --size 32768 --routing 8/3 --routing 8/8 --dtype float32 --out bench.json"""
 
-NARROW_COMMANDS = """focus bench attention --router narrow --repetitions 3 --out bench-narrow.json
-focus bench attention --router narrow --size 16384 --size 32768 --dtype float32 --repetitions 3 --out bench-narrow.json
+NARROW_COMMANDS = """focus bench attention --router narrow --size 512 --size 1024 --size 1536 --size 2048 \\
+    --size 4096 --size 8192 --size 16384 --size 32768 --repetitions 3 --out bench-narrow.json
 focus bench model --data BOOK --routers smollm2-135m-narrow64 --repetitions 2 --out bench-model-narrow.json
-focus bench model --data BOOK --routers smollm2-135m-narrow64 --dtype bfloat16 --out bench-model-narrow-bf16.json"""
+focus bench model --data BOOK --routers smollm2-135m-narrow64 --dtype bfloat16 --repetitions 2 \\
+    --out bench-model-narrow-bf16.json"""
 
 BASELINE_NOTE = f"""Two speed-ups stand beside each other: attention only, and choosing the pairs included. Where a
 record says "{OLDER}", the speed-ups are understated. Routed calls fold the query heads of a
