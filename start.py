@@ -122,13 +122,13 @@ def run_tests(arguments: list[str]) -> int:
     browser = find_browser()
     if browser:
         environment["FOCUS_CHROMIUM"] = browser
-    # Two processes with a thread each; with arguments as they say. Files of tests stay whole, in the order of
-    # tests/conftest.py.
+    # Three processes with a thread each, since one or another waits for a browser or a process that it started; with
+    # arguments as they say. Files of tests stay whole, in the order of tests/conftest.py.
     environment.setdefault("OMP_NUM_THREADS", "1")
     environment.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait leave the cores to others
     # Hundreds of processes import the project, perhaps where Python is told to keep nothing that it compiles.
     run(str(PYTHON), "-m", "compileall", "-qq", "focus_core", "workbench", quiet=True)
-    tests = ["pytest", *(arguments or ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"])]
+    tests = ["pytest", *(arguments or ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"])]
 
     def check(command: list[str], quiet: bool) -> tuple[int, float, str]:
         started = time.monotonic()

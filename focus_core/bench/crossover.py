@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,8 @@ from focus_core.routing.routers import ROUTERS
 
 PLACES = (512, 1024, 2048, 4096, 8192)
 """Places that are tried, each with a text of twice as many tokens."""
+DECIDED = 0.8
+"""Time of sparse attention over full attention from which longer texts are not tried: with more keys it falls."""
 MOST = 1 / 0.95
 """What a text of so many tokens, and a token after it, may take, over the time in the untouched model."""
 READINGS, ROUNDS, TOKENS = 2, 4, 6
@@ -46,11 +47,11 @@ _RULES = table(
 def crossover(focus: FocusModel, *, again: bool = False, progress: Progress = silent) -> int:
     """From how many tokens on narrow groups pay, on this machine and for this model: the `full_below` of shorter texts.
 
-    Attention of one layer decides first, on normal tensors: from this place on it is faster at every length. Then the
-    whole model does: from there on the first place is taken after which a text of as many tokens, routed from its
-    start, and the next token take at most `MOST` of the untouched model's time. With more keys both gain more. All
-    takes less than half a minute for the default model, and is read from `crossover_file` later, or measured again if
-    that cannot be written. Another value is one setting: `full_below` of `routing`.
+    Attention of one layer decides first, on normal tensors: from this place on it is faster at every length that is
+    tried. Then the whole model does: from there on the first place is taken after which a text of as many tokens,
+    routed from its start, and the next token take at most `MOST` of the untouched model's time. With more keys both
+    gain more. All takes less than half a minute for the default model, and is read from `crossover_file` later, or
+    measured again if that cannot be written. Another value is one setting: `full_below` of `routing`.
 
     A text with as many tokens at once had better be routed from its start, as `full_below_for` says.
 
@@ -100,6 +101,8 @@ def _measured(
     for number_done, place in enumerate(places):
         progress(f"Measuring where sparse attention pays: {2 * place:,} tokens", number_done / len(places))
         points[str(place)] = _ratio(place, shape, config, focus.model.dtype, device)
+        if points[str(place)] <= DECIDED:
+            break
     from_here, full_below = _rule(points, longest), longest
     for place in (each for each in places if each >= from_here):
         progress(f"Measuring where sparse attention pays: {place:,} tokens and the next one", 1)
@@ -153,11 +156,9 @@ def _model_ratios(place: int, focus: FocusModel) -> tuple[float, float]:
 
     The fastest of each count: whatever else runs on the machine only adds to a time.
     """
-    device, usual = focus.model.device, focus.config
-    config = focus.current.config.replace(full_below=0)
-    changed = {each.name: getattr(config, each.name) for each in fields(config)}
-    changed = {name: value for name, value in changed.items() if value != getattr(usual, name)}
-    modes: dict[Mode, dict[str, Any]] = {"hard": changed, "off": {}}
+    device = focus.model.device
+    routed = focus.current.config.replace(full_below=0).changes_from(focus.config)
+    modes: dict[Mode, dict[str, Any]] = {"hard": routed, "off": {}}
     generator = torch.Generator().manual_seed(place)
     ids = torch.randint(focus.model.config.get_text_config().vocab_size, (1, place), generator=generator).to(device)
     caches: dict[Mode, Any] = {}

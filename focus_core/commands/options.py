@@ -140,7 +140,8 @@ FullBelowOption = Annotated[
     typer.Option(
         "--full-below",
         metavar="TOKENS",
-        help='Earlier tokens attend to everything: a number, or "measured", once on each machine. Narrow groups only.',
+        help="Earlier tokens attend to everything: a number, for all texts, or "
+        '"measured" on this machine, for prompts with fewer tokens. Narrow groups only.',
     ),
 ]
 CacheBitsOption = Annotated[

@@ -185,6 +185,13 @@ class FocusConfig:
             changes = {"layer_top_k": None, "read_share": None, **changes}
         return dataclasses.replace(self, **changes)
 
+    def changes_from(self, other: FocusConfig) -> dict[str, Any]:
+        """Settings for which `other.replace` gives these."""
+        changes = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        changes = {name: value for name, value in changes.items() if value != getattr(other, name)}
+        kept = {"layer_top_k": self.layer_top_k, "read_share": self.read_share} if "top_k" in changes else {}
+        return kept | changes
+
     @property
     def one_top_k(self) -> int | None:
         """k where it alone is the budget of every layer; None with a plan, or a share of the pairs."""

@@ -6,11 +6,13 @@ refuses the folder; it cannot serve the base model without its routers by mistak
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from focus_core.bench.crossover import crossover
 from focus_core.errors import FocusError
@@ -63,7 +65,8 @@ def export_model(
         routers: a folder or a shipped name; None for those shipped for the model.
         folder: must be new or empty.
         copy: write the base model's weights too; otherwise its name, and the hash of its weights.
-        full_below: earlier tokens attend to everything; None measures it on the machine that serves.
+        full_below: earlier tokens attend to everything; None for `full_below_for` each prompt, on the machine that
+            serves.
         cache_bits: 8 keeps distant keys and values in 8 bits, with narrow groups; None as the routers say.
         progress: told of loading.
 
@@ -159,11 +162,34 @@ def load_export(
             f"{place} has another configuration or tokenizer than {folder} was written for: export it again."
         )
     focus = FocusModel.from_pretrained(loaded.model, folder / ROUTERS)
-    full_below = record.get("full_below")
-    full_below = crossover(focus, progress=progress) if full_below is None else full_below
-    focus.attend(full_below=full_below, cache_bits=record.get("cache_bits") or focus.config.cache_bits)
+    cache_bits = record.get("cache_bits") or focus.config.cache_bits
+    if (full_below := record.get("full_below")) is None:
+        full_below = crossover(focus, progress=progress)
+        served: Any = focus.model
+        served.generate = _by_prompt(focus)
+    focus.attend(full_below=full_below, cache_bits=cache_bits)
     compile_ahead(focus, progress=progress)
     return loaded, focus
+
+
+def _by_prompt(focus: FocusModel) -> Callable[..., Any]:
+    """The model's `generate`, which routes prompts of `full_below` tokens or more from their first one.
+
+    So `full_below_for` wants it. A cache that is given goes on as it began.
+    """
+    generate: Any = focus.model.generate
+
+    def generate_by_prompt(inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+        ids = kwargs.get("input_ids") if inputs is None else inputs
+        current = focus.current
+        short = ids is None or ids.shape[-1] < current.config.full_below
+        if short or current.mode != "hard" or kwargs.get("past_key_values") is not None:
+            return generate(inputs, *args, **kwargs)
+        changes = current.config.replace(full_below=0).changes_from(focus.config)
+        with focus.routing("hard", backend=current.backend, rule=current.rule, **changes):
+            return generate(inputs, *args, **kwargs)
+
+    return generate_by_prompt
 
 
 def read_export(folder: Path) -> dict[str, Any]:

@@ -36,6 +36,16 @@ def configs(draw) -> FocusConfig:
     )
 
 
+@given(config=configs(), other=configs(), share=st.none() | st.floats(0, 1), plan=st.booleans())
+def test_changes_from_another_give_these_settings(config, other, share, plan):
+    if config.router == other.router == "narrow":
+        config, other = config.replace(read_share=share), other.replace(read_share=share)
+    elif plan and config.num_groups == other.num_groups:
+        config = config.replace(layer_top_k=(config.top_k, config.top_k))
+    assert other.replace(**config.changes_from(other)) == config
+    assert config.changes_from(config) == {}
+
+
 @given(config=configs())
 def test_json_round_trip(config):
     assert FocusConfig.from_json(config.to_json()) == config

@@ -165,6 +165,44 @@ def test_a_folder_says_how_the_cache_is_kept(tiny_llama, model_folder, tmp_path)
     assert torch.equal(written(load_export(tmp_path / "as_routers_say")[1]), rounded)
 
 
+@pytest.mark.parametrize("tokens", [39, 40, 60])
+def test_a_measured_full_below_is_for_shorter_prompts_and_a_given_one_for_all(
+    tiny_llama, model_folder, tmp_path, monkeypatch, tokens
+):
+    monkeypatch.setattr("focus_core.serving.folder.crossover", lambda *_, **__: 40)
+    focus = retrofit(tiny_llama.model, NARROW)
+    focus.save_pretrained(tmp_path / "narrow")
+    focus.detach()
+    ids = torch.randint(0, 256, (2, tokens), generator=torch.Generator().manual_seed(0))
+
+    def exported(name, full_below):
+        export_model(model_folder, tmp_path / "narrow", tmp_path / name, full_below=full_below)
+        return load_export(tmp_path / name)[1]
+
+    def written(served, *given, **named):
+        how = {"max_new_tokens": 12, "do_sample": False, "output_scores": True, "return_dict_in_generate": True}
+        how |= {"attention_mask": torch.ones_like(ids), "pad_token_id": 0}
+        with torch.inference_mode():
+            return torch.stack(served.model.generate(*given, **named, **how).scores)
+
+    measured, given = exported("measured", None), exported("given", 40)
+    expected = {}
+    for full_below in (0, 40):
+        with given.routing("hard", full_below=full_below):
+            expected[full_below] = written(given, ids)
+    assert not torch.equal(expected[0], expected[40])
+    for found in (written(measured, ids), written(measured, input_ids=ids)):
+        assert torch.equal(found, expected[40 if tokens < 40 else 0])
+    assert torch.equal(written(given, ids), expected[40])
+    changed = {"top_k": 3, "read_share": 0.5}  # other settings in force are kept
+    with measured.routing("hard", full_below=40, **changed):
+        found = written(measured, ids)
+    with given.routing("hard", full_below=40 if tokens < 40 else 0, **changed):
+        assert torch.equal(found, written(given, ids))
+    with measured.routing("off"), given.routing("off"):
+        assert torch.equal(written(measured, ids), written(given, ids))
+
+
 @pytest.mark.parametrize(
     "name", ["routers/routers.safetensors", "routers/focus_config.json", "tokenizer.json", "x.jinja"]
 )
