@@ -39,6 +39,11 @@ BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 """The first has no window and takes a sixth less time."""
 BROWSER_PACKAGES = ("chromium-headless-shell", "chromium")
 """Debian has both, other systems may have the second alone."""
+COMPILE = """
+from focus_core import load_model, retrofit
+from focus_core.routing.narrow.compiling import compile_ahead
+compile_ahead(retrofit(load_model().model, "best"))
+"""
 FONT_PACKAGES = ("fonts-noto-cjk", "fonts-noto-color-emoji")
 
 
@@ -122,13 +127,13 @@ def run_tests(arguments: list[str]) -> int:
     browser = find_browser()
     if browser:
         environment["FOCUS_CHROMIUM"] = browser
-    # Three processes with a thread each, since one or another waits for a browser or a process that it started; with
-    # arguments as they say. Files of tests stay whole, in the order of tests/conftest.py.
+    # Two processes with a thread each; with arguments as they say. Files of tests stay whole, in the order of
+    # tests/conftest.py.
     environment.setdefault("OMP_NUM_THREADS", "1")
     environment.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait leave the cores to others
     # Hundreds of processes import the project, perhaps where Python is told to keep nothing that it compiles.
     run(str(PYTHON), "-m", "compileall", "-qq", "focus_core", "workbench", quiet=True)
-    tests = ["pytest", *(arguments or ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"])]
+    tests = ["pytest", *(arguments or ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"])]
 
     def check(command: list[str], quiet: bool) -> tuple[int, float, str]:
         started = time.monotonic()
@@ -142,6 +147,8 @@ def run_tests(arguments: list[str]) -> int:
         static = {name: beside.submit(check, command, True) for name, command in static_checks().items()}
         # A model that cannot be fetched is reported by the tests that need it.
         run(str(PYTHON), "-m", "focus_core.cli", "fetch")
+        if not arguments:  # or processes that start together would all compile the same, while a page waits for it
+            run(str(PYTHON), "-c", COMPILE, quiet=True)
         say("\n== pytest")
         tested = check(tests, False)
         results = {name: run_beside.result() for name, run_beside in static.items()} | {"pytest": tested}
