@@ -50,7 +50,7 @@ def crossover(focus: FocusModel, *, again: bool = False, progress: Progress = si
     Attention of one layer decides first, on normal tensors: from this place on it is faster at every length that is
     tried. Then the whole model does: from there on the first place is taken after which a text of as many tokens,
     routed from its start, and the next token take at most `MOST` of the untouched model's time. With more keys both
-    gain more. All takes less than half a minute for the default model, and is read from `crossover_file` later, or
+    gain more. All takes less than a minute for the default model, and is read from `crossover_file` later, or
     measured again if that cannot be written. Another value is one setting: `full_below` of `routing`.
 
     A text with as many tokens at once had better be routed from its start, as `full_below_for` says.
