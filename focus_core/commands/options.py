@@ -144,6 +144,15 @@ FullBelowOption = Annotated[
         '"measured" on this machine, for prompts with fewer tokens. Narrow groups only.',
     ),
 ]
+BenchFullBelowOption = Annotated[
+    str,
+    typer.Option(
+        "--full-below",
+        metavar="TOKENS",
+        help="Narrow groups only, of a further run in which earlier tokens of all texts attend to everything: a "
+        'number, 0 for no such run, or "measured" on this machine.',
+    ),
+]
 CacheBitsOption = Annotated[
     int | None,
     typer.Option("--cache-bits", min=8, max=8, help="8 keeps the distant text in less memory. Narrow groups only."),

@@ -17,6 +17,7 @@ from focus_core.commands.options import (
     MAX_GROUPS,
     MAX_SEED,
     MAX_TOKENS,
+    BenchFullBelowOption,
     DeviceOption,
     FocusCommand,
     JsonOption,
@@ -194,15 +195,7 @@ def model(
     repetitions: Annotated[
         int, typer.Option(min=1, max=MAX_COUNT, help="Timed runs of prefill, after one warm-up.")
     ] = 3,
-    full_below: Annotated[
-        str,
-        typer.Option(
-            "--full-below",
-            metavar="TOKENS",
-            help="Narrow groups only, of a further run in which earlier tokens of all texts attend to everything: a "
-            'number, 0 for no such run, or "measured" on this machine.',
-        ),
-    ] = "measured",
+    full_below: BenchFullBelowOption = "measured",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     device: DeviceOption = "auto",
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write; repeat the command to resume.")] = Path(
