@@ -27,7 +27,7 @@ from workbench.views.attention.tables import (
 )
 from workbench.widgets.columns import fitted
 from workbench.widgets.export import chart, downloads
-from workbench.widgets.group_link import await_labels, group_column, group_link, group_urls
+from workbench.widgets.group_link import await_labels, group_column, group_link, group_urls, labels_place
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.strip import strip_data, token_strip
@@ -52,7 +52,7 @@ def main() -> None:
 @st.fragment
 def _attention(analysis: Analysis) -> None:
     with guarded():
-        waiting = st.container()
+        waiting = labels_place()
         trace = analysis.trace
         row = layer_slider(trace, "The layer whose attention is shown.")
         last = len(trace.tokens) - 1

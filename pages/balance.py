@@ -25,7 +25,7 @@ from workbench.views.balance.tables import (
     verdict,
 )
 from workbench.widgets.export import chart
-from workbench.widgets.group_link import await_labels, group_column, group_urls, labels_here
+from workbench.widgets.group_link import await_labels, group_column, group_urls, labels_here, labels_place
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.page.empty import empty_state
@@ -59,7 +59,7 @@ def main() -> None:
 @st.fragment
 def _balance(analysis: Analysis) -> None:
     with guarded():
-        waiting = st.container()
+        waiting = labels_place()
         trace, dark = analysis.trace, is_dark()
         balancing = None
         if trace.parts is None:

@@ -42,7 +42,7 @@ from workbench.views.layers.charts import overlap_map
 from workbench.widgets.arriving import arriving_layer
 from workbench.widgets.columns import fitted
 from workbench.widgets.export import chart, downloads
-from workbench.widgets.group_link import await_labels, called, group_column, group_urls, labels_here
+from workbench.widgets.group_link import await_labels, called, group_column, group_urls, labels_here, labels_place
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.page.empty import empty_state
@@ -109,7 +109,7 @@ def _alone(a: Side) -> None:
 @st.fragment
 def _compare(analysis: Analysis) -> None:
     with guarded():
-        waiting = st.container()
+        waiting = labels_place()
         answer = st.container()  # the sentence stands above the controls it depends on
         try:
             settings, text, text_name, differs = controls.draw(analysis)

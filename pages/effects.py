@@ -42,7 +42,7 @@ from workbench.views.effects.tables import (
     verdict,
 )
 from workbench.widgets.export import chart, downloads
-from workbench.widgets.group_link import await_labels, called, group_link, labels_here
+from workbench.widgets.group_link import await_labels, called, group_link, labels_here, labels_place
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.page.folded import folded
@@ -126,7 +126,7 @@ def _repeats(analysis: Analysis) -> None:
 @st.fragment
 def _effects(analysis: Analysis) -> None:
     with guarded():
-        waiting = st.container()
+        waiting = labels_place()
         row = layer_slider(analysis.trace, "The layer whose groups are tested.")
         asked, groups = _choices(analysis, row)
         state.publish()

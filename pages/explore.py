@@ -24,7 +24,7 @@ from workbench.views.explore.pairs import pair_bar
 from workbench.views.explore.token_map import token_map
 from workbench.views.explore.verdicts import layer_verdict, repeats_sentence, token_sentence
 from workbench.widgets.export import chart, downloads
-from workbench.widgets.group_link import await_labels, group_column, group_link, group_urls, labels_here
+from workbench.widgets.group_link import await_labels, group_column, group_link, group_urls, labels_here, labels_place
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.page.empty import empty_state
@@ -70,7 +70,7 @@ def _meanwhile(inputs: Inputs) -> bool:
 @st.fragment
 def _explore(analysis: Analysis) -> None:
     with guarded():
-        waiting = st.container()
+        waiting = labels_place()
         trace = analysis.trace
         _keep_token_in_range(analysis)
         row = layer_slider(

@@ -36,7 +36,7 @@ from workbench.views.linguistics.cached import tagged
 from workbench.views.report.build import report_of
 from workbench.widgets.columns import fitted
 from workbench.widgets.export import chart
-from workbench.widgets.group_link import await_labels
+from workbench.widgets.group_link import await_labels, labels_place
 from workbench.widgets.guard import guarded
 from workbench.widgets.page.empty import empty_state
 from workbench.widgets.page.markup import counted, plain
@@ -85,7 +85,7 @@ def main() -> None:
 @st.fragment
 def _find(analysis: Analysis) -> None:
     with guarded():
-        waiting = st.container()
+        waiting = labels_place()
         by, query = _asked(analysis)
         state.publish()
         if not query.strip():

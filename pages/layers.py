@@ -26,7 +26,7 @@ from workbench.views.layers.tables import (
     verdict,
 )
 from workbench.widgets.export import chart, downloads
-from workbench.widgets.group_link import await_labels, group_column, group_urls, labels_here
+from workbench.widgets.group_link import await_labels, group_column, group_urls, labels_here, labels_place
 from workbench.widgets.guard import guarded
 from workbench.widgets.layer import layer_slider
 from workbench.widgets.page.empty import empty_state
@@ -52,7 +52,7 @@ def main() -> None:
 @st.fragment
 def _layers(analysis: Analysis) -> None:
     with guarded():
-        waiting = st.container()
+        waiting = labels_place()
         trace = analysis.trace
         with st.spinner("Comparing every layer with every other …", show_time=True):
             agreement, churn = cached.layer_agreement(analysis), cached.churn(analysis)

@@ -164,6 +164,15 @@ def is_number(value: str) -> bool:
     return True
 
 
+def test_nothing_moves_under_the_pointer_when_labels_come(open_page):
+    page = open_page("source=paste&layer=4")
+    show_groups(page, "The keeper of the lamp read the letters of the harbour to the children of the town. " * 12)
+    choice = page.get_by_role("radio", name="Cost of routing")
+    before = choice.bounding_box()
+    page.locator(".legend button[data-group]").filter(has_text=re.compile("[a-z]")).first.wait_for()
+    assert choice.bounding_box() == before
+
+
 def test_the_strip_is_tinted_by_what_routing_costs_and_back(open_page):
     page = open_page("source=sample&sample=news&layer=12&window=32&k=1")
     all_layers(page)

@@ -30,14 +30,22 @@ def labels_here(analysis: Analysis, row: int) -> dict[int, str]:
     return labels(analysis, row, st.session_state["model"])
 
 
+def labels_place() -> DeltaGenerator:
+    """The place of `await_labels`, which takes no room: it is there only for a while, and nothing below may move.
+
+    It stands above everything that the page's fragment draws. When a click begins the next run, Streamlit drops what
+    the browser has not yet got of this fragment, but keeps what fragments within it drew. Below something that was
+    dropped that has no place, and the browser shows an empty page.
+    """
+    return st.container(key="labels_place")
+
+
 def await_labels(trace: Trace, place: DeltaGenerator) -> None:
     """Draw the page once more when the words of the text are tagged, if they are not; for the end of a page.
 
     Args:
         trace: of the text.
-        place: an empty container above everything that the page's fragment draws. When a click begins the next run,
-            Streamlit drops what the browser has not yet got of this fragment, but keeps what fragments within it
-            drew. Below something that was dropped that has no place, and the browser shows an empty page.
+        place: of `labels_place`.
     """
     if not tags_ready(trace):
         with place:

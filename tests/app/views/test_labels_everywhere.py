@@ -100,7 +100,7 @@ def test_pages_name_groups_and_link_to_them(page, tagged, sent):
     said = shown(app)
     fragments = places(sent[-1])
     for path in [paths[0] for paths in fragments.values()]:
-        # A fragment in another draws above all that its parent may lose of what it has drawn; see `await_labels`.
+        # A fragment in another draws above all that its parent may lose of what it has drawn; see `labels_place`.
         around = [paths[0] for paths in fragments.values() if paths[0] == path[: len(paths[0])] and paths[0] != path]
         assert all(path[len(outer)] == 0 for outer in around)
     if page != "group":
