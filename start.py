@@ -148,6 +148,7 @@ def run_tests(arguments: list[str]) -> int:
         # A model that cannot be fetched is reported by the tests that need it.
         run(str(PYTHON), "-m", "focus_core.cli", "fetch")
         if not arguments:  # or processes that start together would all compile the same, while a page waits for it
+            say("Compiling sparse attention, once; later runs have it.")
             run(str(PYTHON), "-c", COMPILE, quiet=True)
         say("\n== pytest")
         tested = check(tests, False)
