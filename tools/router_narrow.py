@@ -30,7 +30,8 @@ def qwen_card() -> str:
     """The card of the routers of a second model, made by the same command."""
     model = " --model qwen2.5-coder-0.5b-instruct.gguf"
     record = read(QWEN_RECORD)
-    blocks = max(blocks_of(record, kind, length) for length in lengths_of(record) for kind in record["kinds"])
+    used = {blocks_of(record, kind, length) for length in lengths_of(record) for kind in record["kinds"]}
+    blocks = f"{max(used)}" if len(used) == 1 else f"{min(used)} to {max(used)}"
     unmeasured = "" if 32768 in lengths_of(record) else ", and texts of that length were not measured"
     return _card(
         QWEN,
