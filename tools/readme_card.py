@@ -15,7 +15,7 @@ import cards
 import narrow_speeds
 import numpy as np
 from benchmark_card import pairs, retrievals
-from cards import ROOT, Pages, Record, item, read, read_if_there, table
+from cards import ROOT, Pages, Record, item, listed, read, read_if_there, table
 from frontier_kinds import (
     CANDIDATES,
     FRESH,
@@ -61,37 +61,30 @@ COLUMNS = (
 
 
 def answer(record: Record) -> str:
-    """What the table says, in two sentences."""
+    """What the table says, in two lines."""
     length = max(each for each in lengths_of(record) if blocks_at(record, each) >= MIN_BLOCKS)
     rows = [row for row in mean_rows(record, length) if row.against is not None and row.kl is not None]
     ours = row_of(record, length)
     if ours is None or ours.kl is None:
         return f"At {length:,} tokens the default is not measured yet."
     closer, farther = told_apart(rows)
-    late = {name: row.kl_last_quarter for name in BESIDE if (row := row_of(record, length, name)) is not None}
-    beside = " and ".join(f"that of {BESIDE[name]} {value:.4f}" for name, value in late.items())
     return (
         f"At {length:,} tokens the default, fitted without a training step, reads {ours.kept_share:.0%} of the distant "
-        "pairs.\n"
-        f"Its predictions are {ours.kl.difference:.4f} nats from the untouched model's. Of {len(rows)} published "
-        f"methods at that share, {closer or 'none'} {'is' if closer < 2 else 'are'} significantly\ncloser, and "
-        f"{farther} are significantly farther ([all of them](docs/frontier.md)). In the last quarter of a text\n"
-        f"its KL is {ours.kl_last_quarter:.4f}, {beside}."
+        f"pairs. Its predictions are {ours.kl.difference:.4f} nats from the untouched model's.\n"
+        f"Of {len(rows)} published methods at that share, {closer or 'none'} {'is' if closer < 2 else 'are'} "
+        f"significantly closer, and {farther} are significantly farther ([all of them](docs/frontier.md))."
     )
 
 
-def longer(main: Record, record: Record | None) -> str:
-    """One sentence on longer texts; nothing without a record."""
-    if record is None:
-        return ""
-    length = max(lengths_of(record))
-    rows = [row_of(record, length, name) for name in (None, *BESIDE)]
-    told = [
-        f"{name} {row.kl.difference:.4f} ({row.kl_last_quarter:.4f} in the last quarter)"
-        for name, row in zip(("its KL is", *BESIDE.values()), rows)
-        if row is not None and row.kl is not None
-    ]
-    return f"At {length:,} tokens, {which_texts(main, record)}, {', '.join(told)}."
+def late(*found: Record) -> str:
+    """KL in the last quarter of a text, at the longest length of each record."""
+    lengths = [max(lengths_of(record)) for record in found]
+    told = []
+    for method, name in ((None, "its KL is"), *((key, f"that of {name}") for key, name in BESIDE.items())):
+        rows = [row_of(record, length, method) for record, length in zip(found, lengths)]
+        values = [f"{row.kl_last_quarter:.4f}" for row in rows if row is not None and row.kl is not None]
+        told += [f"{name} {listed(values)}"] if values else []
+    return f"In the last quarter of a text of {listed(f'{each:,}' for each in lengths)} tokens {listed(told)}."
 
 
 def which_texts(main: Record, record: Record) -> str:
@@ -104,12 +97,15 @@ def which_texts(main: Record, record: Record) -> str:
 
 
 def kinds_table(*found: Record) -> str:
-    """Each kind of text at each length: the default beside SparQ and the window; then the mean over kinds."""
+    """Each kind of text: the default beside SparQ and the window; then the mean over kinds.
+
+    It has the lengths at which the default keeps about as many pairs as they do.
+    """
     lines = []
     for record, length in [(each, length) for each in found for length in lengths_of(each)]:
         ours, others = row_of(record, length), [row_of(record, length, name) for name in BESIDE]
         full = row_of(record, length, "untouched")
-        if ours is None or full is None:
+        if ours is None or full is None or (others[0] is not None and not alike(record, length, others[0])):
             continue
         for kind in kinds_at(record, length):
             points = [None if row is None else row.points.get(kind) for row in (ours, *others)]
@@ -122,10 +118,7 @@ def kinds_table(*found: Record) -> str:
             for row in (ours, *others)
         ]
         kls, losses = ([each[name] if each else "" for each in means] for name in ("KL", "perplexity"))
-        kls[1:] = [
-            kl + " *" * (row is not None and row.established and alike(record, length, row))
-            for kl, row in zip(kls[1:], others)
-        ]
+        kls[1:] = [kl + " *" * (row is not None and row.established) for kl, row in zip(kls[1:], others)]
         own = means[0] or {}
         speeds = own["attention, choosing included"], own["whole model"]
         lines.append(("**mean**", f"**{length:,}**", own["distant pairs kept"], *kls, *losses, *speeds))
@@ -137,29 +130,30 @@ def _change(point: dict[str, Any], full: dict[str, Any]) -> str:
     return f"{np.exp(np.mean(point['block_nll']) - np.mean(full['block_nll'])) - 1:+.1%}"
 
 
-def decoding(model: Record, halves: Record | None, qwen: Record | None, quality: Record | None) -> str:
-    """One sentence on decoding, and one on the model with more positions, at a length whose quality is known."""
+def decoding(model: Record) -> str:
+    """One sentence on the longest cache."""
     speeds = narrow_speeds.by_tokens(model, "decode")
     longest = max(speeds)
-    told = (
-        f"A token after {longest:,} others is decoded {speeds[longest]:.2f} times as fast as by the untouched model "
+    return (
+        f"A token after {longest:,} others is decoded {speeds[longest]:.2f} times as fast as untouched "
         "([speed](docs/speed.md))."
     )
-    if halves is not None:
-        told += f" {narrow_speeds.in_halves(halves, model)}"
-    if qwen is None or quality is None:
-        return told
+
+
+def more_positions(speeds: Record | None, quality: Record | None) -> str:
+    """Speeds of the model with more positions, at a length whose quality is known; nothing without one."""
+    if speeds is None or quality is None:
+        return ""
     prefill, window, decode = (
-        narrow_speeds.by_tokens(qwen, *each) for each in (("prefill",), ("prefill", "window"), ("decode",))
+        narrow_speeds.by_tokens(speeds, *each) for each in (("prefill",), ("prefill", "window"), ("decode",))
     )
     known = max(prefill.keys() & set(lengths_of(quality)), default=None)
     if known is None:
-        return told
+        return ""
     cache = max(tokens for tokens in decode if tokens <= known)
     return (
-        f"{told} With Qwen2.5-Coder prefill of {known:,} tokens is {prefill[known]:.2f} times as fast, with a window "
-        f"of the same share {window[known]:.2f} times. A token after {cache:,} others is decoded {decode[cache]:.2f} "
-        "times as fast."
+        f"Prefill of {known:,} tokens is {prefill[known]:.2f} times as fast, with a window of the same share "
+        f"{window[known]:.2f} times. A token after {cache:,} others is decoded {decode[cache]:.2f} times as fast."
     )
 
 
@@ -174,11 +168,10 @@ def less(main: Record, record: Record | None) -> str:
         return ""
     nearest = rows[0]
     return (
-        f"At {ours.wanted_share:.0%} of the pairs, {which_texts(main, record)}, the default is at a KL of "
-        f"{ours.kl.difference:.4f}, the nearest of {len(rows)} methods, "
-        f"{next(iter(nearest.points.values()))['label']}, at {nearest.kl.difference if nearest.kl else 0:.4f} "
-        f"([{length:,} tokens](docs/frontier.md)). {closer or 'None'} {'is' if closer < 2 else 'are'} significantly "
-        f"closer, {farther} farther."
+        f"At {ours.wanted_share:.0%}, {which_texts(main, record)}, the default's KL is {ours.kl.difference:.4f}. The "
+        f"nearest of {len(rows)} methods, {next(iter(nearest.points.values()))['label']}, is at "
+        f"{nearest.kl.difference if nearest.kl else 0:.4f} ([{length:,} tokens](docs/frontier.md)). "
+        f"{closer or 'None'} {'is' if closer < 2 else 'are'} significantly closer, {farther} farther."
     )
 
 
@@ -197,37 +190,33 @@ def limits(
 ) -> str:
     """What does not hold, as a list."""
     adaptation = "Training on next tokens adapts to the text ([why it is no win](docs/frontier.md))."
-    return "\n".join(
-        item(f"**{title}.** {text}")
-        for title, text in (
-            ("Large speed-ups", faster(model)),
-            ("[Retrieval](docs/benchmarks.md)", pairs(retrieval, missed=True)),
-            ("A gain in perplexity", adaptation),
-            ("A wide lead", closest(fresh_long, *there(record, long))),
-            ("Trained routers", trained(record)),
-            ("Equal terms", terms(fresh or record, candidates)),
-            ("Other lengths", short(record)),
-            ("Fresh texts", texts(record, fresh)),
-            (
-                "Other models",
-                other_models({"[Qwen2.5-Coder](docs/frontier.md#on-another-model)": qwen, "Gemma 3 270M": gemma}),
-            ),
-            ("Less memory", narrow_speeds.cache_size(cache)),
-            ("Other machines", narrow_speeds.prefill_elsewhere(abroad)),
-        )
-        if text
+    others = {"[Qwen2.5-Coder](docs/frontier.md#on-another-model)": qwen, "Gemma 3 270M": gemma}
+    return titled(
+        ("Large speed-ups", faster(model)),
+        ("[Retrieval](docs/benchmarks.md)", pairs(retrieval, missed=True)),
+        ("A gain in perplexity", adaptation),
+        ("A wide lead", closest(fresh_long, *there(record, long))),
+        ("Trained routers", trained(record)),
+        ("Equal terms", terms(fresh or record, candidates)),
+        ("Short texts", short(record)),
+        ("Fresh texts", texts(record, fresh)),
+        ("Other models", other_models(others)),
+        ("Less memory", narrow_speeds.cache_size(cache)),
+        ("Other machines", narrow_speeds.prefill_elsewhere(abroad)),
     )
+
+
+def titled(*entries: tuple[str, str]) -> str:
+    """A list of titles with what is told under each, without those that nothing is told of."""
+    return "\n".join(item(f"**{title}.** {text}") for title, text in entries if text)
 
 
 def faster(model: Record) -> str:
     """Prefill beside a window of the same share."""
     speeds = [narrow_speeds.by_tokens(model, "prefill", routing) for routing in ("hard", "window")]
-    lengths = [tokens for tokens in speeds[0] if tokens >= 2048]
-    told, beside = (" and ".join(f"{each[tokens]:.2f}x" for tokens in lengths) for each in speeds)
-    return (
-        f"Prefill of {' and '.join(f'{tokens:,}' for tokens in lengths)} tokens: {told}; a window of the same share: "
-        f"{beside}."
-    )
+    told, beside = (listed(f"{each[tokens]:.2f}x" for tokens in speeds[0]) for each in speeds)
+    lengths = listed(f"{tokens:,}" for tokens in speeds[0])
+    return f"Prefill of {lengths} tokens: {told}; a window of the same share: {beside}."
 
 
 def closest(fresh: Record | None, *found: Record) -> str:
@@ -368,21 +357,27 @@ def beside_sparq(place: str, record: Record) -> str:
 def pages() -> Pages:
     """README.md with its blocks."""
     record, long, model = read(RECORD), read_if_there(LONG), read("bench-model-narrow.json")
-    sentences = " ".join(each for each in (answer(record), longer(record, long)) if each)
+    sentences = f"{answer(record)}\n{late(*there(record, long))}"
     lists = retrievals()
     held = pairs(lists, missed=False)
     found = held and f"{held[:-1]} ([retrieval](docs/benchmarks.md))."
-    qwen = read_if_there("bench-model-qwen.json")
-    told = decoding(model, read_if_there("bench-model-narrow-bf16.json"), qwen, read_if_there(QWEN))
-    beneath = "\n".join(each for each in (told, less(record, read_if_there(LESS)), found) if each)
+    halves, more = read_if_there("bench-model-narrow-bf16.json"), read_if_there("bench-model-qwen.json")
+    beneath = titled(
+        ("Decoding", decoding(model)),
+        ("bfloat16", "" if halves is None else narrow_speeds.in_halves(halves, model)),
+        ("Qwen2.5-Coder", more_positions(more, read_if_there(QWEN))),
+        ("Fewer pairs", less(record, read_if_there(LESS))),
+        ("Retrieval", found),
+    )
     made: Pages = {}
     readme = ROOT / "README.md"
     cards.fill(
         made,
         readme,
         "kinds",
-        f"{sentences}\n\n{kinds_table(*there(record, long))}\n\n{beneath}",
+        f"{sentences}\n\n{kinds_table(*there(record, long))}",
     )
+    cards.fill(made, readme, "more", beneath)
     abroad = [read(name) for name in ABROAD]
     fresh = read_if_there(FRESH), read_if_there(FRESH_LONG)
     speeds = abroad, lists, read("bench-cache.json")

@@ -163,7 +163,7 @@ def test_a_smaller_share_names_the_nearest_method_and_who_is_told_apart(load, re
             point["block_kl"] = [far + 0.01 * block for block in range(len(point["block_kl"]))]
     told = card.less(record, only)
     baselines = {point["method"] for point in only["points"] if point["kind"] == "baseline"}
-    assert f"at a KL of 0.4321, the nearest of {len(baselines)} methods, SparQ, at 2.0" in told
+    assert f"KL is 0.4321. The nearest of {len(baselines)} methods, SparQ, is at 2.0" in told
     assert f"None is significantly closer, {len(baselines)} farther" in told
     for point in only["points"]:
         if point["method"] == "sparq":
