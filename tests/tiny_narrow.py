@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from focus_core import FocusModel
+from focus_core import FocusConfig, FocusModel
 from focus_core.routing.cache import given_cache
+from focus_core.routing.narrow.fitting.fit import fit_narrow
 from focus_core.routing.rules import AttentionCall, Rule, attend_fully, hard_groups
 
 SMALL: dict[str, Any] = {
@@ -34,6 +38,22 @@ def model(name: str = "llama") -> Any:
 def blocks(number: int = 2, length: int = 120, seed: int = 1) -> np.ndarray:
     """(number, length) random tokens."""
     return torch.randint(2, 95, (number, length), generator=torch.Generator().manual_seed(seed)).numpy()
+
+
+_FITTED = TemporaryDirectory()
+
+
+def fitted(model: Any, ids: np.ndarray, config: FocusConfig) -> FocusModel:
+    """`fit_narrow`; what an earlier test of this process fitted to such a model and text is attached again."""
+    digest = sha256(repr(config).encode() + np.ascontiguousarray(ids).tobytes())
+    for name, parameter in model.state_dict().items():
+        digest.update(name.encode() + parameter.float().numpy().tobytes())
+    folder = Path(_FITTED.name, digest.hexdigest())
+    if folder.exists():
+        return FocusModel.from_pretrained(model, folder)
+    focus = fit_narrow(model, ids, config)
+    focus.save_pretrained(folder)
+    return focus
 
 
 def calls_of(focus: FocusModel, ids: torch.Tensor) -> dict[int, AttentionCall]:

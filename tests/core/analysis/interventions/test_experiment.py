@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tiny_narrow import fitted
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from focus_core import FocusConfig, FocusError, retrofit
@@ -20,7 +21,6 @@ from focus_core.analysis.interventions import (
     restore,
 )
 from focus_core.analysis.interventions.experiment import MAX_TOKENS
-from focus_core.routing.narrow.fitting.fit import fit_narrow
 from focus_core.routing.rules import AttentionCall, Rule, attend_hard, hard_groups
 
 LENGTH = 150
@@ -37,7 +37,7 @@ def routed(loaded, kind):
         router="narrow",
         **{"num_groups": 6, "top_k": 1, "window": 20, "sink_tokens": 3, "chunk": 8, "count_weight": 1.0, **budget},
     )
-    return fit_narrow(loaded.model, np.random.default_rng(0).integers(1, 200, (4, 200)), settings)
+    return fitted(loaded.model, np.random.default_rng(0).integers(1, 200, (4, 200)), settings)
 
 
 @pytest.fixture(params=["layer", "head", "narrow", "narrow groups", "need and spread"])
