@@ -19,7 +19,7 @@ def test_fitted_routers_attach_and_keep_the_share(tiny_llama, tmp_path):
     path = tmp_path / "my-text.txt"
     path.write_text(TEXT)
     # A head of so short a text reads at least the keys between window and border, whatever its threshold.
-    config = narrow_config(num_groups=8, window=16, page_size=4, chunk=8, by_error=False, count_spread=False)
+    config = narrow_config(num_groups=8, window=16, page_size=4, chunk=16, by_error=False, count_spread=False)
     record = fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048)
     assert json.loads((tmp_path / "out" / "training.json").read_text()) == record
     assert [text["name"] for text in record["data"]] == ["my-text.txt"]
@@ -38,7 +38,7 @@ def test_fitted_routers_attach_and_keep_the_share(tiny_llama, tmp_path):
 def test_a_table_gives_the_routers_of_its_text(tiny_llama, tmp_path):
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "rows.jsonl").write_text(json.dumps({"text": TEXT}) + "\n")
-    config = narrow_config(num_groups=8, window=16, page_size=4, chunk=8)
+    config = narrow_config(num_groups=8, window=16, page_size=4, chunk=16)
     found = []
     for name in ("text.txt", "rows.jsonl"):
         fit_routers(tmp_path / name, tmp_path / name[:4], model=tiny_llama, config=config, tokens=2048)
@@ -54,7 +54,7 @@ def test_heads_are_measured_where_it_is_wanted(tiny_llama, tmp_path, by_error, b
     path = tmp_path / "my-text.txt"
     path.write_text(TEXT)
     wanted = {"by_error": by_error, "count_spread": by_spread}
-    config = narrow_config(num_groups=8, window=16, page_size=4, chunk=8, **wanted)
+    config = narrow_config(num_groups=8, window=16, page_size=4, chunk=16, **wanted)
     record = fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048)
     assert record["settings"].get("need") == ([{"length": 512, "blocks": 1}] if by_error or by_spread else None)
     focus = FocusModel.from_pretrained(tiny_llama.model, tmp_path / "out")
@@ -75,7 +75,7 @@ def test_heads_are_measured_where_it_is_wanted(tiny_llama, tmp_path, by_error, b
 def test_a_record_names_the_heads_that_recall(tiny_llama, tmp_path):
     path = tmp_path / "my-text.txt"
     path.write_text(TEXT)
-    config = narrow_config(num_groups=8, window=16, page_size=4, chunk=8)
+    config = narrow_config(num_groups=8, window=16, page_size=4, chunk=16)
     record = fit_routers(path, tmp_path / "out", model=tiny_llama, config=config, tokens=2048)
     assert record["settings"]["recall"] is True
     heads = tiny_llama.model.config.num_attention_heads
@@ -94,7 +94,7 @@ def test_need_is_measured_at_every_length_that_model_and_texts_have(tiny_llama, 
     monkeypatch.setattr("focus_core.training.fit.NEED_LENGTHS", (128, 400))
     (tmp_path / "long.txt").write_text(TEXT)
     (tmp_path / "short.txt").write_text(TEXT[:1500])
-    settings = {"num_groups": 8, "window": 16, "page_size": 4, "chunk": 8}
+    settings = {"num_groups": 8, "window": 16, "page_size": 4, "chunk": 16}
     record = fit_routers(tmp_path, tmp_path / "out", model=tiny_llama, config=narrow_config(**settings), tokens=1024)
     (tmp_path / "out" / "training.json").unlink()
     assert [(each["length"], each["blocks"]) for each in record["settings"]["need"]] == [(128, 2), (400, 2)]
@@ -140,7 +140,7 @@ def test_an_interrupted_fit_goes_on_and_ends_as_one_that_was_not(tiny_llama, tmp
     for name in ("one.txt", "two.txt"):
         (tmp_path / name).write_text(TEXT + name)
     texts, config = [tmp_path / "one.txt", tmp_path / "two.txt"], narrow_config(
-        num_groups=8, window=16, page_size=4, chunk=8, by_error=by_error
+        num_groups=8, window=16, page_size=4, chunk=16, by_error=by_error
     )  # fmt: skip
 
     def fit(out, stop=None):
