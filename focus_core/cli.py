@@ -170,7 +170,7 @@ def main(
     """Learned sparse attention for pretrained language models.
 
     A router in every layer sorts tokens into groups; a token attends to its
-    neighbours and to its own groups. Start with "focus app" to see the groups
+    neighbours and to the groups it reads. Start with "focus app" to see the groups
     in the browser, or "focus fetch" to get the default model first.
 
     Exit status: 0 done, 2 wrong input (one sentence names it), 130 stopped.

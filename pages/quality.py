@@ -132,7 +132,7 @@ def _take_group() -> None:
 def _files() -> list[Path]:
     """Shipped results, finished trainings of this machine, and a folder that the user names."""
     files = sorted((data_dir() / "results").rglob("*.json"))
-    files += [folder / "training.json" for folder in jobs.finished_routers().values()]
+    files += [job.folder / "training.json" for job in jobs.jobs("train") if job.state == jobs.FINISHED]
     named = st.text_input(
         "More results",
         key="quality_folder",

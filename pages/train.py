@@ -13,6 +13,7 @@ from workbench.shell import state
 from workbench.shell.frame import open_bare_page
 from workbench.views.quality.charts import frontier
 from workbench.views.train.charts import training_curves
+from workbench.views.train.fitting import KIND, fit_progress, fit_verdict
 from workbench.views.train.form import train_form
 from workbench.views.train.tables import history_table, results_table, share_done, training_origin
 from workbench.views.train.verdicts import training_verdict
@@ -22,8 +23,9 @@ from workbench.widgets.page.markup import plain
 from workbench.widgets.page.scroll import scroll_here
 
 QUESTION = (
-    "Training changes the routers only; the model's own parameters stay as they are. A run works in the background and "
-    "continues when the page or the app is closed."
+    "Narrow groups, the default form, are fitted to the model's keys; routers of the published form are trained. The "
+    "model's own parameters stay as they are. A run works in the background and continues when the page or the app is "
+    "closed."
 )
 POLL_SECONDS = 1.5
 NEXT, SHOW = "_next_run", "_started_run"
@@ -40,7 +42,7 @@ def main() -> None:
     inputs = open_bare_page("Train: can routers learn your text?", QUESTION, ("model",))
     if NEXT in st.session_state:
         st.session_state["run"] = st.session_state[SHOW] = st.session_state.pop(NEXT)
-    runs = jobs.jobs("train")
+    runs = jobs.jobs(*jobs.ROUTERS)
     if runs:
         job = _choose(runs)
         scroll_here(st.session_state.pop(SHOW, ""), key="started")
@@ -81,16 +83,13 @@ def _watch(name: str, seen: dict[str, str]) -> None:
     """One run: its sentence, buttons, curves and results. Drawn again every moment while a run works."""
     with guarded():
         job = jobs.find(name)
-        if job is None or _states(jobs.jobs("train")) != seen:
+        if job is None or _states(jobs.jobs(*jobs.ROUTERS)) != seen:
             st.rerun()  # the list of runs and of routers has changed
+        if job.kind == KIND:
+            _head(job, fit_verdict(job), *fit_progress(job))
+            return
         progress, results = read_log(job.folder), results_table(job)
-        st.markdown(f"#### {training_verdict(job, progress, results)}")
-        if job.state == jobs.FAILED:
-            st.error(plain(job.last_words or "No reason was given."), icon=":material/error:")
-        if job.is_alive:
-            st.progress(share_done(job, progress), text=progress.phase or "starting")
-        _buttons(job)
-        _describe(job)
+        _head(job, training_verdict(job, progress, results), share_done(job, progress), progress.phase)
         history = history_table(progress.steps)
         if len(history):
             figure = training_curves(
@@ -106,6 +105,17 @@ def _watch(name: str, seen: dict[str, str]) -> None:
             _results(job, results)
 
 
+def _head(job: Job, verdict: str, share: float, phase: str) -> None:
+    """What every run has: its sentence, how far it is, its buttons and its settings."""
+    st.markdown(f"#### {verdict}")
+    if job.state == jobs.FAILED:
+        st.error(plain(job.last_words or "No reason was given."), icon=":material/error:")
+    if job.is_alive:
+        st.progress(share, text=plain(phase) or "starting")
+    _buttons(job)
+    _describe(job)
+
+
 def _buttons(job: Job) -> None:
     with st.container(horizontal=True):
         if job.is_alive:
@@ -115,17 +125,18 @@ def _buttons(job: Job) -> None:
                 on_click=jobs.stop,
                 args=(job,),
                 disabled=job.state == jobs.STOPPING,
-                help="Write a checkpoint and end. The run can be resumed at any time.",
+                help="Save what is done and end. The run can be resumed at any time.",
             )
             return
         if job.is_resumable and st.button(
             "Resume",
             type="primary",
             icon=":material/play_arrow:",
-            help="Continue from the last checkpoint. The routers are the same as without the stop.",
+            help="Continue with what is saved. The routers are the same as without the stop.",
         ):
             jobs.resume(job)
-            RunLog(job.folder, fresh=False).phase("loading")  # until its process writes its own phase
+            if job.kind != KIND:
+                RunLog(job.folder, fresh=False).phase("loading")  # until its process writes its own phase
             st.rerun()
         if f"{jobs.RUN}{job.name}" in jobs.finished_routers() and st.button(
             "Use these routers",
@@ -186,12 +197,12 @@ def _results(job: Job, results: pd.DataFrame) -> None:
 
 
 def _empty_state() -> None:
-    st.info("**No run yet.** Give a text below and press Start training.", icon=":material/model_training:")
+    st.info("**No run yet.** Give a text below and press Start fitting.", icon=":material/model_training:")
     st.markdown(
         "You will see:\n"
-        "1. **Live curves**: the loss, the largest group beside the even split 1/K, and tokens per second.\n"
-        "2. **Held-out perplexity** at the end: untouched, with trained and with untrained routers, each with the "
-        "share of pairs it keeps.\n"
+        "1. **How far a fit is**, and at its end the divergence from the untouched model that it expects.\n"
+        "2. **Live curves of a training**: the loss, the largest group beside the even split 1/K, and tokens per "
+        "second. At its end held-out perplexity with trained and untrained routers, and the share of pairs they keep.\n"
         "3. **Your routers in the sidebar**, for every page.\n\n"
         "A run continues through a reload and a restart of the app. It can be stopped and resumed."
     )

@@ -126,8 +126,8 @@ RoutersOption = Annotated[
         "--routers",
         "-r",
         metavar="FOLDER-OR-NAME",
-        help="Trained routers: a folder that focus train wrote, or the name of shipped ones, such as smollm2-135m-k8. "
-        "Default: those shipped for the model.",
+        help="A folder that focus fit or focus train wrote, or the name of shipped routers, such as "
+        "smollm2-135m-narrow64. Default: those shipped for the model.",
     ),
 ]
 UntrainedOption = Annotated[bool, typer.Option("--untrained", help="Use untrained routers (seed 0).")]

@@ -146,6 +146,7 @@ def test_a_training_text_that_is_too_short_is_refused_before_the_run():
         check_long_enough(REQUEST, ["Three short words"])
     check_long_enough(REQUEST, ["words and more words " * 40, "words and more words " * 40])
     app = open_page("train", source="sample", routers="untrained")
+    app.selectbox(key="train_start").set_value("layer").run()
     app.text_area(key="train_paste").set_value("Three short words")
     next(button for button in app.button if button.label == "Start training").click()
     app.run()

@@ -107,7 +107,7 @@ def test_every_page_answers_on_a_pasted_text_and_follows_layer_and_k(open_page, 
         page.get_by_test_id("stPlotlyChart").locator(".main-svg").first.wait_for()
         has_no_error(page)
     go_to(page, "Train")
-    page.get_by_role("button", name="Start training").wait_for(state="attached")
+    page.get_by_role("button", name="Start fitting").wait_for(state="attached")
     go_to(page, "Report")
     says(page, r"240 groups in 30 layers")
     page.frame_locator("iframe").first.get_by_role("heading", name="group 0").first.wait_for()

@@ -82,6 +82,9 @@ def open_train(page, app: App, model: str) -> None:
 
 
 def fill(page, name: str, values: dict[str, str]) -> None:
+    page.get_by_role("combobox", name="Start with").click()
+    page.get_by_role("option", name="new, per layer").click()
+    page.get_by_role("button", name="Start training").wait_for()
     page.get_by_role("textbox", name="Training text").fill(TEXT)
     page.get_by_role("textbox", name="Name of the run").fill(name)
     for label, value in values.items():

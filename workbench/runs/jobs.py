@@ -36,6 +36,8 @@ from workbench.runs.worker import JOB, OUTCOME, PROCESS, TEXT, told_to_stop
 LOG = "log.txt"
 RUNNING, STOPPING, FINISHED, STOPPED, FAILED, LOST = "running", "stopping", "finished", "stopped", "failed", "lost"
 """States of a job. "lost" means that its process is gone and wrote no outcome: killed, or the machine restarted."""
+ROUTERS = ("fit", "train")
+"""Kinds of jobs that make routers."""
 RUN = "run:"
 """Marks routers of a finished run where routers are named, as in "run:my-run"."""
 
@@ -50,7 +52,7 @@ class Job:
 
     Attributes:
         folder: all files of the job; its name is the job's name.
-        kind: "train", "bench" or "report", the `focus` command that it runs.
+        kind: "fit", "train", "bench" or "report", the `focus` command that it runs.
         arguments: of `focus`.
         about: the settings that the page shows; plain values.
         created: when it was first started, in ISO format.
@@ -94,13 +96,13 @@ class Job:
         return lines[-1][:400] if lines else ""
 
 
-def jobs(kind: str | None = None) -> list[Job]:
-    """All jobs, of one kind or of any, newest first. Other folders are left out."""
+def jobs(*kinds: str) -> list[Job]:
+    """All jobs, of these kinds or of any, newest first. Other folders are left out."""
     try:
         folders = list(runs_dir().iterdir())
     except OSError:
         return []
-    found = [job for job in map(_read, folders) if job is not None and kind in (None, job.kind)]
+    found = [job for job in map(_read, folders) if job is not None and (not kinds or job.kind in kinds)]
     return sorted(found, key=lambda job: (job.created, job.name), reverse=True)
 
 
@@ -110,10 +112,10 @@ def find(name: str) -> Job | None:
 
 
 def finished_routers() -> dict[str, Path]:
-    """Folders of the routers that finished training runs wrote, by "run:" and the run's name, the newest first."""
+    """Folders of the routers that finished runs wrote, by "run:" and the run's name, the newest first."""
     return {
         f"{RUN}{job.name}": job.folder
-        for job in jobs("train")
+        for job in jobs(*ROUTERS)
         if job.state == FINISHED and (job.folder / CONFIG).is_file()
     }
 

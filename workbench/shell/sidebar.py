@@ -264,7 +264,7 @@ def _routers(model: str) -> str:
         key="routers",
         accept_new_options=True,
         help="The learned part: they assign tokens to groups. Choose shipped routers, a run of the Train page or "
-        "untrained routers for comparison, or type the path of a folder that focus train wrote.",
+        "untrained routers for comparison, or type the path of a folder that focus fit or focus train wrote.",
         persist_state="session",
     )
 

@@ -95,7 +95,7 @@ def fit(
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of k-means.")] = 0,
     json_output: JsonOption = False,
 ) -> None:
-    """Fit narrow routers to a model; nothing is trained.
+    """Fit narrow groups, the default form, to a model; nothing is trained.
 
     The model's keys on a sample of the text are grouped by k-means, as its
     queries see them, in one pass. Queries then read pages of these groups,

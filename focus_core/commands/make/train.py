@@ -129,6 +129,9 @@ def train(
 ) -> None:
     """Train routers on your text; the model's own weights do not change.
 
+    They have the published form. The default form, narrow groups, stays
+    closer to the model and needs no training: focus fit makes it.
+
     Stop with Ctrl-C and repeat the command to resume. At the end held-out
     text is evaluated: untouched, soft, and hard at each k, and with untrained
     routers calibrated on the same text. The output folder holds the routers,

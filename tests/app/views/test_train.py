@@ -35,6 +35,12 @@ def open_train(**query) -> AppTest:
     return open_page("train", source="sample", routers="untrained", **query)
 
 
+def open_training() -> AppTest:
+    """The page with the form of a training."""
+    app = open_train()
+    return app.selectbox(key="train_start").set_value("layer").run()
+
+
 def shown(app: AppTest) -> str:
     assert not app.exception
     return "\n".join(element.value for element in [*app.markdown, *app.error, *app.info]).replace("\\", "")
@@ -167,7 +173,7 @@ def test_training_that_did_not_help_is_called_that():
 
 
 def test_the_page_without_runs_teaches_and_wrong_input_is_refused_with_a_sentence():
-    app = open_train()
+    app = open_training()
     assert "No run yet" in shown(app)
     start = next(button for button in app.button if button.label == "Start training")
     start.click().run()
@@ -232,7 +238,7 @@ def test_a_run_starts_with_routers_per_head_or_goes_on_with_others():
 
 
 def test_uploads_and_folders_start_a_run_and_hostile_ones_do_not(tmp_path):
-    app = open_train()
+    app = open_training()
     app.session_state["train_source"] = "upload"
     app.run()
     app.get("file_uploader")[-1].set_value([("a.txt", b"\xff\xfe\x00", "text/plain")])

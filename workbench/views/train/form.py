@@ -1,4 +1,4 @@
-"""The form that starts a training run."""
+"""The form that starts a run which makes routers: a fit, or a training."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from workbench.engine import service
 from workbench.runs import jobs
 from workbench.runs.jobs import Job
 from workbench.shell import texts
+from workbench.views.train.fitting import FIT, LABEL, FitRequest, check_fittable
 from workbench.views.train.tables import MAX_LENGTH, TrainRequest, text_record
 from workbench.widgets.page.markup import counted, plain
 
 SOURCES = {"paste": "Paste", "upload": "Upload", "sample": "Sample", "path": "File or folder"}
 _MOST_CHARACTERS = 40
 """Read of each text for every token that is needed."""
-NEW = {name: f"new, {kind.label}" for name, kind in ROUTERS.items() if kind.trained_by_gate}
+NEW = {FIT: LABEL} | {name: f"new, {kind.label}" for name, kind in ROUTERS.items() if kind.trained_by_gate}
 
 
 def train_form(model: str) -> Job | None:
@@ -45,7 +46,7 @@ def train_form(model: str) -> Job | None:
         key="train_source",
         default="paste",
         required=True,
-        help="Your text stays on this machine. Its last 5% are held out for the evaluation.",
+        help="Your text stays on this machine. Training holds its last 5% out for the evaluation.",
         persist_state="session",
     )
     called = default_model.NAME if model == "default" else model
@@ -57,14 +58,14 @@ def train_form(model: str) -> Job | None:
             "Name of the run",
             key="train_name",
             max_chars=50,
-            placeholder="text and K, if left empty",
+            placeholder="text, if left empty",
             help="Its routers appear under this name in the sidebar.",
             persist_state="session",
         )
-        request = _settings(model, start)
+        request = _fit_settings(model) if start == FIT else _settings(model, start)
         busy = next((job for job in jobs.jobs() if job.is_alive), None)
         started = st.form_submit_button(
-            "Start training",
+            "Start fitting" if start == FIT else "Start training",
             type="primary",
             icon=":material/play_arrow:",
             help="Starts a background run, which continues when this page is closed. One run works at a time.",
@@ -84,10 +85,10 @@ def _start_widget() -> str:
         options,
         format_func=lambda name: NEW.get(name, f"continue {name}"),
         key="train_start",
-        help="Routers per head: as a key a token is in one group, and as a query it reads k groups. They have more "
-        "parameters and are slower. The shipped routers per head were trained on attention mass, then continued on the "
-        "language model's loss, which also adapts them to the text. Narrow groups are fitted and never trained: make "
-        "them with focus fit.",
+        help="Narrow groups are clusters of the model's keys, and stay closest to the model. The others have the "
+        "published form. Routers per head: as a key a token is in one group, and as a query it reads k groups. They "
+        "have more parameters and are slower. The shipped routers per head were trained on attention mass, then "
+        "continued on the language model's loss, which also adapts them to the text.",
         persist_state="session",
     )
     if start not in NEW:
@@ -110,7 +111,7 @@ def _source_widget(source: str) -> Any:
             key="train_paste",
             height=180,
             placeholder="Paste the text to learn from, some pages or more.",
-            help="At least (B + 1) x T tokens, for B blocks of T tokens a step.",
+            help="Narrow groups take at least 1,024 tokens. Training takes (B + 1) x T, for B blocks of T tokens.",
             persist_state="session",
         )
     if source == "upload":
@@ -139,15 +140,24 @@ def _source_widget(source: str) -> Any:
     )
 
 
-def _settings(model: str, start: str) -> TrainRequest:
-    def number(
-        place: Any, label: str, name: str, low: float, high: float, default: float, hint: str, **more: Any
-    ) -> Any:
-        """A number that is kept when the page changes."""
-        return place.number_input(
-            label, low, high, default, key=f"train_{name}", help=hint, persist_state="session", **more
-        )
+def number(place: Any, label: str, name: str, low: float, high: float, default: float, hint: str, **more: Any) -> Any:
+    """A number that is kept when the page changes."""
+    return place.number_input(
+        label, low, high, default, key=f"train_{name}", help=hint, persist_state="session", **more
+    )
 
+
+def _fit_settings(model: str) -> FitRequest:
+    one, two, three = st.columns(3)
+    hint = "Pairs beyond the window that queries read one by one. A summary stands for the others."
+    share = number(one, "Share of distant pairs", "share", 0.01, 1.0, 0.15, hint, step=0.01)
+    hint = "Text to find groups in, about; of longer texts some blocks are taken."
+    tokens = number(two, "Tokens to fit on", "tokens", 1024, 1_000_000, 24_576, hint, step=1024)
+    seed = number(three, "Seed", "seed", 0, 10**6, 0, "Seed of k-means.")
+    return FitRequest(model, share, tokens, seed)
+
+
+def _settings(model: str, start: str) -> TrainRequest:
     one, two, three, four = st.columns(4)
     if start in NEW:
         hint = "Groups of every layer or head. More groups keep fewer pairs."
@@ -234,18 +244,20 @@ def check_long_enough(request: TrainRequest, contents: Iterable[str]) -> None:
     )
 
 
-def _start(source: str, given: Any, name: str, request: TrainRequest) -> Job:
+def _start(source: str, given: Any, name: str, request: TrainRequest | FitRequest) -> Job:
     """Store the text, start the run."""
+    fits = isinstance(request, FitRequest)
     if not given:
-        raise FocusError("There is no text to train on: paste, upload or name one.")
-    if request.top_k > request.num_groups:
+        raise FocusError(f"There is no text to {'fit to' if fits else 'train on'}: paste, upload or name one.")
+    if not fits and request.top_k > request.num_groups:
         raise FocusError(f"k is {request.top_k} with K = {request.num_groups}: choose a k of at most K.")
     contents: list[tuple[str, bytes]] = []
     files: list[Path] = []
     if source == "path":
         files = [path.resolve() for path in texts.found_at(given, TABLE_SUFFIXES)]
         records = text_records(files)
-        check_long_enough(request, documents(map(Source, files)))
+        if not fits:
+            check_long_enough(request, documents(map(Source, files)))
     else:
         if source == "paste":
             contents = [("pasted.txt", given.encode("utf-8", "replace"))]
@@ -254,8 +266,13 @@ def _start(source: str, given: Any, name: str, request: TrainRequest) -> Job:
         else:
             contents = [(file.name, file.getvalue()) for file in given]
         # Decoding refuses what is no text.
-        check_long_enough(request, [texts.uploaded(content, called) for called, content in contents])
+        read = [(called, texts.uploaded(content, called)) for called, content in contents]
+        if fits:
+            check_fittable(request.model, read)
+        else:
+            check_long_enough(request, [each for _, each in read])
         records = [text_record(called, content) for called, content in contents]
-    folder = jobs.new_folder(name or f"{Path(records[0]['name']).stem[:30]}-k{request.num_groups}")
+    ending = "narrow" if fits else f"k{request.num_groups}"
+    folder = jobs.new_folder(name or f"{Path(records[0]['name']).stem[:30]}-{ending}")
     data = files or jobs.store_texts(folder, contents)
     return jobs.start(folder, request.arguments(data, folder), request.about(records))
