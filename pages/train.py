@@ -13,7 +13,7 @@ from workbench.shell import state
 from workbench.shell.frame import open_bare_page
 from workbench.views.quality.charts import frontier
 from workbench.views.train.charts import training_curves
-from workbench.views.train.fitting import KIND, fit_progress, fit_verdict
+from workbench.views.train.fitting import KIND, fit_step, fit_verdict
 from workbench.views.train.form import train_form
 from workbench.views.train.tables import history_table, results_table, share_done, training_origin
 from workbench.views.train.verdicts import training_verdict
@@ -61,8 +61,9 @@ def main() -> None:
 def _choose(runs: list[Job]) -> Job:
     by_name = {job.name: job for job in runs}
     alive = [job.name for job in runs if job.is_alive]
-    if st.session_state.get("run") not in by_name:
-        st.session_state["run"] = (alive or list(by_name))[0]
+    shown = st.session_state.get("run")
+    # Set anew, or the box keeps the state that the run had when it was chosen.
+    st.session_state["run"] = shown if shown in by_name else (alive or list(by_name))[0]
     name = st.selectbox(
         "Run",
         list(by_name),
@@ -86,10 +87,10 @@ def _watch(name: str, seen: dict[str, str]) -> None:
         if job is None or _states(jobs.jobs(*jobs.ROUTERS)) != seen:
             st.rerun()  # the list of runs and of routers has changed
         if job.kind == KIND:
-            _head(job, fit_verdict(job), *fit_progress(job))
+            _head(job, fit_verdict(job), fit_step(job))
             return
         progress, results = read_log(job.folder), results_table(job)
-        _head(job, training_verdict(job, progress, results), share_done(job, progress), progress.phase)
+        _head(job, training_verdict(job, progress, results), progress.phase, share_done(job, progress))
         history = history_table(progress.steps)
         if len(history):
             figure = training_curves(
@@ -105,13 +106,15 @@ def _watch(name: str, seen: dict[str, str]) -> None:
             _results(job, results)
 
 
-def _head(job: Job, verdict: str, share: float, phase: str) -> None:
-    """What every run has: its sentence, how far it is, its buttons and its settings."""
+def _head(job: Job, verdict: str, phase: str, share: float | None = None) -> None:
+    """What every run has: its sentence, what it does, with a bar where its share is known, buttons and settings."""
     st.markdown(f"#### {verdict}")
     if job.state == jobs.FAILED:
         st.error(plain(job.last_words or "No reason was given."), icon=":material/error:")
-    if job.is_alive:
+    if job.is_alive and share is not None:
         st.progress(share, text=plain(phase) or "starting")
+    elif job.is_alive:
+        st.caption(f"{plain(phase)} …")
     _buttons(job)
     _describe(job)
 

@@ -117,7 +117,7 @@ def test_charts_have_the_theme_that_is_configured(browser, tmp_path):
 
 @pytest.mark.skipif(not default_model.is_cached(), reason="the default model has not been fetched")
 def test_the_list_of_runs_is_never_stale(browser, tmp_path):
-    """Another run than the one on show ends."""
+    """The run on show is asked to stop, and another than the one on show ends."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
     about = {"num_groups": 8, "steps": 100, "objective": "lm", "texts": []}
     for name, pid in (("works", process.pid), ("rests", None)):
@@ -135,6 +135,12 @@ def test_the_list_of_runs_is_never_stale(browser, tmp_path):
             page.goto(f"{url}/train?v=1")
             box = page.get_by_role("combobox", name="Run")
             expect(box).to_have_value("works · running", timeout=60_000)
+            place = tmp_path / "runs" / "works" / "process.json"
+            known = place.read_text()
+            place.write_text(json.dumps(json.loads(known) | {"stopping": True}))
+            expect(box).to_have_value("works · stopping")
+            place.write_text(known)
+            expect(box).to_have_value("works · running")
             box.click()
             page.get_by_role("option", name="rests · stopped").click()
             page.get_by_text("Stopped at step 0 of 100").wait_for()

@@ -16,7 +16,7 @@ from focus_core.cli import app as commands
 from focus_core.routing.narrow.fitting.fit import at_share
 from workbench.engine import service
 from workbench.runs import jobs
-from workbench.views.train.fitting import FitRequest, fit_progress, fit_verdict
+from workbench.views.train.fitting import FitRequest, fit_step, fit_verdict
 
 REQUEST = FitRequest("default", 0.2, 2048, 3)
 
@@ -57,10 +57,10 @@ def test_arguments_are_those_of_the_command():
     assert params["out"] == Path("out") and params["data"] == [Path("-odd name.txt"), Path("b.txt")]
 
 
-def test_progress_is_the_last_line_of_the_log():
-    told = "Grouping keys (10%)\rMeasuring what each head reads in 2,048 tokens (37%)\n"
-    assert fit_progress(past_run(130, told)) == (0.37, "Measuring what each head reads in 2,048 tokens")
-    assert fit_progress(past_run(130, "", jobs.new_folder("other"))) == (0.0, "starting")
+def test_the_step_is_the_last_line_of_the_log():
+    told = "Fitting groups of keys (0%)\nMeasuring what each head reads in 2,048 tokens (0%)\n"
+    assert fit_step(past_run(130, told)) == "Measuring what each head reads in 2,048 tokens"
+    assert fit_step(past_run(130, "", jobs.new_folder("other"))) == "Loading the model and the text"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Narrow groups, fitted as a background job of `focus fit`: its arguments, its progress and its sentences."""
+"""Narrow groups, fitted as a background job of `focus fit`: its arguments, its steps and its sentences."""
 
 from __future__ import annotations
 
@@ -21,14 +21,12 @@ from focus_core.training.fit import LENGTH
 from workbench.engine import service
 from workbench.runs import jobs
 from workbench.runs.jobs import Job
-from workbench.widgets.page.markup import plain
 
 KIND = "fit"
 """The `focus` command of these jobs."""
 FIT = "fit"
 """What the form calls new narrow groups."""
 LABEL = "new, narrow groups (the default form)"
-_TOLD = re.compile(r"^(?P<what>.*) \((?P<share>\d+)%\)$")
 _EXPECTED = table({"expected": array(table({"kl": array(array(number(), least=2))}), least=1)})
 
 
@@ -84,11 +82,9 @@ def check_fittable(model: str, contents: Iterable[tuple[str, str]]) -> None:
                 )
 
 
-def fit_progress(job: Job) -> tuple[float, str]:
-    """The share of the running step that is done, and the step."""
-    said = job.last_words
-    found = _TOLD.match(said)
-    return (int(found["share"]) / 100, found["what"]) if found else (0.0, said or "starting")
+def fit_step(job: Job) -> str:
+    """What a run does at present; the log has one line for each step, when it begins."""
+    return re.sub(r" \(\d+%\)$", "", job.last_words) or "Loading the model and the text"
 
 
 def fit_verdict(job: Job) -> str:
@@ -96,7 +92,7 @@ def fit_verdict(job: Job) -> str:
     if job.state == jobs.FINISHED:
         return _finished(job)
     return {
-        jobs.RUNNING: f"{plain(fit_progress(job)[1])}.",
+        jobs.RUNNING: "Fitting narrow groups. It takes minutes, and goes on without this page.",
         jobs.STOPPING: "Stopping. What is measured stays.",
         jobs.STOPPED: "Stopped. Resume continues with what is measured.",
         jobs.FAILED: "The fit ended with an error.",
