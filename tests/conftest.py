@@ -114,7 +114,6 @@ def tiny_llama(byte_tokenizer) -> LoadedModel:
         num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=16,  # as many numbers as compiled attention takes at once
         max_position_embeddings=512,
     )
     model = LlamaForCausalLM(config).eval()

@@ -75,7 +75,7 @@ def test_served_to_others_the_pages_open_no_path(folder, monkeypatch):
     app = open_page("train", source="sample", routers="untrained")
     app.segmented_control(key="train_source").set_value("path").run()
     app.text_input(key="train_path").set_value(str(folder / "one.txt"))
-    next(button for button in app.button if button.label == "Start training").click().run()
+    next(button for button in app.button if button.label == "Start fitting").click().run()
     assert "Paths are off" in app.error[0].value
     for model in ("gpt2", str(folder)):
         app = agreed(open_page("train", model=model))
